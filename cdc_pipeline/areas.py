@@ -1,0 +1,71 @@
+"""The four areas of the bucket, and their key templates in both directions.
+
+    cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
+    db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
+    staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v>/<staging data file>
+    datalake/<db>/<schema>/<table>/
+
+Every component comes from data: it is percent-encoded to [A-Za-z0-9_.-], injectively, and refused when it is
+empty, `.`, `..` or longer than 200 bytes once encoded. Keys never begin or end with a slash.
+"""
+
+from urllib.parse import quote, unquote
+
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.record import TableName
+
+CDC_EVENT = "cdc-event"
+DB_SNAPSHOT = "db-snapshot"
+STAGING_AREA = "staging-area"
+DATALAKE = "datalake"
+MAX_COMPONENT_BYTES = 200
+
+
+def encode_component(component: str) -> str:
+    """One path component as [A-Za-z0-9_.-] and %XX of UTF-8; raises UsageError for one that no store may hold."""
+    encoded = quote(component, safe="").replace("~", "%7E")
+    if component in ("", ".", "..") or len(encoded) > MAX_COMPONENT_BYTES:
+        shown = encoded[:120]
+        raise UsageError(
+            f"the name {shown!r} cannot be a folder in the object store",
+            expected=f"a non-empty name other than '.' and '..' of at most {MAX_COMPONENT_BYTES} bytes when encoded",
+            remedy="rename it, or leave the table out of pipeline.yml",
+        )
+    return encoded
+
+
+def decode_component(encoded: str) -> str:
+    return unquote(encoded, errors="strict")
+
+
+def table_prefix(area: str, table: TableName) -> str:
+    return "/".join((area, *map(encode_component, (table.database, table.schema, table.table))))
+
+
+def slice_key(table: TableName, stream_partition: int, file_name: str) -> str:
+    return f"{table_prefix(CDC_EVENT, table)}/{stream_partition}/{file_name}"
+
+
+def snapshot_prefix(table: TableName, snapshot_id: str) -> str:
+    return f"{table_prefix(DB_SNAPSHOT, table)}/{encode_component(snapshot_id)}"
+
+
+def staging_prefix(table: TableName, snapshot_id: str) -> str:
+    return f"{table_prefix(STAGING_AREA, table)}/{encode_component(snapshot_id)}"
+
+
+def lake_key(table: TableName) -> str:
+    return table_prefix(DATALAKE, table)
+
+
+def partition_folder(values: tuple[tuple[str, str], ...]) -> str:
+    """`k=v/k=v` of a data partition, encoded; the empty text for a table without data partitions."""
+    return "/".join(f"{encode_component(name)}={encode_component(value)}" for name, value in values)
+
+
+def table_of_key(key: str) -> TableName:
+    """The table that a key of any of the four areas belongs to."""
+    _, database, schema, table, *_ = key.split("/")
+    return TableName(
+        database=decode_component(database), schema=decode_component(schema), table=decode_component(table)
+    )

@@ -1,0 +1,125 @@
+"""The tree of errors: each says what was found, what was expected, what to do, and whether a retry can help.
+
+CdcError
+├── UsageError              the caller asked for something that does not exist
+├── SettingsError           pipeline.yml is wrong; the person who wrote it acts
+├── SetupError              a part of the installation is missing or too old
+├── SourceError             the source refuses, or is not what it was
+│   ├── SourceGap           the source can no longer serve the next offset: a new snapshot is needed
+│   └── SourceChanged       another system identifier, timeline or table oid
+├── DecodeError             bytes of the change stream that do not follow its protocol
+├── RegistryError           the metadata store contradicts what is to be written
+│   ├── SliceFork           same offset range registered with another hash
+│   └── StaleEpoch          a newer owner took over; this one must stop
+├── LeaseBusy               somebody else works on the table: leave, it is no failure
+├── SliceDamaged            a slice file is not the one that was registered
+├── FenceMismatch           lake and registry disagree about what was applied
+├── LakeError               the lake refused or lost an answer
+├── SnapshotError           a snapshot cannot go on as it is
+├── ObjectExists            put-if-absent found another object under the key
+└── ObjectMissing           no object under the key
+"""
+
+from typing import ClassVar
+
+
+class CdcError(Exception):
+    """Root of all errors that this project raises on purpose.
+
+    `found`, `expected` and `remedy` are whole phrases; the message joins them.
+    `retryable` tells the worker and Airflow whether the same call may succeed later without anybody's help.
+    """
+
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, found: str, *, expected: str = "", remedy: str = "") -> None:
+        self.found = found
+        self.expected = expected
+        self.remedy = remedy
+        parts = [found]
+        if expected:
+            parts.append(f"expected {expected}")
+        if remedy:
+            parts.append(remedy)
+        super().__init__("; ".join(parts))
+
+
+class UsageError(CdcError):
+    """Exit code 2, like every wrong word on the command line."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class SettingsError(CdcError):
+    """Raised before anything is touched."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class SetupError(CdcError):
+    pass
+
+
+class SourceError(CdcError):
+    pass
+
+
+class SourceGap(SourceError):
+    pass
+
+
+class SourceChanged(SourceError):
+    pass
+
+
+class SourceAway(SourceError):
+    """The connection broke; the next try may find the server again."""
+
+    retryable: ClassVar[bool] = True
+
+
+class DecodeError(CdcError):
+    pass
+
+
+class RegistryError(CdcError):
+    pass
+
+
+class SliceFork(RegistryError):
+    pass
+
+
+class StaleEpoch(RegistryError):
+    """Whoever gets this one stops at once: a newer owner is at work and nothing is lost."""
+
+
+class LeaseBusy(CdcError):
+    """A reason to leave as success, never a failure."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class SliceDamaged(CdcError):
+    pass
+
+
+class FenceMismatch(CdcError):
+    pass
+
+
+class LakeError(CdcError):
+    retryable: ClassVar[bool] = True
+
+
+class SnapshotError(CdcError):
+    pass
+
+
+class ObjectExists(CdcError):
+    pass
+
+
+class ObjectMissing(CdcError):
+    pass

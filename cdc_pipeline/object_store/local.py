@@ -1,0 +1,105 @@
+"""A local folder as an object store."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs
+
+from cdc_pipeline.errors import ObjectExists, ObjectMissing
+from cdc_pipeline.object_store.protocol import ObjectInfo
+
+_PENDING = ".pending-"
+
+
+class LocalObjectStore:
+    """Put-if-absent is a hard link to a file that is complete and synced: a half-written object never has a key."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @property
+    def url(self) -> str:
+        return self._root.as_uri()
+
+    def put_if_absent(self, key: str, content: bytes) -> None:
+        pending = self._pending(key)
+        with pending.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._link(pending, key)
+
+    def put_file_if_absent(self, key: str, source: Path) -> None:
+        pending = self._pending(key)
+        with source.open("rb") as content, pending.open("wb") as file:
+            while block := content.read(1 << 20):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        self._link(pending, key)
+
+    def get(self, key: str) -> bytes:
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError as error:
+            raise self._missing(key) from error
+
+    def head(self, key: str) -> ObjectInfo:
+        try:
+            return ObjectInfo(key=key, size_bytes=self._path(key).stat().st_size)
+        except FileNotFoundError as error:
+            raise self._missing(key) from error
+
+    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+        found = [
+            path for path in self._path(prefix).rglob("*") if path.is_file() and not path.name.startswith(_PENDING)
+        ]
+        for path in sorted(found):
+            yield ObjectInfo(key=path.relative_to(self._root).as_posix(), size_bytes=path.stat().st_size)
+
+    def delete(self, key: str) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+    def spark_url(self, key: str) -> str:
+        return self._path(key).as_uri()
+
+    def delta_url(self, key: str) -> str:
+        return str(self._path(key))
+
+    def delta_options(self) -> dict[str, str]:
+        return {}
+
+    def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        return pyarrow.fs.LocalFileSystem(), str(self._root)
+
+    def _path(self, key: str) -> Path:
+        return self._root / key
+
+    def _pending(self, key: str) -> Path:
+        folder = self._path(key).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{_PENDING}{uuid.uuid4().hex}"
+
+    def _link(self, pending: Path, key: str) -> None:
+        path = self._path(key)
+        try:
+            os.link(pending, path)
+        except FileExistsError as error:
+            if path.read_bytes() != pending.read_bytes():
+                raise ObjectExists(
+                    f"another object is already stored as {key}",
+                    expected="no object, or the same bytes",
+                    remedy="two writers chose one name: compare both before going on",
+                ) from error
+        finally:
+            pending.unlink()
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _missing(self, key: str) -> ObjectMissing:
+        return ObjectMissing(f"no object {key} under {self.url}", expected="an object that was written before")

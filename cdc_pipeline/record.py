@@ -1,0 +1,106 @@
+"""A record's id, its version, and the columns that a change event carries beside the source's own."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+OPERATION = "_cdc_op"
+VERSION = "_cdc_version"
+COMMIT_TIME = "_cdc_commit_time"
+TRANSACTION = "_cdc_transaction"
+ABSENT = "_cdc_absent"
+OLD_ID_PREFIX = "_cdc_old_"
+DELETED = "_cdc_deleted"
+OWN_PREFIX = "_cdc_"
+
+SNAPSHOT_ORDINAL = 0
+FIRST_ORDINAL = 1
+"""Events of the stream count from one: a snapshot row at the cutoff position is older than any event there."""
+
+
+class Operation(StrEnum):
+    """What one row of a slice file does to its id.
+
+    A key change arrives as DELETE of the old id and MOVE of the new one at the same version;
+    MOVE is an insert whose absent columns live on from the old id (columns `_cdc_old_<id column>`).
+    TRUNCATE has no id and empties the table of everything with a lower version.
+    """
+
+    INSERT = "i"
+    UPDATE = "u"
+    DELETE = "d"
+    MOVE = "m"
+    TRUNCATE = "t"
+
+
+def encode_position(position: int) -> str:
+    """A place in a stream partition as text that orders like the number: 16 hexadecimal digits."""
+    return f"{position:016x}"
+
+
+def decode_position(text: str) -> int:
+    return int(text, 16)
+
+
+def encode_version(commit_position: int, ordinal: int) -> str:
+    """(commit position, ordinal in the transaction) as text that orders like the pair: 16-8 hexadecimal digits."""
+    return f"{commit_position:016x}-{ordinal:08x}"
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class TableName:
+    """`db.schema.table` of the source."""
+
+    database: str
+    schema: str
+    table: str
+
+    @classmethod
+    def parse(cls, dotted: str) -> "TableName":
+        """Accepts exactly three non-empty parts; raises ValueError otherwise."""
+        parts = dotted.split(".")
+        expected_parts = 3
+        if len(parts) != expected_parts or not all(parts):
+            message = f"{dotted!r} is not of the form db.schema.table"
+            raise ValueError(message)
+        return cls(database=parts[0], schema=parts[1], table=parts[2])
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a source table; `type` is a canonical type name of `cdc_pipeline.types`."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """The columns of a source table in the source's order, and its id. `key` is never empty."""
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        return tuple(self.column(name) for name in self.key)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def to_json(self) -> dict[str, object]:
+        return {"columns": [[column.name, column.type] for column in self.columns], "key": list(self.key)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, object]) -> "TableSchema":
+        columns, key = document["columns"], document["key"]
+        if not isinstance(columns, list) or not isinstance(key, list):
+            message = f"{document!r} is not a table schema"
+            raise TypeError(message)
+        return cls(columns=tuple(Column(name=name, type=type_) for name, type_ in columns), key=tuple(key))

@@ -1,0 +1,141 @@
+"""pipeline.yml -> settings: reads it, lays `CDC_` variables over it, words each mistake with line and hint."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.settings import Settings
+
+DEFAULT_FILE = "pipeline.yml"
+Place = tuple[str | int, ...]
+
+
+def settings_path(explicit: Path | None, environment: Mapping[str, str]) -> Path:
+    """`--config`, else CDC_CONFIG, else pipeline.yml in the working folder; absolute."""
+    return (explicit or Path(environment.get("CDC_CONFIG", DEFAULT_FILE))).absolute()
+
+
+def load_settings(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Raises SettingsError that lists every mistake with its line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read {path}: {error.strerror}",
+            expected="the settings of a pipeline",
+            remedy="give the file with --config or CDC_CONFIG",
+        ) from error
+    return parse_settings(text, path=path, environment=environment)
+
+
+def parse_settings(text: str, *, path: Path, environment: Mapping[str, str]) -> Settings:
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path} is not YAML: {error}", remedy="mend the place that it names") from error
+    if not isinstance(document, dict) or root is None:
+        raise SettingsError(f"{path} holds no settings", expected="keys such as name, lake, source and tables")
+    duplicate = _duplicate_key(root)
+    if duplicate is not None:
+        raise SettingsError(f"{path} line {duplicate[1]}: the key {duplicate[0]!r} is there twice", remedy="keep one")
+    overridden = _overlay(document, _environment_values(environment))
+    try:
+        return Settings.model_validate({**overridden, "folder": path.parent})
+    except ValidationError as error:
+        lines = [_wording(path, root, detail) for detail in error.errors()]
+        raise SettingsError("\n".join(lines)) from error
+
+
+def json_schema() -> dict[str, Any]:
+    """For editors: what pipeline.yml may hold."""
+    schema = Settings.model_json_schema()
+    schema["properties"].pop("folder", None)
+    schema["required"] = [name for name in schema["required"] if name != "folder"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in environment.items()}
+    return {name: value for name, value in source().items() if name != "folder"}
+
+
+def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _overlay(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _duplicate_key(node: yaml.Node) -> tuple[str, int] | None:
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                return key.value, key.start_mark.line + 1
+            seen.add(key.value)
+            children.append(value)
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    return next((found for child in children if (found := _duplicate_key(child)) is not None), None)
+
+
+def _line_of(root: yaml.Node, place: Place) -> int:
+    """Line of the innermost node on the way to `place` that the file has."""
+    node, line = root, root.start_mark.line + 1
+    for part in place:
+        below: yaml.Node | None = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == part:
+                    below, line = value, key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            below = node.value[part]
+            line = below.start_mark.line + 1
+        if below is None:
+            break
+        node = below
+    return line
+
+
+def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
+    place: Place = detail["loc"]
+    shown = ".".join(str(part) for part in place)
+    where = f"{path} line {_line_of(root, place)}"
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(place[:-1])
+        close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
+        return f"{where}: the key {shown!r} is unknown; {hint}"
+    if detail["type"] == "missing":
+        return f"{where}: {shown!r} is missing; add it"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{where}: {shown or 'settings'}: {message}"
+
+
+def _known_keys(place: Place) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in place:
+        if isinstance(part, str) and part in model.model_fields:
+            below = _model_in(model.model_fields[part].annotation)
+            if below is not None:
+                model = below
+    return [name for name in model.model_fields if name != "folder"]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = [_model_in(argument) for argument in getattr(annotation, "__args__", ())]
+    return next((model for model in inner if model is not None), None)
