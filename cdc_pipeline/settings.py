@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -129,14 +129,23 @@ class Settings(BaseSettings):
             if names.count(name) > 1:
                 message = f"the table {name} is listed {names.count(name)} times: keep one entry"
                 raise ValueError(message)
+        databases = sorted({table.table.database for table in self.tables})
+        if len(databases) > 1:
+            message = f"the tables lie in {len(databases)} databases ({', '.join(databases)}): one pipeline reads one"
+            raise ValueError(message)
         return self
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Nothing is read behind the caller's back: `settings_file` lays the environment over the file."""
-        del settings_cls
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
     def table(self, name: TableName) -> TableSettings:
