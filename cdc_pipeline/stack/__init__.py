@@ -1,0 +1,1 @@
+"""The processes of an installation, described once: native launcher and compose file."""

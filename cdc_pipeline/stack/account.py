@@ -1,0 +1,67 @@
+"""The unprivileged account that servers run under when we are root."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+
+ACCOUNT_NAME = "cdc"
+ALREADY_THERE = 9
+ROOT_STATE_FOLDER = Path("/var/lib/cdc-pipeline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    user_id: int
+    group_id: int
+
+    def owns(self, folder: Path) -> None:
+        """Give one folder, not what is above it, to the account."""
+        os.chown(folder, self.user_id, self.group_id)
+
+
+def server_account() -> Account | None:
+    """None when this process is unprivileged itself. As root: the system account `cdc`, made when it is missing."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        entry = pwd.getpwnam(ACCOUNT_NAME)
+    except KeyError:
+        _create_account()
+        entry = pwd.getpwnam(ACCOUNT_NAME)
+    return Account(user_id=entry.pw_uid, group_id=entry.pw_gid)
+
+
+def _create_account() -> None:
+    program = shutil.which("useradd")
+    if program is None:
+        raise SetupError(
+            "PostgreSQL refuses to run as root and there is no `useradd` to make an account for it",
+            remedy=f"create a system account named {ACCOUNT_NAME}, or run this as an ordinary user",
+        )
+    command = [program, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT_NAME]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    if outcome.returncode not in (0, ALREADY_THERE):
+        raise SetupError(
+            f"cannot create the system account {ACCOUNT_NAME}: {outcome.stderr.strip()}",
+            remedy="create it yourself, or run this as an ordinary user",
+        )
+
+
+def can_reach(account: Account | None, folder: Path) -> bool:
+    """Whether the account may enter `folder`, asked of the kernel, without changing any mode."""
+    if account is None:
+        return True
+    outcome = subprocess.run(
+        ["/usr/bin/env", "test", "-x", str(folder)],
+        user=account.user_id,
+        group=account.group_id,
+        extra_groups=[],
+        cwd="/",
+        check=False,
+    )
+    return outcome.returncode == 0

@@ -1,0 +1,38 @@
+"""Starting a child process: under which account, with which output, and whether it outlives us."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from cdc_pipeline.stack.account import Account
+
+
+def start(
+    command: list[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    output: BinaryIO,
+    account: Account | None = None,
+    tied: bool = False,
+) -> subprocess.Popen[bytes]:
+    """A running child with its own process group and no input.
+
+    A tied one gets SIGTERM as soon as this process is gone, however it went (where the system has `setpriv`).
+    """
+    setpriv = shutil.which("setpriv")
+    tie = [setpriv, "--pdeathsig", "TERM", "--"] if tied and setpriv else []
+    return subprocess.Popen(
+        [*tie, *command],
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        user=account and account.user_id,
+        group=account and account.group_id,
+        extra_groups=None if account is None else [],
+    )

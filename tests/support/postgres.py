@@ -1,0 +1,67 @@
+"""A real PostgreSQL server for tests, and a fresh database for each test."""
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg2
+from psycopg2 import sql
+
+from cdc_pipeline.stack.account import server_account
+from cdc_pipeline.stack.ports import free_port
+from cdc_pipeline.stack.postgres import (
+    PostgresServer,
+    create_database,
+    find_binaries,
+    reachable_binaries,
+    running_server,
+)
+
+SLOTS = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
+PATIENCE_MILLISECONDS = 10_000
+
+
+@contextmanager
+def started_server(environment: dict[str, str]) -> Iterator[PostgresServer]:
+    folder = Path(tempfile.mkdtemp(prefix="cdc-test-postgres-"))
+    folder.chmod(0o711)
+    try:
+        account = server_account()
+        (folder / "server").mkdir()
+        server = PostgresServer(
+            folder=folder / "server",
+            binaries=reachable_binaries(find_binaries(environment), account, folder),
+            port=free_port(),
+            password=secrets.token_urlsafe(16),
+            account=account,
+            durable=False,
+        )
+        with running_server(server):
+            yield server
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def fresh_database(server: PostgresServer) -> Iterator[str]:
+    name = f"test_{secrets.token_hex(6)}"
+    create_database(server.url("postgres"), name)
+    try:
+        yield server.url(name)
+    finally:
+        drop_database(server, name)
+
+
+def drop_database(server: PostgresServer, name: str) -> None:
+    """Also ends whoever is still connected, and the replication slots of that database."""
+    with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(SLOTS, (name,))
+        for slot, process in cursor.fetchall():
+            if process is not None:
+                cursor.execute("SELECT pg_terminate_backend(%s, %s)", (process, PATIENCE_MILLISECONDS))
+            cursor.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        cursor.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
