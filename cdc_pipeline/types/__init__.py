@@ -1,0 +1,26 @@
+"""Source type -> Arrow -> Delta: one table, and one policy for each type's values that do not fit."""
+
+from cdc_pipeline.types.table import (
+    TABLE,
+    ColumnType,
+    TypeRule,
+    arrow_schema,
+    canonical_name,
+    numeric_name,
+    resolve,
+    spark_ddl,
+)
+from cdc_pipeline.types.text import Parsed, parse_text
+
+__all__ = [
+    "TABLE",
+    "ColumnType",
+    "Parsed",
+    "TypeRule",
+    "arrow_schema",
+    "canonical_name",
+    "numeric_name",
+    "parse_text",
+    "resolve",
+    "spark_ddl",
+]

@@ -1,0 +1,128 @@
+"""The table of types: canonical PostgreSQL type name -> Arrow type -> Delta type."""
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdc_pipeline.record import TableSchema
+
+SYSTEM_NAMESPACE = "pg_catalog"
+ARRAY = "[]"
+_MAX_PRECISION = 38
+_MODIFIER_HEADER = 4
+_SCALE_BITS = 0x7FF
+_SCALE_SIGN = 0x400
+_MODIFIED = re.compile(r"(?P<base>[^(]+)\((?P<arguments>[^)]*)\)")
+_NUMERIC = re.compile(r"numeric\((?P<precision>\d+),(?P<scale>-?\d+)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnType:
+    """What a source type becomes. `element` is the type inside a one-dimensional array."""
+
+    name: str
+    arrow: pa.DataType
+    spark: str
+    element: "ColumnType | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRule:
+    """One row of the table; `unfit` says which values become NULL and are handed out beside the column."""
+
+    names: tuple[str, ...]
+    arrow: pa.DataType
+    spark: str
+    unfit: str = "every value fits"
+
+
+_TEXT_UNFIT = "invalid UTF-8"
+_DATE_UNFIT = "infinity, -infinity, BC, years after 9999"
+
+TABLE = (
+    TypeRule(names=("boolean",), arrow=pa.bool_(), spark="BOOLEAN"),
+    TypeRule(names=("int2",), arrow=pa.int16(), spark="SMALLINT"),
+    TypeRule(names=("int4",), arrow=pa.int32(), spark="INT"),
+    TypeRule(names=("int8", "oid"), arrow=pa.int64(), spark="BIGINT"),
+    TypeRule(names=("float4",), arrow=pa.float32(), spark="FLOAT"),
+    TypeRule(names=("float8",), arrow=pa.float64(), spark="DOUBLE"),
+    TypeRule(names=("bytea",), arrow=pa.binary(), spark="BINARY"),
+    TypeRule(names=("date",), arrow=pa.date32(), spark="DATE", unfit=_DATE_UNFIT),
+    TypeRule(names=("timestamp",), arrow=pa.timestamp("us"), spark="TIMESTAMP_NTZ", unfit=_DATE_UNFIT),
+    TypeRule(names=("timestamptz",), arrow=pa.timestamp("us", "UTC"), spark="TIMESTAMP", unfit=_DATE_UNFIT),
+    TypeRule(
+        names=(
+            *("text", "varchar", "bpchar", "char", "name", "numeric", "uuid", "json", "jsonb", "jsonpath", "xml"),
+            *("time", "timetz", "interval", "money", "bit", "varbit"),
+            *("inet", "cidr", "macaddr", "macaddr8"),
+            *("point", "line", "lseg", "box", "path", "polygon", "circle"),
+            *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
+            *("int4multirange", "int8multirange", "nummultirange"),
+            *("datemultirange", "tsmultirange", "tstzmultirange"),
+            *("tsvector", "tsquery", "hstore"),
+            *("xid", "xid8", "cid", "tid", "pg_lsn", "pg_snapshot", "txid_snapshot", "refcursor"),
+            *("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
+            *("regproc", "regprocedure", "regrole", "regtype", "int2vector", "oidvector"),
+        ),
+        arrow=pa.string(),
+        spark="STRING",
+        unfit=_TEXT_UNFIT,
+    ),
+)
+
+_RULES = {name: rule for rule in TABLE for name in rule.names}
+
+
+def resolve(type_name: str) -> ColumnType:
+    """The type of a canonical name; a name that the table does not hold is kept as its exact text."""
+    if type_name.endswith(ARRAY):
+        element = resolve(type_name.removesuffix(ARRAY))
+        spark = f"ARRAY<{element.spark}>"
+        return ColumnType(name=type_name, arrow=pa.list_(element.arrow), spark=spark, element=element)
+    numeric = _NUMERIC.fullmatch(type_name)
+    if numeric is not None:
+        return _numeric(type_name, int(numeric["precision"]), int(numeric["scale"]))
+    modified = _MODIFIED.fullmatch(type_name)
+    rule = _RULES.get(modified["base"] if modified else type_name, _RULES["text"])
+    return ColumnType(name=type_name, arrow=rule.arrow, spark=rule.spark)
+
+
+def spark_ddl(type_name: str) -> str:
+    """The type as Spark's DDL writes it, such as `DECIMAL(12,2)`."""
+    return resolve(type_name).spark
+
+
+def arrow_schema(table_schema: TableSchema) -> pa.Schema:
+    """The source columns in the source's order, all nullable."""
+    return pa.schema([pa.field(column.name, resolve(column.type).arrow) for column in table_schema.columns])
+
+
+def canonical_name(*, namespace: str, name: str, modifier: int = -1) -> str:
+    """The canonical name of `pg_type.typname` with `pg_attribute.atttypmod`.
+
+    For an array pass its element (`pg_type.typelem`) and append `[]`; for a domain pass its base type.
+    A type outside `pg_catalog` keeps its namespace, so that none is mistaken for a built-in.
+    """
+    if namespace != SYSTEM_NAMESPACE:
+        return f"{namespace}.{name}"
+    if name == "numeric":
+        return numeric_name(modifier)
+    return "boolean" if name == "bool" else name
+
+
+def numeric_name(modifier: int) -> str:
+    """`numeric`, or `numeric(p,s)` as the type modifier packs it; the scale is signed in 11 bits."""
+    if modifier < _MODIFIER_HEADER:
+        return "numeric"
+    packed = modifier - _MODIFIER_HEADER
+    scale = ((packed & _SCALE_BITS) ^ _SCALE_SIGN) - _SCALE_SIGN
+    return f"numeric({packed >> 16 & 0xFFFF},{scale})"
+
+
+def _numeric(type_name: str, precision: int, scale: int) -> ColumnType:
+    if 1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision:
+        spark = f"DECIMAL({precision},{scale})"
+        return ColumnType(name=type_name, arrow=pa.decimal128(precision, scale), spark=spark)
+    text = _RULES["numeric"]
+    return ColumnType(name=type_name, arrow=text.arrow, spark=text.spark)

@@ -1,0 +1,148 @@
+"""PostgreSQL's text of a whole column -> typed Arrow values, and which of them do not fit."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.errors import DecodeError
+from cdc_pipeline.types.array_text import parse_arrays
+from cdc_pipeline.types.masks import either, rows_refused, without
+from cdc_pipeline.types.moments import parse_dates, parse_timestamps, parse_zoned_timestamps
+from cdc_pipeline.types.table import ColumnType
+
+_SHOWN_CHARACTERS = 120
+_NOT_HEXADECIMAL = 0xFF
+_HEX_PREFIX = "\\x"
+_REFUSED = "not of the type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """`unfit` is a boolean mask of the values that were set to NULL because the type cannot hold them."""
+
+    values: pa.Array
+    unfit: pa.Array | None
+
+
+def parse_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
+    """Parse text in PostgreSQL's output format, or the same as (unchecked) bytes; at most 2 GiB in one call.
+
+    Expects DateStyle ISO, IntervalStyle postgres, bytea_output hex, extra_float_digits 1 and time zone UTC.
+    Raises DecodeError for text that is no value of the type at all.
+    """
+    if pa.types.is_string_view(texts.type) and _is_number(column_type.arrow):
+        try:
+            return Parsed(values=texts.cast(column_type.arrow), unfit=None)
+        except pa.ArrowInvalid:
+            pass  # the slow way below says which values are meant
+    strings, undecodable = _valid_text(texts)
+    try:
+        values, unfit = _parse_strings(strings, column_type)
+    except pa.ArrowInvalid as error:
+        raise _malformed(strings, column_type) from error
+    return Parsed(values=values, unfit=either(undecodable, unfit))
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
+
+
+def _parse_strings(strings: pa.Array, column_type: ColumnType) -> tuple[pa.Array, pa.Array | None]:
+    arrow = column_type.arrow
+    if column_type.element is not None:
+        delimiter = ";" if column_type.element.name == "box" else ","
+        return parse_arrays(strings, column_type.element, delimiter, _parse_element)
+    if pa.types.is_decimal(arrow):
+        return _parse_decimals(strings, arrow)
+    if pa.types.is_date(arrow):
+        return parse_dates(strings)
+    if pa.types.is_timestamp(arrow):
+        return parse_timestamps(strings) if arrow.tz is None else parse_zoned_timestamps(strings)
+    return _parse_everywhere_fitting(strings, arrow), None
+
+
+def _parse_everywhere_fitting(strings: pa.Array, arrow: pa.DataType) -> pa.Array:
+    """For the types of which every value of the source fits."""
+    if pa.types.is_boolean(arrow):
+        return _parse_booleans(strings)
+    if pa.types.is_binary(arrow):
+        return _parse_bytea(strings)
+    return strings.cast(arrow)
+
+
+def _parse_element(strings: pa.Array, element: ColumnType) -> tuple[pa.Array, pa.Array | None]:
+    parsed = parse_text(strings, element)
+    return parsed.values, parsed.unfit
+
+
+def _valid_text(texts: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """As `pa.string()`; text that is not UTF-8 becomes NULL in it and true in the mask."""
+    octets = texts.cast(pa.binary())
+    try:
+        return octets.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        undecodable = rows_refused(octets, lambda part: part.cast(pa.string()))
+    return without(octets, undecodable).cast(pa.string()), undecodable
+
+
+def _parse_booleans(strings: pa.Array) -> pa.Array:
+    values = pc.equal(strings, "t")
+    _require(pc.or_(values, pc.equal(strings, "f")))
+    return values
+
+
+def _parse_decimals(strings: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Array, pa.Array | None]:
+    try:
+        return strings.cast(arrow), None
+    except pa.ArrowInvalid:
+        _require(pc.match_substring_regex(strings, r"^(?:-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity)$"))
+    whole = arrow.precision - arrow.scale
+    fitting = pc.match_substring_regex(strings, rf"^-?0*[0-9]{{0,{whole}}}(?:\.[0-9]{{0,{arrow.scale}}}0*)?$")
+    unfit = pc.fill_null(pc.invert(fitting), fill_value=False)
+    return without(strings, unfit).cast(arrow), unfit
+
+
+def _parse_bytea(strings: pa.Array) -> pa.Array:
+    r"""Bytes of `\x` and hexadecimal digits, all values at once over the column's own buffer."""
+    _require(pc.starts_with(strings, _HEX_PREFIX))
+    filled = pc.fill_null(strings, _HEX_PREFIX)
+    _, offset_buffer, data_buffer = filled.buffers()
+    ends = np.frombuffer(offset_buffer or bytes(4), np.int32)[filled.offset : filled.offset + len(filled) + 1]
+    text = np.frombuffer(data_buffer or b"", np.uint8)[ends[0] : ends[-1]]
+    is_digit = np.ones(len(text), np.bool_)
+    prefixes = ends[:-1] - ends[0]
+    is_digit[prefixes] = is_digit[prefixes + 1] = False
+    nibbles = _hexadecimal_values()[text[is_digit]]
+    if (np.diff(ends) % 2).any() or (nibbles == _NOT_HEXADECIMAL).any():
+        raise pa.ArrowInvalid(_REFUSED)
+    data = nibbles[0::2] << 4 | nibbles[1::2]
+    offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(np.diff(ends) // 2 - 1, dtype=np.int32)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return without(pa.Array.from_buffers(pa.binary(), len(strings), buffers), strings.is_null())
+
+
+def _hexadecimal_values() -> npt.NDArray[np.uint8]:
+    values = np.full(256, _NOT_HEXADECIMAL, np.uint8)
+    for value, digit in enumerate(b"0123456789abcdef"):
+        values[digit] = value
+    return values
+
+
+def _require(mask: pa.Array) -> None:
+    """Refuse the column, as Arrow's own casts do, unless every value that is not NULL is true in the mask."""
+    if not pc.all(mask, min_count=0).as_py():
+        raise pa.ArrowInvalid(_REFUSED)
+
+
+def _malformed(strings: pa.Array, column_type: ColumnType) -> DecodeError:
+    refused = rows_refused(strings, lambda part: _parse_strings(part, column_type))
+    first = strings[pc.index(refused, value=True).as_py()].as_py()
+    shown = repr(first)[:_SHOWN_CHARACTERS]
+    return DecodeError(
+        f"the text {shown}",
+        expected=f"a value of type {column_type.name} as PostgreSQL prints it",
+        remedy="check that the column's type is the one the source had when the row was written",
+    )
