@@ -4,9 +4,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.postgres import fresh_database, started_server
+from tests.support.spark import started_spark
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +23,18 @@ def database(postgres: PostgresServer) -> Iterator[str]:
     """The URL of an empty database of this test."""
     with fresh_database(postgres) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def spark_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`sc://…` of a started Spark Connect server. Mark its tests with `pytest.mark.xdist_group("spark")`."""
+    with started_spark(tmp_path_factory.mktemp("spark")) as server:
+        yield server.url
+
+
+@pytest.fixture
+def spark(spark_url: str) -> Iterator[SparkSession]:
+    """A Spark session of this test alone."""
+    session = SparkSession.builder.remote(spark_url).create()
+    yield session
+    session.stop()

@@ -32,7 +32,7 @@ def start(
         stdout=output,
         stderr=subprocess.STDOUT,
         process_group=0,
-        user=account and account.user_id,
-        group=account and account.group_id,
+        user=None if account is None else account.user_id,
+        group=None if account is None else account.group_id,
         extra_groups=None if account is None else [],
     )

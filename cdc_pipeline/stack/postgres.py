@@ -128,8 +128,8 @@ def _run(server: PostgresServer, command: list[str]) -> subprocess.CompletedProc
         text=True,
         check=False,
         cwd=server.folder,
-        user=account and account.user_id,
-        group=account and account.group_id,
+        user=None if account is None else account.user_id,
+        group=None if account is None else account.group_id,
         extra_groups=None if account is None else [],
     )
 

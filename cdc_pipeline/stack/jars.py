@@ -1,0 +1,142 @@
+"""Spark's extra jars: named in jars.lock, resolved once by Spark's own resolver, checked byte by byte."""
+
+import hashlib
+import os
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+
+DELTA = "delta"
+SPARK_HAS_THEM = (
+    "org.apache.hadoop:hadoop-client*",
+    "org.apache.hadoop:hadoop-common",
+    "org.apache.hadoop:hadoop-annotations",
+    "org.apache.parquet:*",
+    "org.apache.spark:*",
+    "org.apache.logging*:*",
+    "org.apache.httpcomponents*:*",
+    "com.fasterxml.jackson.*:*",
+    "com.github.*:*",
+    "com.google*:*",
+    "commons-*:*",
+    "io.netty:*",
+    "org.antlr:*",
+    "org.roaringbitmap:*",
+    "org.slf4j:*",
+)
+NOBODY_NEEDS_THEM = (
+    "ch.qos*:*",
+    "io.delta:delta-kernel-unitycatalog",
+    "io.unitycatalog:*",
+    "org.bouncycastle:*",
+    "org.wildfly*:*",
+    "software.amazon.awssdk.crt:*",
+    "software.amazon.awssdk:bundle",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jar:
+    set_name: str
+    coordinate: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        group, artifact, version = self.coordinate.split(":")
+        return f"{group}_{artifact}-{version}.jar"
+
+
+def read_lock(path: Path) -> tuple[Jar, ...]:
+    with path.open("rb") as file:
+        entries = tomllib.load(file)["jar"]
+    return tuple(
+        Jar(set_name=entry["set"], coordinate=entry["coordinate"], size_bytes=entry["bytes"], sha256=entry["sha256"])
+        for entry in entries
+    )
+
+
+def jars_of(lock: Iterable[Jar], set_names: Iterable[str]) -> tuple[Jar, ...]:
+    """The jars of the named sets; a name that the lock does not have is an error."""
+    wanted, jars = set(set_names), tuple(lock)
+    unknown = wanted - {jar.set_name for jar in jars}
+    if unknown:
+        raise SetupError(
+            f"jars.lock has no set {', '.join(sorted(unknown))}",
+            expected=" or ".join(sorted({jar.set_name for jar in jars})),
+        )
+    return tuple(jar for jar in jars if jar.set_name in wanted)
+
+
+def present_jars(folder: Path, jars: Iterable[Jar]) -> list[Path]:
+    """Paths of jars that set-up has checked; only existence and size are looked at again here."""
+    paths = []
+    for jar in jars:
+        path = folder / jar.file_name
+        if not path.is_file() or path.stat().st_size != jar.size_bytes:
+            raise SetupError(
+                f"{path} is missing or has another size", expected=jar.coordinate, remedy="run `make setup`"
+            )
+        paths.append(path)
+    return paths
+
+
+def is_intact(folder: Path, jar: Jar) -> bool:
+    path = folder / jar.file_name
+    return path.is_file() and _sha256(path) == jar.sha256
+
+
+def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[Jar]:
+    """Make `folder` hold exactly the bytes of the lock; returns what had to be fetched."""
+    missing = [jar for jar in jars if not is_intact(folder, jar)]
+    if not missing:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
+        output = _resolve(Path(scratch), missing, spark_home=spark_home)
+        resolved = Path(scratch) / "jars"
+        for jar in missing:
+            _check(resolved, jar, output)
+            (resolved / jar.file_name).replace(folder / jar.file_name)
+    return missing
+
+
+def _resolve(scratch: Path, jars: list[Jar], *, spark_home: Path) -> str:
+    """Run Spark's resolver into `scratch`/jars; the user's own half-filled repositories are kept out of it."""
+    program = scratch / "nothing.py"
+    program.touch()
+    command = [
+        *(str(spark_home / "bin" / "spark-submit"), "--packages", ",".join(jar.coordinate for jar in jars)),
+        *("--exclude-packages", ",".join(SPARK_HAS_THEM + NOBODY_NEEDS_THEM)),
+        *("--conf", f"spark.jars.ivy={scratch}", str(program)),
+    ]
+    environment = dict(os.environ, SPARK_HOME=str(spark_home), SPARK_SUBMIT_OPTS=f"-Duser.home={scratch}")
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=scratch)
+    return outcome.stdout + outcome.stderr
+
+
+def _check(folder: Path, jar: Jar, output: str) -> None:
+    if not (folder / jar.file_name).is_file():
+        tail = "\n".join(output.splitlines()[-15:])
+        raise SetupError(
+            f"Spark's resolver brought no {jar.coordinate}:\n{tail}",
+            remedy="run `make setup` again when the network lets it through",
+        )
+    found = _sha256(folder / jar.file_name)
+    if found != jar.sha256:
+        raise SetupError(
+            f"{jar.coordinate} has SHA-256 {found}",
+            expected=f"{jar.sha256} as in jars.lock",
+            remedy="do not use it: what was downloaded is not what was locked",
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,9 @@
+"""The checkout that this package is installed from, and the places in it."""
+
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+CACHE = PROJECT / ".cache"
+JARS = CACHE / "jars"
+JARS_LOCK = PROJECT / "jars.lock"
+VENV = PROJECT / ".venv"
