@@ -1,0 +1,44 @@
+# Everything starts here: `make demo` shows the product, `make test` checks it. Each sets up what it needs.
+PYTHON ?= python3.11
+BIN := .venv/bin
+SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
+COMPILE := .cache/uv/bin/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11
+
+.PHONY: setup setup-dev demo down test lint lock clean python compose
+.DEFAULT_GOAL := setup
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
+		{ echo "set-up: there is no working $(PYTHON) on PATH; run \`apt-get install python3.11-venv\`, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+
+setup: python
+	@$(SET_UP)
+
+setup-dev: python
+	@$(SET_UP) --lock requirements-dev.txt
+
+demo: setup
+	@$(BIN)/cdc demo
+
+down:
+	@$(BIN)/cdc down
+
+lint: setup-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest -n 2 --dist loadgroup $(TESTS)
+
+compose: setup
+	$(BIN)/python -m cdc_pipeline.stack.compose > docker/docker-compose.yml
+
+lock: python
+	$(PYTHON) -m pip install --quiet --upgrade --target .cache/uv uv
+	$(COMPILE) requirements.in --output-file requirements.txt
+	$(COMPILE) requirements-dev.in --constraint requirements.txt --output-file requirements-dev.txt
+
+clean:
+	rm -rf .venv .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

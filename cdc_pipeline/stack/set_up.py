@@ -1,0 +1,141 @@
+"""From a fresh clone to a working installation: virtual environment, this project, Java, Spark's jars.
+
+    python3.11 -m cdc_pipeline.stack.set_up [--lock requirements-dev.txt] [--jars s3]
+
+Standard library only: it runs before anything is installed. A second run with nothing changed does nothing.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.stack.jars import DELTA, fetch_jars, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.java import install_package, may_install, require_java
+from cdc_pipeline.stack.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
+
+LOCK = "requirements.txt"
+DEVELOPMENT_LOCK = "requirements-dev.txt"
+STAMP = CACHE / "set-up.json"
+INSTALLING = CACHE / "set-up.unfinished"
+PYTHON = VENV / "bin" / "python"
+Tell = Callable[[str], None]
+
+
+def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
+    """What is there already stays; what a killed run left half done is made anew."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "set-up.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        _set_up_java(tell)
+        if not _is_current(lock):
+            _set_up_packages(lock, tell)
+        _set_up_jars(jar_sets, tell)
+
+
+def _set_up_java(tell: Tell) -> None:
+    try:
+        require_java(os.environ)
+    except SetupError as missing:
+        if not may_install():
+            raise
+        tell(f"installing Java: {missing.found}")
+        install_package("openjdk-17-jdk-headless")
+        require_java(os.environ)
+
+
+def _set_up_packages(lock: str, tell: Tell) -> None:
+    STAMP.unlink(missing_ok=True)
+    if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
+        tell("making .venv")
+        _make_environment()
+    INSTALLING.touch()
+    tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "--require-hashes", "--no-deps", "-r", lock])
+    _run([*pip, "--no-index", "--no-build-isolation", "--no-deps", "-e", "."])
+    _write_stamp(lock)
+    INSTALLING.unlink()
+
+
+def _make_environment() -> None:
+    if find_spec("ensurepip") is None:
+        package = f"python3.{sys.version_info.minor}-venv"
+        if not may_install():
+            raise SetupError("this Python cannot make virtual environments", remedy=f"run `apt-get install {package}`")
+        install_package(package)
+    _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+
+
+def _set_up_jars(jar_sets: list[str], tell: Tell) -> None:
+    jars = jars_of(read_lock(JARS_LOCK), jar_sets)
+    try:
+        present_jars(JARS, jars)
+    except SetupError:
+        tell(f"fetching Spark's jars ({', '.join(jar_sets)})")
+        spark_home = next(VENV.glob("lib/python*/site-packages/pyspark"))
+        fetch_jars(JARS, jars, spark_home=spark_home)
+
+
+def _current_stamp(lock: str) -> dict[str, str]:
+    """The development lock holds everything that the other one holds, so it vouches for both."""
+    files = ["pyproject.toml", LOCK] + ([DEVELOPMENT_LOCK] if lock == DEVELOPMENT_LOCK else [])
+    hashes = {name: hashlib.sha256((PROJECT / name).read_bytes()).hexdigest() for name in files}
+    return hashes | {"python": sys.version, "folder": str(PROJECT)}
+
+
+def _is_current(lock: str) -> bool:
+    if not STAMP.exists() or not PYTHON.exists():
+        return False
+    written = json.loads(STAMP.read_text(encoding="utf-8"))
+    return all(written.get(name) == value for name, value in _current_stamp(lock).items())
+
+
+def _write_stamp(lock: str) -> None:
+    unfinished = STAMP.with_suffix(".new")
+    unfinished.write_text(json.dumps(_current_stamp(lock), indent=1), encoding="utf-8")
+    unfinished.replace(STAMP)
+
+
+def _runs(program: Path, *arguments: str) -> bool:
+    if not program.exists():
+        return False
+    return subprocess.run([program, *arguments], capture_output=True, check=False).returncode == 0
+
+
+def _run(command: list[str]) -> None:
+    outcome = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        tail = "\n".join((outcome.stdout + outcome.stderr).splitlines()[-15:])
+        raise SetupError(f"`{' '.join(command)}` failed:\n{tail}", remedy="mend what it names and run it again")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lock", default=LOCK, choices=[LOCK, DEVELOPMENT_LOCK])
+    parser.add_argument("--jars", action="append", default=[], help="another set of jars.lock, such as s3")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        sys.stderr.write(f"set-up: {line} ...\n")
+
+    try:
+        set_up(arguments.lock, [DELTA, *arguments.jars], tell)
+    except SetupError as error:
+        sys.stderr.write(f"set-up: {error}\n")
+        return error.exit_code
+    sys.stderr.write(f"set-up: ready ({time.monotonic() - began:.1f} s)\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
