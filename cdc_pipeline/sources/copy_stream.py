@@ -1,0 +1,153 @@
+"""Rows of a query as PostgreSQL copies them out -> typed record batches, in memory bounded by the block size."""
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Queue
+
+import psycopg2.extensions
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from cdc_pipeline.errors import SourceAway, SourceError
+from cdc_pipeline.record import TableSchema
+from cdc_pipeline.steps import OnStep, no_step, step
+from cdc_pipeline.types import arrow_schema, parse_text, resolve
+
+TEXT_FORMAT = """
+SET client_encoding TO 'UTF8'; SET "DateStyle" TO 'ISO, YMD'; SET "IntervalStyle" TO 'postgres';
+SET "TimeZone" TO 'UTC'; SET bytea_output TO 'hex'; SET extra_float_digits TO 1
+"""
+BLOCK_BYTES = 8 << 20
+_BLOCKS_AHEAD = 1
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_Blocks = Queue[bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfitValues:
+    """Values of one column that its lake type cannot hold: their row numbers in the batch, and the source's text.
+
+    The texts are `pa.binary()`: they may be no valid UTF-8.
+    """
+
+    column: str
+    rows: pa.Array
+    texts: pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedRows:
+    """All rows of one block; what `unfit` lists is NULL in `rows`."""
+
+    rows: pa.RecordBatch
+    unfit: tuple[UnfitValues, ...]
+
+
+def copy_record_batches(
+    connection: psycopg2.extensions.connection,
+    query: str,
+    schema: TableSchema,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    on_step: OnStep = no_step,
+) -> Generator[CopiedRows, None, None]:
+    """Stream the rows of `query`, whose columns are those of `schema`, in the query's order.
+
+    Sets the connection's text format first. At most four blocks are in memory, of `block_bytes` or of one larger row.
+    Closing the generator early cancels the query: roll back before using the connection again.
+    Raises SourceAway when the connection breaks, SourceError when the server refuses.
+    """
+    blocks: _Blocks = Queue(_BLOCKS_AHEAD)
+    writer = _BlockWriter(blocks, block_bytes)
+    with ThreadPoolExecutor(1, thread_name_prefix="copy") as executor:
+        copying = executor.submit(_copy, connection, query, writer, on_step)
+        block = b""
+        try:
+            while (block := blocks.get()) is not None:
+                yield _parse_block(block, schema)
+        finally:
+            if block is not None:
+                _abandon(connection, blocks)
+        copying.result()
+
+
+class _BlockWriter:
+    """Takes what the driver writes, which is one whole row at a time, and hands on blocks of whole rows."""
+
+    def __init__(self, blocks: _Blocks, block_bytes: int) -> None:
+        self._blocks = blocks
+        self._block_bytes = block_bytes
+        self._rows = [_BYTE_ORDER_MARK]
+        self._size = 0
+
+    def write(self, row: bytes) -> None:
+        self._rows.append(row)
+        self._size += len(row)
+        if self._size >= self._block_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """A mark of our own stands before each block: the reader drops one, and would drop the data's."""
+        if self._size:
+            self._blocks.put(b"".join(self._rows))
+        self._rows = [_BYTE_ORDER_MARK]
+        self._size = 0
+
+    def end(self) -> None:
+        self._blocks.put(None)
+
+
+def _copy(connection: psycopg2.extensions.connection, query: str, writer: _BlockWriter, on_step: OnStep) -> None:
+    try:
+        with step(on_step, "source.copy"), connection.cursor() as cursor:
+            cursor.execute(TEXT_FORMAT)
+            cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv)", writer)
+            writer.flush()
+    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+        raise SourceAway(
+            f"the source broke off a copy: {str(error).strip()}", expected="all rows of the query", remedy="try again"
+        ) from error
+    except psycopg2.Error as error:
+        raise SourceError(
+            f"the source refuses a copy: {str(error).strip()}",
+            expected="the rows of the query",
+            remedy="check the table's columns and the right to read them",
+        ) from error
+    finally:
+        writer.end()
+
+
+def _abandon(connection: psycopg2.extensions.connection, blocks: _Blocks) -> None:
+    """End the copy that nobody reads any more, and take what it still writes until it has ended."""
+    with suppress(psycopg2.Error):
+        connection.cancel()
+    while blocks.get() is not None:
+        pass
+
+
+def _parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
+    names = [str(number) for number in range(len(schema.columns))]
+    texts = csv.read_csv(
+        pa.BufferReader(block),
+        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block)),
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    columns, unfit = [], []
+    for column, chunks in zip(schema.columns, texts.columns, strict=True):
+        text = chunks.combine_chunks()
+        parsed = parse_text(text, resolve(column.type))
+        columns.append(parsed.values)
+        if parsed.unfit is not None:
+            rows = pc.indices_nonzero(parsed.unfit).cast(pa.int64())
+            unfit.append(UnfitValues(column=column.name, rows=rows, texts=text.take(rows)))
+    return CopiedRows(rows=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema)), unfit=tuple(unfit))
