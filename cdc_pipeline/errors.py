@@ -8,6 +8,7 @@ CdcError
 │   ├── SourceGap           the source can no longer serve the next offset: a new snapshot is needed
 │   └── SourceChanged       another system identifier, timeline or table oid
 ├── DecodeError             bytes of the change stream that do not follow its protocol
+├── StoreAway               the metadata store does not answer; the same call is safe to repeat
 ├── RegistryError           the metadata store contradicts what is to be written
 │   ├── SliceFork           same offset range registered with another hash
 │   └── StaleEpoch          a newer owner took over; this one must stop
@@ -81,6 +82,12 @@ class SourceAway(SourceError):
 
 class DecodeError(CdcError):
     pass
+
+
+class StoreAway(CdcError):
+    """The connection to the metadata store broke; whether the transaction was committed is unknown."""
+
+    retryable: ClassVar[bool] = True
 
 
 class RegistryError(CdcError):

@@ -1,0 +1,83 @@
+"""What the consumer hands to the registry in one transaction, and the identity of what it hands over."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cdc_pipeline.record import TableSchema
+from cdc_pipeline.time_slice import Label
+
+EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRange:
+    """[start_offset, end_offset) of one stream partition; both equal when nothing came."""
+
+    stream_partition: int
+    start_offset: str
+    end_offset: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSlice:
+    """One table's events of one stream partition in a cut. An empty slice has neither path, sha256 nor schema_id."""
+
+    table_id: int
+    stream_partition: int
+    path: str | None = None
+    sha256: str | None = None
+    size_bytes: int = 0
+    rows: int = 0
+    schema_id: str | None = None
+    key_changes: int = 0
+    partial_rows: int = 0
+    truncates: int = 0
+    key_ranges: tuple[tuple[Any, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedEvent:
+    """An event that the lake's types cannot hold, whole; `column` is the one that does not fit."""
+
+    table_id: int
+    stream_partition: int
+    version: str
+    reason: str
+    column: str
+    payload: dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Everything between two places of a stream. `partitions` names every stream partition of it exactly once.
+
+    `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so no claim reaches over it.
+    """
+
+    stream: str
+    epoch: int
+    position: str
+    commit_time: datetime
+    label: Label
+    partitions: tuple[PartitionRange, ...]
+    slices: tuple[NewSlice, ...] = ()
+    quarantined: tuple[QuarantinedEvent, ...] = ()
+    requested: bool = False
+
+
+def slice_identity(
+    *, table_uuid: UUID, stream_partition: int, start_offset: str, end_offset: str, sha256: str | None
+) -> str:
+    """The same events in the same place of the same table have the same id, whatever number they were given."""
+    parts = (str(table_uuid), str(stream_partition), start_offset, end_offset, sha256 or EMPTY)
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def schema_identity(schema: TableSchema) -> str:
+    """SHA-256 of the canonical JSON: no spaces, sorted names, not escaped."""
+    document = json.dumps(schema.to_json(), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(document.encode()).hexdigest()

@@ -1,0 +1,66 @@
+"""The connection to the metadata store: one engine per process, one named step per transaction."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg2
+from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from cdc_pipeline.errors import RegistryError, StoreAway
+from cdc_pipeline.steps import OnStep, no_step, step
+
+_SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
+_PATIENCE_SECONDS = 10
+
+
+def create_store_engine(url: str) -> Engine:
+    """For `postgresql://…`; nothing is connected yet. The caller owns it and disposes of it."""
+    return create_engine(
+        make_url(url).set(drivername="postgresql+psycopg2"),
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        pool_timeout=_PATIENCE_SECONDS,
+        connect_args={"options": _SESSION, "connect_timeout": _PATIENCE_SECONDS, "application_name": "cdc"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    engine: Engine
+    on_step: OnStep = no_step
+
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[Connection]:
+        """Committed when the block ends. Raises StoreAway when the server went away: the effect is then unknown.
+
+        Every operation of the store may therefore be repeated.
+        """
+        with step(self.on_step, name), translated_errors(), self.engine.begin() as connection:
+            yield connection
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """The driver's errors as ours, with the server's own words and without statement or parameters."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise StoreAway(
+            f"the metadata store did not answer: {_words(error)}",
+            remedy="the same call is safe to repeat when the server is back",
+        ) from error
+    except (IntegrityError, DataError) as error:
+        raise RegistryError(
+            f"the metadata store refused a row: {_words(error)}",
+            remedy="nothing was written; look at the row that the message names",
+        ) from error
+
+
+def _words(error: DBAPIError | PoolTimeout) -> str:
+    """Never the values of a refused row: they belong to the source's users."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    primary = origin.diag.message_primary if isinstance(origin, psycopg2.Error) else None
+    return " ".join((primary or str(origin)).split())

@@ -1,0 +1,220 @@
+"""A cut of a stream -> numbered slices: the one transaction that makes slice files exist."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+
+from cdc_pipeline.errors import RegistryError, SliceFork, StaleEpoch
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice_identity
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.rows import Boundary
+from cdc_pipeline.time_slice import Label
+
+_PARTITION, _BOUNDARY, _SLICE, _TABLE = (
+    models.stream_partition,
+    models.boundary,
+    models.slice_table,
+    models.source_table,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    database: Database
+
+    def register(self, cut: Cut) -> Boundary:
+        """Durable on return: boundary, slices with their numbers, next offsets, watermark, label, quarantine.
+
+        The same cut again gives the same boundary. Raises StaleEpoch for another owner's stream, SliceFork when
+        the range holds other content, RegistryError when the offsets do not go on where the last cut ended.
+        Numbers of a table rise with the stream partition inside a cut.
+        """
+        with self.database.transaction("registry.register") as connection:
+            partitions = _locked_partitions(connection, cut)
+            uuids, next_numbers = _locked_tables(connection, cut)
+            slices = [_slice_values(cut, new, uuids) for new in _in_order(cut)]
+            known = connection.execute(
+                select(_BOUNDARY).where(_BOUNDARY.c.stream == cut.stream, _BOUNDARY.c.position == cut.position)
+            ).one_or_none()
+            if known is not None:
+                _check_repeated(connection, known.boundary_id, slices, cut, partitions)
+                return Boundary(**known._asdict())
+            _check_goes_on(connection, cut, partitions)
+            boundary = _insert_boundary(connection, cut, partitions)
+            _insert_slices(connection, boundary, slices, next_numbers)
+            _move_partitions(connection, cut, boundary)
+            _insert_quarantined(connection, cut)
+        return boundary
+
+
+def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
+    rows = connection.execute(
+        select(_PARTITION)
+        .where(_PARTITION.c.stream == cut.stream)
+        .order_by(_PARTITION.c.stream_partition)
+        .with_for_update()
+    ).all()
+    for row in rows:
+        if row.assignment_epoch != cut.epoch:
+            raise StaleEpoch(
+                f"the stream {cut.stream} belongs to {row.assignment_owner} with epoch {row.assignment_epoch}",
+                expected=f"epoch {cut.epoch}",
+                remedy="stop this consumer: nothing of its cut was registered",
+            )
+    named = sorted(part.stream_partition for part in cut.partitions)
+    if named != [row.stream_partition for row in rows]:
+        raise RegistryError(
+            f"the cut of {cut.stream} names the stream partitions {named}",
+            expected=f"{[row.stream_partition for row in rows]}, each once",
+        )
+    return rows
+
+
+def _locked_tables(connection: Connection, cut: Cut) -> tuple[dict[int, UUID], dict[int, int]]:
+    table_ids = sorted({new.table_id for new in cut.slices})
+    rows = connection.execute(
+        select(_TABLE.c.table_id, _TABLE.c.table_uuid, _TABLE.c.next_slice_number)
+        .where(_TABLE.c.table_id.in_(table_ids), _TABLE.c.stream == cut.stream)
+        .order_by(_TABLE.c.table_id)
+        .with_for_update()
+    ).all()
+    if len(rows) != len(table_ids):
+        unknown = sorted(set(table_ids) - {row.table_id for row in rows})
+        raise RegistryError(f"the cut names the tables {unknown}", expected=f"tables of the stream {cut.stream}")
+    return {row.table_id: row.table_uuid for row in rows}, {row.table_id: row.next_slice_number for row in rows}
+
+
+def _in_order(cut: Cut) -> list[NewSlice]:
+    return sorted(cut.slices, key=lambda new: (new.table_id, new.stream_partition))
+
+
+def _slice_values(cut: Cut, new: NewSlice, uuids: dict[int, UUID]) -> dict[str, Any]:
+    part = _range_of(cut, new.stream_partition)
+    return {
+        **asdict(new),
+        "key_ranges": [list(bounds) for bounds in new.key_ranges],
+        "start_offset": part.start_offset,
+        "end_offset": part.end_offset,
+        "label_start": cut.label.start,
+        "label_end": cut.label.end,
+        "slice_id": slice_identity(
+            table_uuid=uuids[new.table_id],
+            stream_partition=new.stream_partition,
+            start_offset=part.start_offset,
+            end_offset=part.end_offset,
+            sha256=new.sha256,
+        ),
+    }
+
+
+def _range_of(cut: Cut, stream_partition: int) -> PartitionRange:
+    for part in cut.partitions:
+        if part.stream_partition == stream_partition:
+            return part
+    raise RegistryError(f"a slice lies in stream partition {stream_partition}", expected="one that the cut names")
+
+
+def _check_repeated(
+    connection: Connection, boundary_id: int, slices: list[dict[str, Any]], cut: Cut, partitions: Sequence[Row[Any]]
+) -> None:
+    rows = connection.execute(select(_SLICE).where(_SLICE.c.boundary_id == boundary_id)).all()
+    known = {(row.table_id, row.stream_partition, row.start_offset, row.end_offset): row.slice_id for row in rows}
+    wanted = {
+        (new["table_id"], new["stream_partition"], new["start_offset"], new["end_offset"]): new["slice_id"]
+        for new in slices
+    }
+    ends = {part.stream_partition: part.end_offset for part in cut.partitions}
+    if known.keys() != wanted.keys() or ends != {row.stream_partition: row.next_offset for row in partitions}:
+        raise RegistryError(
+            f"the position {cut.position} of {cut.stream} is registered with {len(known)} slices of other ranges",
+            expected="ranges that begin at the registered next offsets",
+            remedy="take the stream again and go on at its next offsets",
+        )
+    forks = sorted(place for place, slice_id in known.items() if wanted[place] != slice_id)
+    if forks:
+        table_id, stream_partition, start, end = forks[0]
+        raise SliceFork(
+            f"table {table_id}, stream partition {stream_partition}, [{start}, {end}) is registered with other content",
+            expected="the same bytes for the same range",
+            remedy="the registered file stands; find out why the same events gave other bytes",
+        )
+
+
+def _check_goes_on(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> None:
+    next_offsets = {row.stream_partition: row.next_offset for row in partitions}
+    for part in cut.partitions:
+        registered = next_offsets[part.stream_partition]
+        if registered != part.start_offset or part.end_offset < part.start_offset:
+            raise RegistryError(
+                f"the cut of {cut.stream}, stream partition {part.stream_partition}, is"
+                f" [{part.start_offset}, {part.end_offset})",
+                expected=f"a start at the registered next offset {registered}",
+                remedy="take the stream again and go on at its next offsets",
+            )
+    last = connection.scalar(select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == cut.stream))
+    if last is not None and cut.position < last:
+        raise RegistryError(f"the cut of {cut.stream} is at {cut.position}", expected=f"a position behind {last}")
+    labels = [Label(start=row.label_start, end=row.label_end) for row in partitions if row.label_start is not None]
+    if labels and cut.label < max(labels):
+        raise RegistryError(f"the cut of {cut.stream} has the label {cut.label}", expected=f"{max(labels)} or later")
+
+
+def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> Boundary:
+    """Commit times may step back by a little from transaction to transaction; a watermark never does."""
+    times = [cut.commit_time, *(row.watermark for row in partitions if row.watermark is not None)]
+    row = connection.execute(
+        insert(_BOUNDARY)
+        .values(
+            stream=cut.stream,
+            position=cut.position,
+            commit_time=max(times),
+            label_start=cut.label.start,
+            label_end=cut.label.end,
+            requested=cut.requested,
+        )
+        .returning(_BOUNDARY)
+    ).one()
+    return Boundary(**row._asdict())
+
+
+def _insert_slices(
+    connection: Connection, boundary: Boundary, slices: list[dict[str, Any]], next_numbers: dict[int, int]
+) -> None:
+    if not slices:
+        return
+    for values in slices:
+        values["boundary_id"] = boundary.boundary_id
+        values["number"] = next_numbers[values["table_id"]]
+        next_numbers[values["table_id"]] += 1
+    connection.execute(insert(_SLICE), slices)
+    connection.execute(
+        update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table")).values(next_slice_number=bindparam("number")),
+        [{"of_table": table_id, "number": number} for table_id, number in next_numbers.items()],
+    )
+
+
+def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> None:
+    connection.execute(
+        update(_PARTITION)
+        .where(_PARTITION.c.stream == cut.stream, _PARTITION.c.stream_partition == bindparam("part"))
+        .values(
+            next_offset=bindparam("end"),
+            watermark=boundary.commit_time,
+            label_start=cut.label.start,
+            label_end=cut.label.end,
+        ),
+        [{"part": part.stream_partition, "end": part.end_offset} for part in cut.partitions],
+    )
+
+
+def _insert_quarantined(connection: Connection, cut: Cut) -> None:
+    rows = []
+    for event in cut.quarantined:
+        part = _range_of(cut, event.stream_partition)
+        rows.append({**asdict(event), "start_offset": part.start_offset, "end_offset": part.end_offset})
+    if rows:
+        connection.execute(insert(models.quarantine), rows)

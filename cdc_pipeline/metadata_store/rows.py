@@ -1,0 +1,219 @@
+"""What the metadata store gives back: one frozen value per row. Offsets and positions: `record.encode_position`."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cdc_pipeline.metadata_store.states import (
+    ClaimState,
+    SliceState,
+    SnapshotState,
+    TableState,
+    TaskKind,
+    TaskState,
+)
+from cdc_pipeline.record import TableName
+from cdc_pipeline.time_slice import Label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    name: str
+    source_system_identifier: str
+    source_timeline: int
+    slot: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The right to register cuts of a stream. `next_offset`: stream partition -> where to go on reading."""
+
+    stream: str
+    epoch: int
+    next_offset: dict[int, str]
+    label: Label | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """`cutoff_*` are those of the published snapshot; `schema_id` is that of the newest registered slice file."""
+
+    table_id: int
+    table_uuid: UUID
+    stream: str
+    database_name: str
+    schema_name: str
+    table_name: str
+    source_oid: int
+    state: TableState
+    parked_reason: str | None
+    next_slice_number: int
+    cutoff_offset: str | None
+    cutoff_version: str | None
+    cutoff_time: datetime | None
+    schema_id: str | None
+    settings: dict[str, Any]
+    key_low: Any
+    key_high: Any
+
+    @property
+    def name(self) -> TableName:
+        return TableName(database=self.database_name, schema=self.schema_name, table=self.table_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """One cut of a stream: every event before `position` is registered. Ids rise with positions."""
+
+    boundary_id: int
+    stream: str
+    position: str
+    commit_time: datetime
+    label_start: datetime
+    label_end: datetime
+    requested: bool
+    registered_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRow:
+    """A registered slice; `path` is None for an empty one. `position`, `commit_time`, `requested`: its boundary's."""
+
+    table_id: int
+    number: int
+    slice_id: str
+    boundary_id: int
+    stream_partition: int
+    label_start: datetime
+    label_end: datetime
+    start_offset: str
+    end_offset: str
+    path: str | None
+    size_bytes: int
+    rows: int
+    sha256: str | None
+    schema_id: str | None
+    key_changes: int
+    partial_rows: int
+    truncates: int
+    key_ranges: list[list[Any]]
+    state: SliceState
+    claim_id: UUID | None
+    registered_at: datetime
+    applied_at: datetime | None
+    position: str
+    commit_time: datetime
+    requested: bool
+
+    @property
+    def label(self) -> Label:
+        return Label(start=self.label_start, end=self.label_end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to work on a table until `expires_at` by the database's clock; whoever comes next has epoch + 1."""
+
+    table_id: int
+    owner: str
+    epoch: int
+    expires_at: datetime
+    acquired_at: datetime
+    renewed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The run of slices first_number..last_number, both included, that goes into one commit of the lake."""
+
+    claim_id: UUID
+    table_id: int
+    first_number: int
+    last_number: int
+    epoch: int
+    owner: str
+    attempt: int
+    state: ClaimState
+    slices: int
+    rows_read: int
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    rows_ignored: int
+    bytes: int
+    seconds: float
+    lake_version: int | None
+    error: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Slices with a file that the lake does not hold yet."""
+
+    slices: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakePosition:
+    """The lake's table equals the source as of `position` and `as_of`; None before the first snapshot."""
+
+    table_id: int
+    position: str | None
+    as_of: datetime | None
+    applied_through: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    snapshot_id: str
+    table_id: int
+    state: SnapshotState
+    cutoff_offset: str
+    cutoff_version: str
+    cutoff_time: datetime
+    exported_snapshot: str | None
+    schema_id: str
+    fence_number: int | None
+    lake_version: int | None
+    rows: int
+    files: int
+    bytes: int
+    error: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTask:
+    snapshot_id: str
+    kind: TaskKind
+    ordinal: int
+    state: TaskState
+    attempt: int
+    slot: str | None
+    lease_expires_at: datetime | None
+    input: dict[str, Any]
+    output: dict[str, Any] | None
+    rows: int
+    bytes: int
+    error: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgress:
+    """Tasks of one kind of one snapshot, by state; rows and bytes are those of the tasks that are done."""
+
+    kind: TaskKind
+    waiting: int
+    claimed: int
+    done: int
+    failed: int
+    rows: int
+    bytes: int

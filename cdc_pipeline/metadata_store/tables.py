@@ -1,0 +1,169 @@
+"""Source tables: what they are, their schemas, and the states that people and snapshots give them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, case, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.errors import RegistryError, SourceChanged, UsageError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.cut import schema_identity
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.record import TableName, TableSchema
+
+FIXED_SETTINGS = ("id", "partition_by", "deletes")
+"""What the files of the lake were written by: it changes only before the first snapshot."""
+_TABLE = models.source_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """`settings` is JSON; `table_uuid` counts only when the table is new."""
+
+    name: TableName
+    stream: str
+    source_oid: int
+    settings: Mapping[str, Any]
+    table_uuid: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    database: Database
+
+    def register_table(self, new: NewTable) -> SourceTable:
+        """Idempotent; later settings replace earlier ones, except that FIXED_SETTINGS stay once a snapshot began.
+
+        Raises SourceChanged when another table has the name now, RegistryError for a fixed setting.
+        """
+        with self.database.transaction("table.register") as connection:
+            connection.execute(
+                insert(_TABLE)
+                .values(
+                    table_uuid=new.table_uuid,
+                    stream=new.stream,
+                    database_name=new.name.database,
+                    schema_name=new.name.schema,
+                    table_name=new.name.table,
+                    source_oid=new.source_oid,
+                    settings=dict(new.settings),
+                )
+                .on_conflict_do_nothing(index_elements=["database_name", "schema_name", "table_name"])
+            )
+            known = read_table(connection, _named(new.name), str(new.name), lock=True)
+            _check_same(known, new)
+            if known.settings == dict(new.settings):
+                return known
+            return _changed(connection, known.table_id, settings=dict(new.settings))
+
+    def table(self, name: TableName) -> SourceTable:
+        """Raises UsageError when it is not registered."""
+        with self.database.transaction("table.read") as connection:
+            return read_table(connection, _named(name), str(name))
+
+    def table_by_id(self, table_id: int) -> SourceTable:
+        with self.database.transaction("table.read") as connection:
+            return read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")
+
+    def tables(self) -> tuple[SourceTable, ...]:
+        """By name."""
+        order = (_TABLE.c.database_name, _TABLE.c.schema_name, _TABLE.c.table_name)
+        with self.database.transaction("table.list") as connection:
+            rows = connection.execute(select(_TABLE).order_by(*order)).all()
+        return tuple(SourceTable(**row._asdict()) for row in rows)
+
+    def record_schema(self, table_id: int, schema: TableSchema, *, first_offset: str) -> str:
+        """Id of the schema, which is now the table's newest; a known schema keeps its first offset."""
+        schema_id = schema_identity(schema)
+        with self.database.transaction("schema.record") as connection:
+            connection.execute(
+                insert(models.table_schema)
+                .values(table_id=table_id, schema_id=schema_id, document=schema.to_json(), first_offset=first_offset)
+                .on_conflict_do_nothing()
+            )
+            connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(schema_id=schema_id))
+        return schema_id
+
+    def schema(self, table_id: int, schema_id: str) -> TableSchema:
+        with self.database.transaction("schema.read") as connection:
+            document = connection.scalar(
+                select(models.table_schema.c.document).where(
+                    models.table_schema.c.table_id == table_id, models.table_schema.c.schema_id == schema_id
+                )
+            )
+        if document is None:
+            raise RegistryError(
+                f"table {table_id} has no schema {schema_id}",
+                remedy="the slice that names it belongs to another metadata store",
+            )
+        return TableSchema.from_json(document)
+
+    def park(self, table_id: int, reason: str) -> SourceTable:
+        """Nothing is applied to the table until somebody unparks it; its slices are registered on."""
+        with self.database.transaction("table.park") as connection:
+            return _changed(connection, table_id, state=TableState.PARKED, parked_reason=reason)
+
+    def unpark(self, table_id: int) -> SourceTable:
+        """Back to live, or to registered when the lake holds nothing of it; no effect on a table that is not parked."""
+        state = case((_TABLE.c.cutoff_offset.is_(None), TableState.REGISTERED.value), else_=TableState.LIVE.value)
+        parked = _TABLE.c.state == TableState.PARKED
+        with self.database.transaction("table.unpark") as connection:
+            connection.execute(
+                update(_TABLE).where(_TABLE.c.table_id == table_id, parked).values(state=state, parked_reason=None)
+            )
+            return read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")
+
+    def record_key_span(self, table_id: int, *, low: Any, high: Any) -> SourceTable:
+        """Smallest and largest value of the first id column that the lake has seen; JSON values."""
+        with self.database.transaction("table.key_span") as connection:
+            return _changed(connection, table_id, key_low=low, key_high=high)
+
+
+def read_table(
+    connection: Connection, condition: ColumnElement[bool], words: str, *, lock: bool = False
+) -> SourceTable:
+    query = select(_TABLE).where(condition)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise UsageError(
+            f"there is no table {words} in the metadata store", remedy="list it in pipeline.yml and start the consumer"
+        )
+    return SourceTable(**row._asdict())
+
+
+def _named(name: TableName) -> ColumnElement[bool]:
+    return (
+        (_TABLE.c.database_name == name.database)
+        & (_TABLE.c.schema_name == name.schema)
+        & (_TABLE.c.table_name == name.table)
+    )
+
+
+def _changed(connection: Connection, table_id: int, **values: Any) -> SourceTable:
+    row = connection.execute(
+        update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values).returning(_TABLE)
+    ).one_or_none()
+    if row is None:
+        raise UsageError(f"there is no table number {table_id} in the metadata store")
+    return SourceTable(**row._asdict())
+
+
+def _check_same(known: SourceTable, new: NewTable) -> None:
+    if known.source_oid != new.source_oid or known.stream != new.stream:
+        raise SourceChanged(
+            f"{new.name} is now the table with oid {new.source_oid} of the stream {new.stream}",
+            expected=f"oid {known.source_oid} of the stream {known.stream}",
+            remedy="the table was dropped and made again: register it under a new pipeline and take a snapshot",
+        )
+    changed = [name for name in FIXED_SETTINGS if known.settings.get(name) != new.settings.get(name)]
+    if changed and known.state is not TableState.REGISTERED:
+        raise RegistryError(
+            f"the settings of {new.name} changed in {', '.join(changed)}",
+            expected=", ".join(f"{name}: {known.settings.get(name)}" for name in changed),
+            remedy="the lake's files depend on them: set them back, or begin a new pipeline for the table",
+        )
