@@ -65,10 +65,10 @@ def copy_record_batches(
     writer = _BlockWriter(blocks, block_bytes)
     with ThreadPoolExecutor(1, thread_name_prefix="copy") as executor:
         copying = executor.submit(_copy, connection, query, writer, on_step)
-        block = b""
+        block: bytes | None = b""
         try:
             while (block := blocks.get()) is not None:
-                yield _parse_block(block, schema)
+                yield parse_block(block, schema)
         finally:
             if block is not None:
                 _abandon(connection, blocks)
@@ -129,7 +129,8 @@ def _abandon(connection: psycopg2.extensions.connection, blocks: _Blocks) -> Non
         pass
 
 
-def _parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
+def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
+    """Whole rows in PostgreSQL's CSV, behind a byte order mark of our own."""
     names = [str(number) for number in range(len(schema.columns))]
     texts = csv.read_csv(
         pa.BufferReader(block),

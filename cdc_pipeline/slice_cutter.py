@@ -1,0 +1,237 @@
+"""Where a stream is cut into time slices: label changes, size, schema changes and marks, always between transactions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.record import ABSENT, OPERATION, Operation, TableName, TableSchema
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.protocol import EventBatch, Integers, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.time_slice import EPOCH, Label, label_of
+
+CUT = "cut"
+CUT_AT = "cut-at:"
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRows:
+    """Change events of one table in one stream partition, under one schema, in stream order."""
+
+    schema: TableSchema
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutSlices:
+    """All time slices of one cut: every transaction of the half-open range [start, end) of positions.
+
+    `last_commit_position` is None when the range holds no transaction. `requested`: somebody asked for this very cut.
+    """
+
+    start: int
+    end: int
+    label: Label
+    commit_time: datetime
+    last_commit_position: int | None
+    requested: bool
+    slices: Mapping[tuple[TableName, int], SliceRows]
+    unfit: tuple[tuple[TableName, UnfitEvent], ...]
+
+
+class SliceCutter:
+    """Holds the events that are not in a slice yet. Feed it batches in stream order; it answers with finished cuts."""
+
+    def __init__(self, *, start: int, commit_time: datetime, slice_length: timedelta, slice_rows: int) -> None:
+        self._start = start
+        self._commit_time = commit_time
+        self._length = slice_length
+        self._slice_rows = slice_rows
+        self._floor = 0
+        self._events: dict[TableName, list[TableEvents]] = {}
+        self._unfit: list[tuple[TableName, UnfitEvent]] = []
+        self._transactions = _no_transactions()
+        self._marks: dict[int, str] = {}
+
+    @property
+    def due(self) -> datetime:
+        """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
+        labels = self._labels()
+        if len(labels):
+            return self._label(int(labels[-1])).end
+        return label_of(self._commit_time, self._length).end
+
+    def add(self, batch: EventBatch) -> list[CutSlices]:
+        """Cuts that became possible, in order of position. Transactions before the start were registered earlier."""
+        for events in batch.events:
+            kept = _select(events, events.commit_position >= self._start)
+            if kept.rows.num_rows:
+                self._events.setdefault(kept.table, []).append(kept)
+            fresh = [event for event in events.unfit if event.commit_position >= self._start]
+            self._unfit.extend((events.table, event) for event in fresh)
+        self._transactions = _joined(self._transactions, _from(batch.transactions, self._start))
+        self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
+        cuts = dict.fromkeys((*self._label_changes(), *self._schema_changes(), *self._full()), False)
+        cuts.update(self._marked())
+        return [self._cut(position, requested=cuts[position]) for position in sorted(cuts) if position > self._start]
+
+    def _labels(self) -> Integers:
+        """Number of the interval of each open transaction; one that only carries a mark belongs to what is open."""
+        intervals = self._transactions.commit_time // (self._length // _MICROSECOND)
+        only_mark = np.isin(self._transactions.commit_position, list(self._marks))
+        previous = (self._commit_time - EPOCH) // self._length
+        intervals = np.where(only_mark, previous, intervals)
+        return np.maximum.accumulate(np.maximum(intervals, self._floor))
+
+    def _label_changes(self) -> list[int]:
+        changes = np.flatnonzero(np.diff(self._labels()) > 0)
+        return [int(position) for position in self._transactions.end_position[changes]]
+
+    def _schema_changes(self) -> list[int]:
+        """Before the first transaction that shows a table with other columns."""
+        changed = [
+            int(later.commit_position[0])
+            for chunks in self._events.values()
+            for earlier, later in pairwise(chunks)
+            if earlier.schema != later.schema
+        ]
+        ends = self._transactions.end_position
+        return [int(ends[ends <= position][-1]) for position in changed if (ends <= position).any()]
+
+    def _full(self) -> list[int]:
+        rows = sum(chunk.rows.num_rows for chunks in self._events.values() for chunk in chunks)
+        ends = self._transactions.end_position
+        return [int(ends[-1])] if len(ends) and rows >= self._slice_rows else []
+
+    def _marked(self) -> dict[int, bool]:
+        """Behind a plain mark; and at the very position that a mark asks for, if that is not registered yet."""
+        cuts: dict[int, bool] = {}
+        for commit_position, text in self._marks.items():
+            ends = self._transactions.end_position[self._transactions.commit_position == commit_position]
+            if text.startswith(CUT_AT):
+                cuts[int(text.removeprefix(CUT_AT).split(":")[0], 16)] = True
+            elif len(ends):
+                cuts[int(ends[0])] = False
+        return cuts
+
+    def _cut(self, position: int, *, requested: bool) -> CutSlices:
+        inside = self._transactions.commit_position < position
+        labels, last = self._labels()[inside], None
+        self._floor = max(self._floor, int(labels[-1]) if len(labels) else (self._commit_time - EPOCH) // self._length)
+        if len(labels):
+            last = int(self._transactions.commit_position[inside][-1])
+            self._commit_time = EPOCH + int(self._transactions.commit_time[inside][-1]) * _MICROSECOND
+        slices = {
+            (name, number): rows
+            for name, chunks in self._events.items()
+            for number, rows in _below(chunks, position).items()
+        }
+        cut = CutSlices(
+            start=self._start,
+            end=position,
+            label=self._label(self._floor),
+            commit_time=self._commit_time,
+            last_commit_position=last,
+            requested=requested,
+            slices=slices,
+            unfit=tuple(pair for pair in self._unfit if pair[1].commit_position < position),
+        )
+        self._keep_from(position)
+        return cut
+
+    def _keep_from(self, position: int) -> None:
+        self._start = position
+        self._transactions = _from(self._transactions, position)
+        self._marks = {place: text for place, text in self._marks.items() if place >= position}
+        self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
+        left = {
+            name: [_select(chunk, chunk.commit_position >= position) for chunk in chunks]
+            for name, chunks in self._events.items()
+        }
+        present = {name: [chunk for chunk in chunks if chunk.rows.num_rows] for name, chunks in left.items()}
+        self._events = {name: chunks for name, chunks in present.items() if chunks}
+
+    def _label(self, number: int) -> Label:
+        start = EPOCH + number * self._length
+        return Label(start=start, end=start + self._length)
+
+
+def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:
+    """Rows of one table below `position`, by stream partition, all under the schema of the last of them."""
+    taken = [_select(chunk, chunk.commit_position < position) for chunk in chunks]
+    present = [chunk for chunk in taken if chunk.rows.num_rows]
+    if not present:
+        return {}
+    schema = present[-1].schema
+    rows = pa.concat_tables([align(chunk.rows, chunk.schema, schema) for chunk in present])
+    numbers = np.concatenate([chunk.stream_partition for chunk in present])
+    return {
+        int(number): SliceRows(schema=schema, rows=rows.filter(pa.array(numbers == number)))
+        for number in np.unique(numbers)
+    }
+
+
+def align(rows: pa.Table, schema: TableSchema, wanted: TableSchema) -> pa.Table:
+    """Rows of a transaction in which the table changed its columns, under the later schema.
+
+    A column that came later is NULL in an insert and absent in an update; one that went is dropped.
+    """
+    if schema == wanted:
+        return rows
+    added = [name for name in wanted.names if name not in schema.names]
+    updates = pc.is_in(rows[OPERATION], pa.array([Operation.UPDATE.value, Operation.MOVE.value]))
+    if added:
+        absent = [
+            [*(present or []), *added] if update else present
+            for present, update in zip(rows[ABSENT].to_pylist(), updates.to_pylist(), strict=True)
+        ]
+        column = rows.schema.get_field_index(ABSENT)
+        rows = rows.set_column(column, ABSENT, pa.array(absent, type=pa.list_(pa.string())))
+    target = event_schema(wanted)
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, type=field.type)
+        for field in target
+    ]
+    return pa.table(columns, schema=target)
+
+
+def _select(events: TableEvents, rows: npt.NDArray[np.bool_]) -> TableEvents:
+    if rows.all():
+        return replace(events, unfit=())
+    return TableEvents(
+        table=events.table,
+        schema=events.schema,
+        rows=events.rows.filter(pa.array(rows)),
+        commit_position=events.commit_position[rows],
+        stream_partition=events.stream_partition[rows],
+    )
+
+
+def _no_transactions() -> Transactions:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Transactions(commit_position=nothing, end_position=nothing, commit_time=nothing)
+
+
+def _joined(first: Transactions, second: Transactions) -> Transactions:
+    return Transactions(
+        commit_position=np.concatenate((first.commit_position, second.commit_position)),
+        end_position=np.concatenate((first.end_position, second.end_position)),
+        commit_time=np.concatenate((first.commit_time, second.commit_time)),
+    )
+
+
+def _from(transactions: Transactions, position: int) -> Transactions:
+    kept: Integers = np.flatnonzero(transactions.commit_position >= position)
+    return Transactions(
+        commit_position=transactions.commit_position[kept],
+        end_position=transactions.end_position[kept],
+        commit_time=transactions.commit_time[kept],
+    )

@@ -1,0 +1,110 @@
+"""Change events of one table -> the immutable Parquet bytes of a slice file, and what the registry keeps about them."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    OLD_ID_PREFIX,
+    OPERATION,
+    TRANSACTION,
+    VERSION,
+    Operation,
+    TableSchema,
+)
+from cdc_pipeline.types import resolve
+
+MOST_KEY_RANGES = 8
+ROW_GROUP_ROWS = 128_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceFile:
+    """Content of one slice file. `key_ranges`: inclusive ranges of the first id column that hold all its ids."""
+
+    content: bytes
+    sha256: str
+    rows: int
+    key_changes: int
+    partial_rows: int
+    truncates: int
+    key_ranges: tuple[tuple[Any, Any], ...]
+
+
+def event_schema(schema: TableSchema) -> pa.Schema:
+    """Columns of a slice file: our own, the old id of a key change, then the source's own columns."""
+    own = [
+        pa.field(OPERATION, pa.string(), nullable=False),
+        pa.field(VERSION, pa.string(), nullable=False),
+        pa.field(COMMIT_TIME, pa.timestamp("us", "UTC"), nullable=False),
+        pa.field(TRANSACTION, pa.int64()),
+        pa.field(ABSENT, pa.list_(pa.string())),
+    ]
+    old_id = [pa.field(OLD_ID_PREFIX + column.name, resolve(column.type).arrow) for column in schema.key_columns]
+    source = [pa.field(column.name, resolve(column.type).arrow) for column in schema.columns]
+    return pa.schema([*own, *old_id, *source])
+
+
+def write_slice_file(rows: pa.Table, schema: TableSchema) -> SliceFile:
+    """Sorts by id, then version; zstd-1 with page checksums and statistics. `rows` is in stream order."""
+    order = [(name, "ascending") for name in (*schema.key, VERSION)]
+    in_order = rows.take(pc.sort_indices(rows, sort_keys=order))
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        in_order,
+        sink,
+        row_group_size=ROW_GROUP_ROWS,
+        compression="zstd",
+        compression_level=1,
+        write_page_checksum=True,
+        use_dictionary=[OPERATION, f"{ABSENT}.list.element", *_texts(in_order)],
+        store_schema=False,
+    )
+    content = sink.getvalue().to_pybytes()
+    operations = in_order[OPERATION]
+    return SliceFile(
+        content=content,
+        sha256=hashlib.sha256(content).hexdigest(),
+        rows=in_order.num_rows,
+        key_changes=_count(operations, Operation.MOVE),
+        partial_rows=in_order.num_rows - in_order[ABSENT].null_count,
+        truncates=_count(operations, Operation.TRUNCATE),
+        key_ranges=key_ranges(in_order[schema.key[0]]),
+    )
+
+
+def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
+    """At most MOST_KEY_RANGES inclusive ranges, cut at the widest gaps; none for a type without usable order.
+
+    `ids` is sorted. Texts give one range: the distance of two texts says nothing.
+    """
+    present = ids.drop_null()
+    if len(present) == 0:
+        return ()
+    if pa.types.is_string(present.type):
+        return ((present[0].as_py(), present[-1].as_py()),)
+    if not pa.types.is_integer(present.type):
+        return ()
+    values = np.asarray(present.to_numpy(), dtype=np.int64)
+    gaps = np.diff(values)
+    widest = np.sort(np.argsort(gaps)[::-1][: MOST_KEY_RANGES - 1])
+    cuts = widest[gaps[widest] > 1]
+    lows = values[np.concatenate(([0], cuts + 1))]
+    highs = values[np.concatenate((cuts, [len(values) - 1]))]
+    return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
+
+
+def _count(operations: pa.ChunkedArray, operation: Operation) -> int:
+    total = pc.sum(pc.equal(operations, operation.value)).as_py()
+    return int(total or 0)
+
+
+def _texts(rows: pa.Table) -> list[str]:
+    return [field.name for field in rows.schema if pa.types.is_string(field.type) and field.name != VERSION]

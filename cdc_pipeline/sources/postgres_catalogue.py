@@ -1,0 +1,201 @@
+"""What a PostgreSQL server says about itself: its identity, its tables, its types, the slot and the publication."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2.extensions
+
+from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.types import canonical_name
+from cdc_pipeline.types.table import ARRAY
+
+_SERVER = """
+SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
+       (SELECT system_identifier::text FROM pg_control_system()),
+       (SELECT timeline_id FROM pg_control_checkpoint()),
+       (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), current_user, current_database()
+"""
+_TYPES = """
+SELECT t.oid, n.nspname, t.typname, t.typtype, t.typbasetype, t.typtypmod, t.typelem, t.typcategory
+FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+"""
+_TABLE = """
+SELECT c.oid, c.relkind::text, c.relreplident::text,
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+_COLUMNS = """
+SELECT attname, atttypid, atttypmod, attnotnull FROM pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
+"""
+_INDEXED_COLUMNS = """
+SELECT i.indisprimary, i.indisreplident, array_agg(a.attname::text ORDER BY k.place)
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
+"""
+_SLOT = """
+SELECT plugin, database, active_pid, restart_lsn::text, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, temporary
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+_PUBLISHED = """
+SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s
+"""
+_VECTORS = frozenset({"int2vector", "oidvector"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    wal_level: str
+    version_number: int
+    system_identifier: str
+    timeline: int
+    may_replicate: bool
+    user: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRow:
+    """One row of pg_type, as far as a column's type depends on it."""
+
+    namespace: str
+    name: str
+    kind: str
+    base: int
+    base_modifier: int
+    element: int
+    category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueTable:
+    """A table as the source's catalogue has it. `identity` are the columns that a delete event carries."""
+
+    name: TableName
+    oid: int
+    relkind: str
+    replica_identity: str
+    readable: bool
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    identity: tuple[str, ...]
+
+    def schema(self, key: tuple[str, ...]) -> TableSchema:
+        return TableSchema(columns=self.columns, key=key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """`confirmed_position`: transactions that committed before it are no longer served."""
+
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed_position: int | None
+    wal_status: str | None
+
+
+def read_server(connection: psycopg2.extensions.connection) -> Server:
+    row = rows(connection, _SERVER)[0]
+    return Server(
+        wal_level=row[0],
+        version_number=row[1],
+        system_identifier=row[2],
+        timeline=row[3],
+        may_replicate=row[4],
+        user=row[5],
+        database=row[6],
+    )
+
+
+def read_types(connection: psycopg2.extensions.connection) -> dict[int, TypeRow]:
+    """Every type by its oid; read again when a relation shows an oid that was created later."""
+    return {
+        row[0]: TypeRow(
+            namespace=row[1],
+            name=row[2],
+            kind=row[3],
+            base=row[4],
+            base_modifier=row[5],
+            element=row[6],
+            category=row[7],
+        )
+        for row in rows(connection, _TYPES)
+    }
+
+
+def canonical_type(types: Mapping[int, TypeRow], oid: int, modifier: int) -> str:
+    """The name by which `cdc_pipeline.types` knows a column's type: a domain counts as its base type."""
+    row = types[oid]
+    if row.kind == "d":
+        return canonical_type(types, row.base, row.base_modifier if modifier < 0 else modifier)
+    if row.category == "A" and row.element and row.name not in _VECTORS:
+        return canonical_type(types, row.element, modifier) + ARRAY
+    return canonical_name(namespace=row.namespace, name=row.name, modifier=modifier)
+
+
+def read_table(
+    connection: psycopg2.extensions.connection, types: Mapping[int, TypeRow], name: TableName
+) -> CatalogueTable | None:
+    found = rows(connection, _TABLE, (name.schema, name.table))
+    if not found:
+        return None
+    oid, relkind, replica_identity, readable = found[0]
+    attributes = rows(connection, _COLUMNS, (oid,))
+    columns = tuple(Column(name=row[0], type=canonical_type(types, row[1], row[2])) for row in attributes)
+    indexes = rows(connection, _INDEXED_COLUMNS, (oid,))
+    primary_key = next((tuple(row[2]) for row in indexes if row[0]), ())
+    return CatalogueTable(
+        name=name,
+        oid=oid,
+        relkind=relkind,
+        replica_identity=replica_identity,
+        readable=readable,
+        columns=columns,
+        primary_key=primary_key,
+        identity=_identity(replica_identity, columns, primary_key, indexes),
+    )
+
+
+def _identity(
+    replica_identity: str, columns: tuple[Column, ...], primary_key: tuple[str, ...], indexes: Sequence[Any]
+) -> tuple[str, ...]:
+    match replica_identity:
+        case "f":
+            return tuple(column.name for column in columns)
+        case "i":
+            return next((tuple(row[2]) for row in indexes if row[1]), ())
+        case "d":
+            return primary_key
+        case _:
+            return ()
+
+
+def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | None:
+    found = rows(connection, _SLOT, (slot,))
+    if not found:
+        return None
+    plugin, database, active_pid, _, confirmed, wal_status, _ = found[0]
+    return Slot(
+        plugin=plugin,
+        database=database,
+        active_pid=active_pid,
+        confirmed_position=None if confirmed is None else int(confirmed),
+        wal_status=wal_status,
+    )
+
+
+def read_published(connection: psycopg2.extensions.connection, publication: str) -> set[tuple[str, str]] | None:
+    """(schema, table) of every published table; None when there is no such publication."""
+    if not rows(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)):
+        return None
+    return set(rows(connection, _PUBLISHED, (publication,)))
+
+
+def rows(connection: psycopg2.extensions.connection, query: str, parameters: Sequence[object] = ()) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(query, parameters)
+        return list(cursor.fetchall())

@@ -1,0 +1,38 @@
+"""Connections to the source, with the output formats that `cdc_pipeline.types` reads."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+import psycopg2.extensions
+import psycopg2.extras
+
+from cdc_pipeline.errors import SourceAway
+
+_FORMATS = (
+    "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
+    "-c extra_float_digits=1 -c timezone=UTC"
+)
+
+
+def connect(url: str) -> psycopg2.extensions.connection:
+    """Raises SourceAway when there is no server."""
+    with answering():
+        return psycopg2.connect(url, options=_FORMATS)
+
+
+def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConnection:
+    """The same, in replication mode."""
+    with answering():
+        return psycopg2.connect(url, options=_FORMATS, connection_factory=psycopg2.extras.LogicalReplicationConnection)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """A broken connection inside the block is raised as SourceAway."""
+    try:
+        yield
+    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+        raise SourceAway(
+            f"the source does not answer: {str(error).strip()}", remedy="start it, or mend source.url"
+        ) from error

@@ -1,0 +1,161 @@
+"""A PostgreSQL slot -> batches of change events, over psycopg2's replication connection."""
+
+import contextlib
+import select
+from collections.abc import Mapping
+from datetime import timedelta
+
+import numpy as np
+import psycopg2
+import pyarrow as pa
+from psycopg2 import sql
+
+from cdc_pipeline.errors import SourceChanged
+from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Column, Operation, TableName, TableSchema
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, Truncate
+from cdc_pipeline.sources.postgres_catalogue import TypeRow, canonical_type, read_types
+from cdc_pipeline.sources.postgres_session import answering, connect, connect_for_replication
+from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions
+from cdc_pipeline.sources.row_groups import table_events
+from cdc_pipeline.sources.version_text import version_texts
+
+MESSAGE_PREFIX = "cdc_pipeline"
+_START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
+_MOST_MESSAGES = 20_000
+_MOST_BYTES = 32 << 20
+_BURST = timedelta(milliseconds=10)
+
+
+class PostgresStream:
+    """Reads one slot. It is started where the slot stands: what is registered already is skipped by the caller.
+
+    The slot is only ever confirmed up to the *start* of a registered transaction's commit. So that transaction comes
+    again at every start, and the driver, which forwards the confirmed position over quiet stretches once everything
+    that it received is confirmed, can never move the slot past what is registered.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        slot: str,
+        publication: str,
+        stream_partitions: int,
+        keys: Mapping[TableName, tuple[str, ...]],
+    ) -> None:
+        self._stream_partitions = stream_partitions
+        self._keys = keys
+        self._decoder = PgOutputDecoder()
+        self._connection = connect_for_replication(url)
+        self._sql_connection = connect(url)
+        self._sql_connection.autocommit = True
+        self._database = self._sql_connection.info.dbname
+        self._types: dict[int, TypeRow] = {}
+        self._cursor = self._connection.cursor()
+        start = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
+        with answering():
+            self._cursor.start_replication_expert(start, decode=False)
+
+    def read(self, wait: timedelta) -> EventBatch | None:
+        payloads = self._payloads(wait)
+        return self._events(self._decoder.feed(payloads)) if payloads else None
+
+    def send_mark(self, text: str) -> None:
+        with answering(), self._sql_connection.cursor() as cursor:
+            cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
+
+    def confirm(self, commit_position: int) -> None:
+        with answering():
+            self._cursor.send_feedback(flush_lsn=commit_position, write_lsn=commit_position, force=True)
+
+    def close(self) -> None:
+        for connection in (self._connection, self._sql_connection):
+            with contextlib.suppress(psycopg2.Error):
+                connection.close()
+
+    def _payloads(self, wait: timedelta) -> list[bytes]:
+        """What the socket has. A short pause after the first bytes lets the server send more with fewer calls."""
+        payloads: list[bytes] = []
+        size, pause = 0, wait
+        with answering():
+            while len(payloads) < _MOST_MESSAGES and size < _MOST_BYTES:
+                message = self._cursor.read_message()
+                if message is not None:
+                    payloads.append(message.payload)
+                    size += len(message.payload)
+                    continue
+                readable, _, _ = select.select([self._cursor], [], [], pause.total_seconds())
+                if not readable:
+                    break
+                pause = _BURST
+        return payloads
+
+    def _events(self, decoded: DecodedBatch) -> EventBatch:
+        events = [
+            table_events(group, name, self._schema(group.relation, name), self._stream_partitions)
+            for group in decoded.groups
+            if (name := self._name(group.relation)) in self._keys
+        ]
+        for truncate in decoded.truncates:
+            events.extend(self._truncates(truncate))
+        own = [message for message in decoded.messages if message.prefix == MESSAGE_PREFIX]
+        return EventBatch(
+            events=tuple(
+                sorted(events, key=lambda table: int(table.commit_position[0]) if len(table.commit_position) else 0)
+            ),
+            transactions=Transactions(
+                commit_position=decoded.transactions.commit_lsn.astype(np.int64),
+                end_position=decoded.transactions.end_lsn.astype(np.int64),
+                commit_time=decoded.transactions.commit_time.astype(np.int64),
+            ),
+            marks=tuple(
+                Mark(text=message.content.decode(), commit_position=message.commit_lsn)
+                for message in own
+                if message.commit_lsn is not None
+            ),
+        )
+
+    def _truncates(self, truncate: Truncate) -> list[TableEvents]:
+        relations = [self._decoder.relations[oid] for oid in truncate.relation_oids]
+        return [
+            _truncate_event(name, self._schema(relation, name), truncate)
+            for relation in relations
+            if (name := self._name(relation)) in self._keys
+        ]
+
+    def _name(self, relation: Relation) -> TableName:
+        return TableName(database=self._database, schema=relation.namespace, table=relation.name)
+
+    def _schema(self, relation: Relation, name: TableName) -> TableSchema:
+        if any(column.type_oid not in self._types for column in relation.columns):
+            with answering():
+                self._types = read_types(self._sql_connection)
+        columns = tuple(
+            self._column(column.name, column.type_oid, column.modifier, name) for column in relation.columns
+        )
+        return TableSchema(columns=columns, key=self._keys[name])
+
+    def _column(self, column: str, type_oid: int, modifier: int, table: TableName) -> Column:
+        if type_oid not in self._types:
+            raise SourceChanged(
+                f"the column {column} of {table} has a type (oid {type_oid}) that the source no longer knows",
+                expected="types that still exist when their events are read",
+                remedy="take a new snapshot of the table",
+            )
+        return Column(name=column, type=canonical_type(self._types, type_oid, modifier))
+
+
+def _truncate_event(table: TableName, schema: TableSchema, truncate: Truncate) -> TableEvents:
+    """A single row without id, in stream partition 0."""
+    position = np.array([truncate.commit_lsn], dtype=np.int64)
+    values = {
+        OPERATION: pa.array([Operation.TRUNCATE.value]),
+        VERSION: version_texts(position, np.array([truncate.ordinal], dtype=np.int64)),
+        COMMIT_TIME: pa.array([truncate.commit_time]).cast(pa.timestamp("us", "UTC")),
+        TRANSACTION: pa.array([truncate.xid], pa.int64()),
+    }
+    fields = event_schema(schema)
+    rows = pa.table([values.get(field.name, pa.nulls(1, field.type)) for field in fields], fields)
+    nothing = np.zeros(1, dtype=np.int64)
+    return TableEvents(table=table, schema=schema, rows=rows, commit_position=position, stream_partition=nothing)

@@ -1,0 +1,214 @@
+"""PostgreSQL -> change events -> cuts, over a real slot."""
+
+from contextlib import closing
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
+from cdc_pipeline.sources.postgres_catalogue import read_slot
+from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_setup import plan_source
+from tests.support.streams import database_of, new_cutter, opened, prepare, read_marked, read_until, run_sql
+
+CREATE = "CREATE TABLE items (id int PRIMARY KEY, name text, body text, price numeric(10,2))"
+
+
+def items(url: str) -> TableSettings:
+    return TableSettings(name=f"{database_of(url)}.public.items")
+
+
+def rows_of(cut: CutSlices, name: TableName) -> list[dict[str, Any]]:
+    tables = [part.rows for (table, _), part in cut.slices.items() if table == name]
+    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist() if tables else []
+    return sorted(rows, key=lambda row: (row["_cdc_version"], row["_cdc_op"]))
+
+
+def test_inserts_updates_deletes_and_key_changes_arrive_typed_and_in_order(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table])
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(
+            database,
+            "INSERT INTO items VALUES (1, 'one', NULL, 1.50), (2, '', 'b', NULL)",
+            "UPDATE items SET name = 'uno' WHERE id = 1",
+            "UPDATE items SET id = 3 WHERE id = 2",
+            "DELETE FROM items WHERE id = 1",
+        )
+        rows = rows_of(read_marked(stream, cutter), table.table)
+    assert [(row["_cdc_op"], row["id"], row["name"], row["price"]) for row in rows] == [
+        ("i", 1, "one", Decimal("1.50")),
+        ("i", 2, "", None),
+        ("u", 1, "uno", Decimal("1.50")),
+        ("d", 2, None, None),
+        ("m", 3, "", None),
+        ("d", 1, None, None),
+    ]
+    assert [row["_cdc_old_id"] for row in rows] == [None, None, None, None, 2, None]
+    assert rows[3]["_cdc_version"] == rows[4]["_cdc_version"]
+
+
+def test_an_unchanged_large_text_is_absent_and_not_null(database: str) -> None:
+    run_sql(database, CREATE, "ALTER TABLE items ALTER body SET STORAGE EXTERNAL")
+    table = items(database)
+    source, plan = prepare(database, [table])
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(
+            database,
+            "INSERT INTO items VALUES (1, 'one', repeat('x', 5000), 1)",
+            "UPDATE items SET name = 'uno' WHERE id = 1",
+            "UPDATE items SET id = 2 WHERE id = 1",
+        )
+        rows = rows_of(read_marked(stream, cutter), table.table)
+    assert [(row["_cdc_op"], row["_cdc_absent"]) for row in rows] == [
+        ("i", None),
+        ("u", ["body"]),
+        ("d", None),
+        ("m", ["body"]),
+    ]
+
+
+def test_a_full_replica_identity_fills_what_the_update_left_out(database: str) -> None:
+    run_sql(
+        database, CREATE, "ALTER TABLE items ALTER body SET STORAGE EXTERNAL", "ALTER TABLE items REPLICA IDENTITY FULL"
+    )
+    table = items(database)
+    source, plan = prepare(database, [table])
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(
+            database,
+            "INSERT INTO items VALUES (1, 'one', repeat('x', 5000), 1)",
+            "UPDATE items SET name = 'uno' WHERE id = 1",
+        )
+        rows = rows_of(read_marked(stream, cutter), table.table)
+    assert (rows[1]["_cdc_op"], rows[1]["_cdc_absent"], rows[1]["body"]) == ("u", None, "x" * 5000)
+
+
+def test_all_events_of_one_id_stay_in_one_stream_partition(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table], stream_partitions=3)
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(database, "INSERT INTO items SELECT n FROM generate_series(1, 300) n", "UPDATE items SET name = 'x'")
+        cut = read_marked(stream, cutter)
+    ids = [part.rows["id"].to_pylist() for part in cut.slices.values()]
+    assert len(ids) == 3
+    assert sum(map(len, ids)) == 600
+    assert not set(ids[0]) & set(ids[1]) | set(ids[0]) & set(ids[2]) | set(ids[1]) & set(ids[2])
+
+
+def test_a_truncate_arrives_as_one_event_without_an_id(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table], stream_partitions=2)
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(database, "INSERT INTO items VALUES (1)", "TRUNCATE items", "INSERT INTO items VALUES (1)")
+        rows = rows_of(read_marked(stream, cutter), table.table)
+    assert [(row["_cdc_op"], row["id"]) for row in rows] == [("i", 1), ("t", None), ("i", 1)]
+
+
+def test_a_cut_can_be_asked_for_at_an_earlier_position(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table])
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(database, "INSERT INTO items VALUES (1)")
+        with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+            (position,) = cursor.fetchone() or (0,)
+        run_sql(database, "INSERT INTO items VALUES (2)")
+        stream.send_mark(f"{CUT_AT}{int(position):016x}")
+        first = read_until(stream, cutter, bool)
+        second = read_marked(stream, cutter)
+    assert [(cut.requested, cut.end) for cut in first] == [(True, int(position))]
+    assert [row["id"] for row in rows_of(first[0], table.table)] == [1]
+    assert [row["id"] for row in rows_of(second, table.table)] == [2]
+
+
+def test_what_is_not_confirmed_comes_again_and_what_is_registered_is_skipped(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table])
+    cutter = new_cutter(source)
+    with opened(source, plan) as stream:
+        run_sql(database, "INSERT INTO items VALUES (1)")
+        first = read_marked(stream, cutter)
+        assert first.last_commit_position is not None
+        stream.confirm(first.last_commit_position)
+        run_sql(database, "INSERT INTO items VALUES (2)")
+    again = SliceCutter(
+        start=first.end, commit_time=first.commit_time, slice_length=timedelta(hours=1), slice_rows=10**6
+    )
+    with opened(source, plan) as stream:
+        second = read_marked(stream, again)
+    assert [row["id"] for row in rows_of(second, table.table)] == [2]
+    with closing(connect(database)) as connection:
+        slot = read_slot(connection, source.slot)
+    assert slot is not None
+    assert slot.confirmed_position is not None
+    assert slot.confirmed_position < first.end
+
+
+def test_a_new_column_starts_a_new_slice(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table])
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(
+            database,
+            "INSERT INTO items VALUES (1)",
+            "ALTER TABLE items ADD COLUMN color text DEFAULT 'red'",
+            "INSERT INTO items VALUES (2)",
+        )
+        stream.send_mark(CUT)
+        cuts = read_until(stream, cutter, lambda found: len(found) == 2)
+    names = [next(iter(cut.slices.values())).schema.names for cut in cuts]
+    assert names == [("id", "name", "body", "price"), ("id", "name", "body", "price", "color")]
+
+
+def test_a_value_that_does_not_fit_is_kept_aside_and_its_neighbours_arrive(database: str) -> None:
+    run_sql(database, CREATE)
+    table = items(database)
+    source, plan = prepare(database, [table])
+    with opened(source, plan) as stream:
+        cutter = new_cutter(source)
+        run_sql(database, "INSERT INTO items VALUES (1, 'a', NULL, 'NaN'), (2, 'b', NULL, 7)")
+        cut = read_marked(stream, cutter)
+    assert [row["id"] for row in rows_of(cut, table.table)] == [2]
+    ((name, event),) = cut.unfit
+    assert (name, event.column, event.payload["price"], event.payload["id"]) == (table.table, "price", "NaN", "1")
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        ("SELECT 1", "has no table"),
+        ("CREATE TABLE items (id int, name text)", "has no id"),
+        ("CREATE TABLE items (id int PRIMARY KEY); ALTER TABLE items REPLICA IDENTITY NOTHING", "do not carry id"),
+        ("CREATE VIEW items AS SELECT 1 AS id", "is not a table"),
+        ("CREATE TABLE items (id int PRIMARY KEY, _cdc_x int)", "_cdc_x"),
+    ],
+)
+def test_a_table_that_cannot_be_streamed_is_refused_by_name(database: str, create: str, message: str) -> None:
+    run_sql(database, create)
+    source = PostgresSource(kind="postgres", url=database, publication="p", slot="s")
+    with closing(connect(database)) as connection, pytest.raises(SourceError, match=message) as caught:
+        plan_source(connection, source, [items(database)])
+    assert f"{database_of(database)}.public.items" in str(caught.value)
+    with closing(connect(database)) as connection:
+        assert read_slot(connection, "s") is None
