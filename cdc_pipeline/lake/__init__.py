@@ -1,0 +1,31 @@
+"""The lake: Delta tables that Spark merges into, with a fence inside each table's own log."""
+
+from cdc_pipeline.lake.protocol import (
+    NOTHING_APPLIED,
+    ClaimWork,
+    Compaction,
+    DataFile,
+    Fence,
+    KeyRange,
+    Lake,
+    LakeTable,
+    Publication,
+    SliceIdentity,
+    SliceInput,
+    UpsertOutcome,
+)
+
+__all__ = [
+    "NOTHING_APPLIED",
+    "ClaimWork",
+    "Compaction",
+    "DataFile",
+    "Fence",
+    "KeyRange",
+    "Lake",
+    "LakeTable",
+    "Publication",
+    "SliceIdentity",
+    "SliceInput",
+    "UpsertOutcome",
+]

@@ -1,0 +1,106 @@
+"""Staged snapshot rows -> sorted lake files under the table's folder, invisible until published."""
+
+import json
+from urllib.parse import unquote
+
+import pyarrow.parquet
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+
+from cdc_pipeline.areas import encode_component, lake_key
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.columns import definition, partition_expression, stats_columns
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.file_stats import delta_stats
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
+from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import DELETED, VERSION
+from cdc_pipeline.steps import OnStep, step
+
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_NO_MARKER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+def compact(
+    session: SparkSession, store: ObjectStore, table: LakeTable, work: Compaction, on_step: OnStep
+) -> tuple[DataFile, ...]:
+    """Sort by id into about `target_files` files; empty ones are not returned. Memory: Spark spills its sort."""
+    physical = physical_names(store, table)
+    folder = f"{lake_key(table.name)}/snapshot-{encode_component(work.snapshot_id)}-{encode_component(work.attempt)}"
+    partitions = [physical[partition.lake_column][0] for partition in table.partition_by]
+    rows = _lake_rows(session, store, table, work, physical)
+    keys = [identifier(physical[name][0]) for name in table.schema.key]
+    rows = rows.repartitionByRange(work.target_files, *keys) if work.target_files > 1 else rows.coalesce(1)
+    rows = rows.sortWithinPartitions(*map(identifier, partitions), *keys)
+    with step(on_step, "snapshot_files.write"):
+        writer = rows.write.options(**_NO_MARKER).mode("overwrite")
+        (writer.partitionBy(*partitions) if partitions else writer).parquet(store.spark_url(folder))
+    stats = tuple(physical[name][0] for name in stats_columns(table))
+    with step(on_step, "snapshot_files.list"):
+        keys_written = [found.key for found in store.list_prefix(folder) if found.key.endswith(".parquet")]
+    files = [_data_file(store, folder, key, stats) for key in keys_written if not _hidden(key)]
+    return tuple(file for file in files if file.rows)
+
+
+def physical_names(store: ObjectStore, table: LakeTable) -> dict[str, tuple[str, int | None]]:
+    """Lake column -> (its name inside Parquet files, its field id); both plain unless the table maps its names."""
+    log = DeltaLog(store, lake_key(table.name))
+    latest = log.latest_version()
+    if latest is None:
+        raise LakeError(f"there is no lake table {table.name}", remedy="create it before its snapshot is compacted")
+    fields = json.loads(log.metadata(latest)["schemaString"])["fields"]
+    return {
+        field["name"]: (
+            field["metadata"].get("delta.columnMapping.physicalName", field["name"]),
+            field["metadata"].get("delta.columnMapping.id"),
+        )
+        for field in fields
+    }
+
+
+def _lake_rows(
+    session: SparkSession,
+    store: ObjectStore,
+    table: LakeTable,
+    work: Compaction,
+    physical: dict[str, tuple[str, int | None]],
+) -> DataFrame:
+    staged = session.read.schema(", ".join(map(definition, table.schema.columns))).parquet(
+        *map(store.spark_url, work.staged_keys)
+    )
+    values = {name: identifier(name) for name in table.schema.names} | {VERSION: text_literal(work.version)}
+    if table.deletes == "soft":
+        values[DELETED] = "false"
+    for partition in table.partition_by:
+        values[partition.lake_column] = partition_expression(partition, identifier(partition.column))
+    return staged.select(*(_named(expr(value), *physical[name]) for name, value in values.items()))
+
+
+def _named(value: SparkColumn, name: str, field_id: int | None) -> SparkColumn:
+    return value.alias(name) if field_id is None else value.alias(name, metadata={"parquet.field.id": field_id})
+
+
+def _hidden(key: str) -> bool:
+    return key.rsplit("/", 1)[-1].startswith((".", "_"))
+
+
+def _data_file(store: ObjectStore, folder: str, key: str, stats: tuple[str, ...]) -> DataFile:
+    filesystem, root = store.filesystem()
+    with filesystem.open_input_file(f"{root}/{key}") as content:
+        size_bytes = content.size()
+        metadata = pyarrow.parquet.read_metadata(content)
+    folders = key.removeprefix(f"{folder}/").split("/")[:-1]
+    values = [part.split("=", 1) for part in folders]
+    return DataFile(
+        key=key,
+        size_bytes=size_bytes,
+        rows=metadata.num_rows,
+        partition_values=tuple((unquote(name), _partition_value(value)) for name, value in values),
+        stats=delta_stats(metadata, stats),
+    )
+
+
+def _partition_value(folder_value: str) -> str | None:
+    return None if folder_value == _NULL_PARTITION else unquote(folder_value)

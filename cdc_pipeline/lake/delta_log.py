@@ -1,0 +1,171 @@
+"""A Delta table's log, read and appended to as objects: no JVM, and no cost that grows with files or history."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet
+
+from cdc_pipeline.errors import LakeError, ObjectExists, ObjectMissing
+from cdc_pipeline.object_store import ObjectStore
+
+Action = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of a table: what was done, in the log's own words."""
+
+    version: int
+    actions: tuple[Action, ...]
+
+    def of_kind(self, kind: str) -> list[Action]:
+        return [action[kind] for action in self.actions if kind in action]
+
+    @property
+    def info(self) -> Action:
+        found = self.of_kind("commitInfo")
+        return found[0] if found else {}
+
+    def transaction_version(self, app_id: str) -> int | None:
+        return next((int(txn["version"]) for txn in self.of_kind("txn") if txn["appId"] == app_id), None)
+
+    @property
+    def user_metadata(self) -> Action:
+        """The JSON object that the writer left; empty when there is none."""
+        try:
+            document = json.loads(self.info.get("userMetadata") or "{}")
+        except json.JSONDecodeError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
+
+class DeltaLog:
+    """The log under `<table_key>/_delta_log/`."""
+
+    def __init__(self, store: ObjectStore, table_key: str) -> None:
+        self._store = store
+        self._folder = f"{table_key}/_delta_log"
+
+    def latest_version(self, known: int | None = None) -> int | None:
+        """None: no table. Versions have no holes above the last checkpoint, so a galloping search finds the end."""
+        low = self._start(known)
+        if low is None:
+            return None
+        stride = 1
+        while self._exists(low + stride):
+            low += stride
+            stride *= 2
+        while stride > 1:
+            stride //= 2
+            if self._exists(low + stride):
+                low += stride
+        return low
+
+    def read(self, version: int) -> Commit | None:
+        """None: that version is not there (yet, or no more)."""
+        try:
+            content = self._store.get(self._key(version))
+        except ObjectMissing:
+            return None
+        lines = content.decode().splitlines()
+        return Commit(version=version, actions=tuple(json.loads(line) for line in lines if line))
+
+    def backwards(self, latest: int) -> Iterator[Commit]:
+        """Commits from `latest` down to the oldest that the log still holds."""
+        for version in range(latest, -1, -1):
+            commit = self.read(version)
+            if commit is None:
+                return
+            yield commit
+
+    def append(self, version: int, actions: list[Action]) -> None:
+        """Durable on return. Raises LakeError (retryable) when that version exists already."""
+        content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        try:
+            self._store.put_if_absent(self._key(version), content.encode())
+        except ObjectExists as error:
+            raise LakeError(
+                f"somebody else wrote version {version} of {self._folder}", remedy="read the fence again and retry"
+            ) from error
+
+    def checkpointed(self, kind: str) -> list[Action]:
+        """Actions of one kind in the last checkpoint; reads only that kind's column."""
+        found: list[Action] = []
+        filesystem, root = self._store.filesystem()
+        for key in self._checkpoint_keys():
+            with pyarrow.parquet.ParquetFile(f"{root}/{key}", filesystem=filesystem) as file:
+                if kind in file.schema_arrow.names:
+                    rows = file.read(columns=[kind]).column(kind).drop_null()
+                    found += [_plain(row) for row in rows.to_pylist(maps_as_pydicts="strict")]
+        return found
+
+    def metadata(self, latest: int) -> Action:
+        """The table's metaData action as of `latest`."""
+        checkpoint = self._checkpoint_version()
+        for commit in self.backwards(latest):
+            if found := commit.of_kind("metaData"):
+                return dict(found[0])
+            if checkpoint is not None and commit.version <= checkpoint:
+                break
+        return self.checkpointed("metaData")[0]
+
+    def active_files(self, latest: int) -> list[Action]:
+        """`add` actions of all files that `latest` consists of. Grows with the table: never on the slice path."""
+        checkpoint = self._checkpoint_version()
+        active = {_file_identity(add): add for add in self.checkpointed("add")}
+        for version in range(-1 if checkpoint is None else checkpoint, latest):
+            commit = self.read(version + 1)
+            for action in commit.actions if commit else ():
+                if "remove" in action:
+                    active.pop(_file_identity(action["remove"]), None)
+                if "add" in action:
+                    active[_file_identity(action["add"])] = action["add"]
+        return list(active.values())
+
+    def _start(self, known: int | None) -> int | None:
+        for version in (known, self._checkpoint_version(), 0):
+            if version is not None and self._exists(version):
+                return version
+        return None
+
+    def _key(self, version: int) -> str:
+        return f"{self._folder}/{version:020d}.json"
+
+    def _exists(self, version: int) -> bool:
+        try:
+            self._store.head(self._key(version))
+        except ObjectMissing:
+            return False
+        return True
+
+    def _last_checkpoint(self) -> Action | None:
+        try:
+            return dict(json.loads(self._store.get(f"{self._folder}/_last_checkpoint")))
+        except ObjectMissing:
+            return None
+
+    def _checkpoint_version(self) -> int | None:
+        last = self._last_checkpoint()
+        return None if last is None else int(last["version"])
+
+    def _checkpoint_keys(self) -> list[str]:
+        last = self._last_checkpoint()
+        if last is None:
+            return []
+        stem = f"{self._folder}/{int(last['version']):020d}.checkpoint"
+        parts = last.get("parts")
+        if parts is None:
+            return [f"{stem}.parquet"]
+        return [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
+
+
+def _file_identity(file: Action) -> tuple[str, str]:
+    vector = file.get("deletionVector") or {}
+    return (file["path"], f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}")
+
+
+def _plain(row: Action) -> Action:
+    """Without the NULLs that a checkpoint's columns have where JSON has nothing."""
+    return {name: value for name, value in row.items() if value is not None}

@@ -1,0 +1,103 @@
+"""The fence of a table: read from its Delta log in milliseconds, and moved alone by a claim that holds no row."""
+
+import json
+import uuid
+from datetime import datetime
+
+from cdc_pipeline.errors import FenceMismatch
+from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence, SliceIdentity
+
+
+def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
+    """None: no table. Cost: one read when `expected_version` is the latest and ours, and one per newer commit or
+    per commit since ours; where the log was cleaned behind a checkpoint, one column of the checkpoint.
+    """
+    latest = log.latest_version(expected_version)
+    if latest is None:
+        return None
+    for commit in log.backwards(latest):
+        number = commit.transaction_version(app_id)
+        if number is not None:
+            return _fence(commit, number, latest)
+    numbers = [int(txn["version"]) for txn in log.checkpointed("txn") if txn["appId"] == app_id]
+    number = max(numbers, default=NOTHING_APPLIED)
+    return Fence(number=number, claim_id="", slices=(), lake_version=latest, snapshot_id=None)
+
+
+def find_claim(log: DeltaLog, app_id: str, work: ClaimWork, latest: int) -> Commit | None:
+    """The commit that moved the fence onto or over `work.last_number`; None where the log does not reach so far."""
+    found: Commit | None = None
+    for commit in log.backwards(latest):
+        number = commit.transaction_version(app_id)
+        if number is not None and number < work.last_number:
+            return found
+        if number is not None:
+            found = commit
+    return found
+
+
+def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
+    """Raises FenceMismatch unless `commit` holds each slice of `work` under its own id and hash, or is a snapshot."""
+    recorded = () if commit is None else recorded_slices(commit)
+    if commit is not None and commit.user_metadata.get("snapshot_id"):
+        return
+    ours = {content.number: content.identity for content in work.slices}
+    theirs = {identity.number: identity for identity in recorded}
+    differing = sorted(number for number, identity in ours.items() if theirs.get(number) != identity)
+    if commit is None or differing:
+        raise FenceMismatch(
+            f"the lake's log records slice {work.last_number}, but not with the slices of claim {work.claim_id}"
+            f" (differing numbers: {differing or 'unknown, the log was cleaned'})",
+            expected="the same slice ids and hashes in the lake and in the registry",
+            remedy="the metadata store may be an older one: rebuild it from the lake before going on",
+        )
+
+
+def claim_metadata(work: ClaimWork) -> str:
+    """What a claim's commit carries as userMetadata."""
+    document = {
+        "claim_id": work.claim_id,
+        "first": work.first_number,
+        "last": work.last_number,
+        "slices": [list(content.identity) for content in work.slices],
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def commit_info(*, operation: str, user_metadata: str, read_version: int, now: datetime) -> Action:
+    return {
+        "commitInfo": {
+            "timestamp": int(now.timestamp() * 1000),
+            "operation": operation,
+            "operationParameters": {},
+            "readVersion": read_version,
+            "isolationLevel": "Serializable",
+            "isBlindAppend": False,
+            "engineInfo": "cdc-pipeline",
+            "txnId": str(uuid.uuid4()),
+            "userMetadata": user_metadata,
+        }
+    }
+
+
+def fence_action(app_id: str, number: int, now: datetime) -> Action:
+    return {"txn": {"appId": app_id, "version": number, "lastUpdated": int(now.timestamp() * 1000)}}
+
+
+def recorded_slices(commit: Commit) -> tuple[SliceIdentity, ...]:
+    return tuple(
+        SliceIdentity(int(number), str(slice_id), str(sha256))
+        for number, slice_id, sha256 in commit.user_metadata.get("slices", ())
+    )
+
+
+def _fence(commit: Commit, number: int, latest: int) -> Fence:
+    metadata = commit.user_metadata
+    return Fence(
+        number=number,
+        claim_id=str(metadata.get("claim_id", "")),
+        slices=recorded_slices(commit),
+        lake_version=latest,
+        snapshot_id=metadata.get("snapshot_id"),
+    )

@@ -1,0 +1,187 @@
+"""What the pipeline asks of a lake."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple, Protocol
+
+from cdc_pipeline.record import DELETED, VERSION, TableName, TableSchema
+from cdc_pipeline.settings import PartitionBy
+
+NOTHING_APPLIED = 0
+"""The fence of a table whose log records no slice: slice numbers start at one."""
+
+
+class SliceIdentity(NamedTuple):
+    """What tells a slice from any other: its number alone may be given twice by a restored metadata store."""
+
+    number: int
+    slice_id: str
+    sha256: str
+
+
+class KeyRange(NamedTuple):
+    """Both ends included; values of the first key column."""
+
+    low: int | str
+    high: int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTable:
+    """One table of the lake. `table_uuid` names it in its own log, for ever."""
+
+    name: TableName
+    table_uuid: str
+    schema: TableSchema
+    partition_by: tuple[PartitionBy, ...] = ()
+    deletes: Literal["hard", "soft"] = "hard"
+    create_time: str | None = None
+    update_time: str | None = None
+
+    @property
+    def app_id(self) -> str:
+        return f"cdc/{self.table_uuid}"
+
+    @property
+    def own_columns(self) -> tuple[str, ...]:
+        """The columns that the lake has beside the source's, without the partition columns."""
+        return (VERSION, DELETED) if self.deletes == "soft" else (VERSION,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceInput:
+    """A registered slice file with at least one row; `key` is its object-store key."""
+
+    number: int
+    slice_id: str
+    key: str
+    rows: int
+    sha256: str
+    schema: TableSchema
+
+    @property
+    def identity(self) -> SliceIdentity:
+        return SliceIdentity(self.number, self.slice_id, self.sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimWork:
+    """Slices first_number..last_number of one table; `slices` holds only those with rows.
+
+    Events with a version below `cutoff_version` are ignored. `partial_rows`, `key_changes` and `truncates` count rows
+    of the whole claim: where they are zero, the lake takes a cheaper way. Every id of the claim lies in one of
+    `key_ranges`; none given means that no range is known.
+    """
+
+    claim_id: str
+    first_number: int
+    last_number: int
+    slices: tuple[SliceInput, ...]
+    cutoff_version: str = ""
+    partial_rows: int = 0
+    key_changes: int = 0
+    truncates: int = 0
+    key_ranges: tuple[KeyRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """What the lake's own log says was applied last.
+
+    `slices` are those of the last claim. It is empty, and `claim_id` is "", where the log was cleaned behind a
+    checkpoint: the number then stands alone. `snapshot_id` is set when a publication moved the fence.
+    """
+
+    number: int
+    claim_id: str
+    slices: tuple[SliceIdentity, ...]
+    lake_version: int
+    snapshot_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertOutcome:
+    """Counts of ids, except `rows_read` (rows of slice files). A soft delete counts as an update.
+
+    `ignored`: folded ids that changed nothing, being older than the lake or deletes of what is not there.
+    """
+
+    rows_read: int
+    inserted: int
+    updated: int
+    deleted: int
+    ignored: int
+    lake_version: int
+    bytes_written: int
+    already_applied: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A complete Parquet file under the table's folder that no commit names yet.
+
+    `partition_values` and `stats` (Delta's JSON) are keyed by the names that the files use.
+    """
+
+    key: str
+    size_bytes: int
+    rows: int
+    partition_values: tuple[tuple[str, str | None], ...]
+    stats: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """Staged Parquet files (source columns) of one snapshot, to become about `target_files` sorted lake files."""
+
+    snapshot_id: str
+    attempt: str
+    staged_keys: tuple[str, ...]
+    target_files: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """All data files of one snapshot, and the number of the last slice that the snapshot already holds."""
+
+    snapshot_id: str
+    files: tuple[DataFile, ...]
+    fence_number: int
+
+
+class Lake(Protocol):
+    """Calls for one table come one after the other (the lease); calls for several tables may overlap."""
+
+    def create_table(self, table: LakeTable) -> None:
+        """An empty table, or nothing when it is there."""
+
+    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
+        """None: no such table. `expected_version`, a lake version known to exist, makes it cheaper."""
+
+    def read_version(self, table: LakeTable) -> int | None:
+        """The latest lake version; None: no such table."""
+
+    def upsert(self, table: LakeTable, work: ClaimWork) -> UpsertOutcome:
+        """Apply one claim in one commit that moves the fence; a claim that the lake has is applied no second time.
+
+        Raises FenceMismatch when the lake is not at `first_number - 1`, LakeError when Spark refuses.
+        """
+
+    def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
+        """Write data files that stay invisible until published."""
+
+    def publish(self, table: LakeTable, publication: Publication) -> int:
+        """Replace the whole content in one commit with the fence; the same snapshot again does nothing."""
+
+    def optimize(self, table: LakeTable) -> None:
+        """Merge small files; the content stays."""
+
+    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
+        """Delete files that no version younger than `retention` names."""
+
+
+class Clock(Protocol):
+    def __call__(self) -> datetime:
+        """Now, aware UTC."""

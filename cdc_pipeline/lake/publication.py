@@ -1,0 +1,82 @@
+"""The files of a snapshot become the table's whole content, together with the fence, in one commit."""
+
+import json
+from urllib.parse import quote
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence
+from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakeTable, Publication
+from cdc_pipeline.steps import OnStep, step
+
+
+def publish(log: DeltaLog, table: LakeTable, content: Publication, clock: Clock, on_step: OnStep) -> int:
+    """The lake version that shows the snapshot. Durable and visible on return; repeating it changes nothing.
+
+    Raises FenceMismatch when the lake holds slices that the snapshot does not.
+    """
+    with step(on_step, "fence.read"):
+        fence = read_fence(log, table.app_id)
+        if fence is None:
+            raise LakeError(f"there is no lake table {table.name}", remedy="create it before publishing")
+        published = _published_version(log, table, content, fence)
+    if published is not None:
+        return published
+    if fence.number > content.fence_number:
+        raise FenceMismatch(
+            f"the lake of {table.name} is at slice {fence.number}",
+            expected=f"at most {content.fence_number}, the last slice that snapshot {content.snapshot_id} holds",
+            remedy="take a newer snapshot: this one would take applied changes away",
+        )
+    with step(on_step, "snapshot.publish"):
+        log.append(fence.lake_version + 1, _actions(log, table, content, fence, clock))
+    return fence.lake_version + 1
+
+
+def _published_version(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence) -> int | None:
+    for commit in log.backwards(fence.lake_version):
+        number = commit.transaction_version(table.app_id)
+        if number is not None and number < content.fence_number:
+            return None
+        if number is not None and commit.user_metadata.get("snapshot_id") == content.snapshot_id:
+            return commit.version
+    return None
+
+
+def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence, clock: Clock) -> list[Action]:
+    now = clock()
+    milliseconds = int(now.timestamp() * 1000)
+    metadata = json.dumps({"snapshot_id": content.snapshot_id, "rows": sum(file.rows for file in content.files)})
+    return [
+        commit_info(operation="CDC SNAPSHOT", user_metadata=metadata, read_version=fence.lake_version, now=now),
+        fence_action(table.app_id, content.fence_number, now),
+        *(_remove(file, milliseconds) for file in log.active_files(fence.lake_version)),
+        *(_add(table, file, milliseconds) for file in content.files),
+    ]
+
+
+def _add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:
+    return {
+        "add": {
+            "path": quote(file.key.removeprefix(f"{lake_key(table.name)}/"), safe="/=-_.~"),
+            "partitionValues": dict(file.partition_values),
+            "size": file.size_bytes,
+            "modificationTime": milliseconds,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+    }
+
+
+def _remove(file: Action, milliseconds: int) -> Action:
+    kept = {name: file[name] for name in ("path", "partitionValues", "size", "deletionVector") if file.get(name)}
+    return {
+        "remove": {
+            "partitionValues": {},
+            **kept,
+            "deletionTimestamp": milliseconds,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+        }
+    }

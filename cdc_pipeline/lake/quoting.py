@@ -1,0 +1,23 @@
+"""Names and values of the data as Spark SQL text."""
+
+from cdc_pipeline.errors import UsageError
+
+
+def identifier(name: str) -> str:
+    """Back-ticked; any name is allowed, also one with dots and back-ticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def text_literal(text: str) -> str:
+    """A string literal under Spark's default escaping; sessions here never substitute variables in SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def literal(value: int | str) -> str:
+    if isinstance(value, bool):
+        raise UsageError(f"{value!r} is no key value", expected="a whole number or a text")
+    return str(value) if isinstance(value, int) else text_literal(value)
+
+
+def table_at(url: str) -> str:
+    return f"delta.{identifier(url)}"

@@ -1,0 +1,87 @@
+"""A Spark Connect session, tuned for small merges and apart from every other session."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.quoting import table_at
+
+TUNING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
+    "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
+}
+
+
+def connect(url: str) -> SparkSession:
+    """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
+    with spark_calls(f"connecting to Spark at {url}"):
+        session = SparkSession.builder.remote(url).create()
+        for name, value in TUNING.items():
+            session.conf.set(name, value)
+    return session
+
+
+@contextmanager
+def spark_calls(doing: str) -> Iterator[None]:
+    """Turn whatever Spark or its connection raises into LakeError."""
+    try:
+        yield
+    except PySparkException as error:
+        raise LakeError(
+            f"Spark failed while {doing}: {str(error)[:2000]}",
+            expected="the Spark Connect server to answer",
+            remedy="the same call may be repeated: the fence in the lake prevents a double effect",
+        ) from error
+
+
+@contextmanager
+def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
+    """Set and in any case unset: a txn version or user metadata left behind would silence the next write."""
+    try:
+        for name, value in confs.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name in confs:
+            session.conf.unset(name)
+
+
+@contextmanager
+def tagged(session: SparkSession, tag: str) -> Iterator[None]:
+    """Operations inside can be cancelled by `session.interruptTag(tag)`."""
+    session.addTag(tag)
+    try:
+        yield
+    finally:
+        session.removeTag(tag)
+
+
+def warm_up(session: SparkSession, scratch_url: str) -> None:
+    """Create, merge into and empty a scratch table: the first MERGE of a driver loads thousands of classes."""
+    target = table_at(scratch_url)
+    with spark_calls("warming up"):
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {target} (id BIGINT, name STRING, _cdc_version STRING) USING delta"
+            " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        ).collect()
+        for version in ("1", "2"):
+            session.sql(
+                f"MERGE INTO {target} AS t"
+                f" USING (SELECT id, 'x' AS name, '{version}' AS _cdc_version FROM range(2)) AS s ON t.id = s.id"
+                " WHEN MATCHED AND s._cdc_version > t._cdc_version THEN UPDATE SET *"
+                " WHEN NOT MATCHED THEN INSERT *"
+            ).collect()
+        session.sql(f"DELETE FROM {target}").collect()

@@ -1,0 +1,203 @@
+"""The lake on Spark and Delta: one MERGE per claim, one commit per publication."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.lake import compaction, maintenance, publication
+from cdc_pipeline.lake.claim_view import claim_columns, outcome_view
+from cdc_pipeline.lake.columns import check_partitions
+from cdc_pipeline.lake.delta_log import Commit, DeltaLog
+from cdc_pipeline.lake.fence import (
+    claim_metadata,
+    commit_info,
+    fence_action,
+    find_claim,
+    prove_applied,
+    read_fence,
+)
+from cdc_pipeline.lake.merge_sql import merge_sql
+from cdc_pipeline.lake.protocol import (
+    ClaimWork,
+    Clock,
+    Compaction,
+    DataFile,
+    Fence,
+    LakeTable,
+    Publication,
+    UpsertOutcome,
+)
+from cdc_pipeline.lake.schema_change import add_missing_columns
+from cdc_pipeline.lake.session import configured, spark_calls, tagged
+from cdc_pipeline.lake.table_ddl import create_sql
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.steps import OnStep, step
+
+_TRANSACTION = "spark.databricks.delta.write."
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
+
+
+class SparkLake:
+    """`open_session` is called once, at the first need of Spark: reading a fence needs none."""
+
+    def __init__(
+        self, *, open_session: Callable[[], SparkSession], store: ObjectStore, clock: Clock, on_step: OnStep
+    ) -> None:
+        self._open_session = open_session
+        self._opened: SparkSession | None = None
+        self._store = store
+        self._clock = clock
+        self._on_step = on_step
+
+    @property
+    def session(self) -> SparkSession:
+        if self._opened is None:
+            self._opened = self._open_session()
+        return self._opened
+
+    def create_table(self, table: LakeTable) -> None:
+        check_partitions(table)
+        with step(self._on_step, "lake_table.create"), spark_calls(f"creating {table.name}"):
+            self.session.sql(create_sql(table, self._url(table))).collect()
+
+    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
+        with step(self._on_step, "fence.read"):
+            return read_fence(self._log(table), table.app_id, expected_version=expected_version)
+
+    def read_version(self, table: LakeTable) -> int | None:
+        with step(self._on_step, "lake_version.read"):
+            return self._log(table).latest_version()
+
+    def upsert(self, table: LakeTable, work: ClaimWork) -> UpsertOutcome:
+        started = time.monotonic()
+        log = self._log(table)
+        fence = self._checked_fence(log, table, work)
+        if fence.number < work.last_number:
+            if not work.slices:
+                self._move_fence(log, table, work, fence)
+            elif self._merge(table, work):
+                return self._outcome(log, table, work, fence, started)
+        commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
+        prove_applied(commit, work)
+        version = fence.lake_version if commit is None else commit.version
+        return _nothing_new(version, already=fence.number >= work.last_number or bool(work.slices), started=started)
+
+    def compact(self, table: LakeTable, compaction_work: Compaction) -> tuple[DataFile, ...]:
+        with spark_calls(f"compacting {table.name}"):
+            return compaction.compact(self.session, self._store, table, compaction_work, self._on_step)
+
+    def publish(self, table: LakeTable, content: Publication) -> int:
+        return publication.publish(self._log(table), table, content, self._clock, self._on_step)
+
+    def optimize(self, table: LakeTable) -> None:
+        with step(self._on_step, "lake_table.optimize"), spark_calls(f"optimizing {table.name}"):
+            maintenance.optimize(self.session, self._url(table))
+
+    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
+        with step(self._on_step, "lake_table.vacuum"), spark_calls(f"vacuuming {table.name}"):
+            maintenance.vacuum(self.session, self._url(table), retention)
+
+    def _log(self, table: LakeTable) -> DeltaLog:
+        return DeltaLog(self._store, lake_key(table.name))
+
+    def _url(self, table: LakeTable) -> str:
+        return self._store.spark_url(lake_key(table.name))
+
+    def _checked_fence(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> Fence:
+        with step(self._on_step, "fence.read"):
+            fence = read_fence(log, table.app_id)
+        if fence is None:
+            raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
+        if fence.number != work.first_number - 1 and fence.number < work.last_number:
+            raise FenceMismatch(
+                f"the lake of {table.name} is at slice {fence.number}",
+                expected=f"{work.first_number - 1}, right before claim {work.claim_id}"
+                f" of slices {work.first_number} to {work.last_number}",
+                remedy="slices are applied in order and once: read the fence and claim from the slice after it",
+            )
+        return fence
+
+    def _move_fence(self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence) -> None:
+        """A claim without rows needs no Spark: a commit that holds nothing but the fence."""
+        now = self._clock()
+        info = commit_info(
+            operation="CDC FENCE", user_metadata=claim_metadata(work), read_version=fence.lake_version, now=now
+        )
+        with step(self._on_step, "fence.move"):
+            log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
+
+    def _merge(self, table: LakeTable, work: ClaimWork) -> bool:
+        """Whether Delta took it: a claim whose number the table's log already has comes back without a row."""
+        session, url = self.session, self._url(table)
+        confs = {
+            f"{_TRANSACTION}txnAppId": table.app_id,
+            f"{_TRANSACTION}txnVersion": str(work.last_number),
+            _USER_METADATA: claim_metadata(work),
+            _MATERIALIZE: "auto",
+        }
+        columns = claim_columns(work)
+        with spark_calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, f"claim-{work.claim_id}"):
+            add_missing_columns(session, table, columns, url, self._on_step)
+            with outcome_view(session, self._store, table, work, url) as truncated_at:
+                names = tuple(column.name for column in columns)
+                sql = merge_sql(table, url, names, work.key_ranges, truncated_at)
+                with configured(session, confs), step(self._on_step, "lake_table.merge"):
+                    return bool(session.sql(sql).collect())
+
+    def _outcome(
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, before: Fence, started: float
+    ) -> UpsertOutcome:
+        with step(self._on_step, "fence.read"):
+            commit = find_claim(log, table.app_id, work, _latest(log, before.lake_version))
+        if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
+            raise LakeError(
+                f"MERGE of claim {work.claim_id} answered, but no commit of {table.name} carries it",
+                expected="a commit with the claim's id right after the MERGE",
+                remedy="retry: the fence tells whether the claim was applied",
+            )
+        metrics = {name: int(value) for name, value in commit.info.get("operationMetrics", {}).items()}
+        inserted = metrics.get("numTargetRowsInserted", 0)
+        updated = metrics.get("numTargetRowsUpdated", 0)
+        deleted = metrics.get("numTargetRowsDeleted", 0)
+        return UpsertOutcome(
+            rows_read=sum(content.rows for content in work.slices),
+            inserted=inserted,
+            updated=updated,
+            deleted=deleted,
+            ignored=max(0, metrics.get("numSourceRows", 0) - inserted - updated - deleted),
+            lake_version=commit.version,
+            bytes_written=_bytes_added(commit),
+            already_applied=False,
+            seconds=time.monotonic() - started,
+        )
+
+
+def _latest(log: DeltaLog, known: int) -> int:
+    latest = log.latest_version(known)
+    return known if latest is None else latest
+
+
+def _bytes_added(commit: Commit) -> int:
+    """New data files and deletion vectors; a file that only got a deletion vector was not written again."""
+    vectors = [add["deletionVector"] for add in commit.of_kind("add") if add.get("deletionVector")]
+    files = [add["size"] for add in commit.of_kind("add") if not add.get("deletionVector")]
+    return sum(map(int, files)) + sum(int(vector["sizeInBytes"]) for vector in vectors)
+
+
+def _nothing_new(version: int, *, already: bool, started: float) -> UpsertOutcome:
+    return UpsertOutcome(
+        rows_read=0,
+        inserted=0,
+        updated=0,
+        deleted=0,
+        ignored=0,
+        lake_version=version,
+        bytes_written=0,
+        already_applied=already,
+        seconds=time.monotonic() - started,
+    )
