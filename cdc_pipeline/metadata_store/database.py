@@ -36,7 +36,7 @@ class Database:
     def transaction(self, name: str) -> Iterator[Connection]:
         """Committed when the block ends. Raises StoreAway when the server went away: the effect is then unknown.
 
-        Every operation of the store may therefore be repeated.
+        An operation may be repeated then: it succeeds, or its error says what stands already.
         """
         with step(self.on_step, name), translated_errors(), self.engine.begin() as connection:
             yield connection

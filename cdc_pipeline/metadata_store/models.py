@@ -169,7 +169,7 @@ slice_table = Table(
     UniqueConstraint("table_id", "boundary_id", "stream_partition"),
     ForeignKeyConstraint(["table_id", "schema_id"], ["cdc.table_schema.table_id", "cdc.table_schema.schema_id"]),
     one_of("state", SliceState),
-    CheckConstraint("startoffset < endoffset", name="slice_range"),
+    CheckConstraint("start_offset < end_offset", name="slice_range"),
     CheckConstraint(
         "(path IS NULL AND sha256 IS NULL AND rows = 0)"
         " OR (path IS NOT NULL AND sha256 IS NOT NULL AND schema_id IS NOT NULL AND rows > 0)",

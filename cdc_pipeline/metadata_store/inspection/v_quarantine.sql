@@ -1,0 +1,15 @@
+-- One row per event that the lake's types cannot hold. Its values stay in cdc.quarantine: they are the source's.
+CREATE VIEW cdc.v_quarantine AS
+SELECT q.quarantine_id,
+       q.table_id,
+       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
+       q.stream_partition,
+       q.version,
+       q.start_offset,
+       q.end_offset,
+       q.reason,
+       q."column",
+       q.state,
+       q.created_at
+FROM cdc.quarantine AS q
+JOIN cdc.source_table AS t ON t.table_id = q.table_id;

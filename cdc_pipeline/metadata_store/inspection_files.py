@@ -1,0 +1,33 @@
+"""The inspection SQL that ships with the code: views, named queries, and the role that may read them."""
+
+from importlib.resources import files
+
+READER_ROLE = "cdc_reader"
+_VIEW_PREFIX = "v_"
+_ROLE_FILE = "reader"
+_FIRST = "v_lake_position"
+"""Other views read it."""
+
+
+def query_names() -> tuple[str, ...]:
+    """By name."""
+    return tuple(name for name in _names() if not name.startswith(_VIEW_PREFIX) and name != _ROLE_FILE)
+
+
+def view_names() -> tuple[str, ...]:
+    """In the order in which they can be created."""
+    return tuple(sorted((name for name in _names() if name.startswith(_VIEW_PREFIX)), key=lambda name: name != _FIRST))
+
+
+def sql(name: str) -> str:
+    return (files("cdc_pipeline.metadata_store") / "inspection" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def views() -> tuple[str, ...]:
+    """Statements that create the role, if the user may, and every view."""
+    return (sql(_ROLE_FILE), *(sql(name) for name in view_names()))
+
+
+def _names() -> list[str]:
+    folder = files("cdc_pipeline.metadata_store") / "inspection"
+    return sorted(entry.name.removesuffix(".sql") for entry in folder.iterdir() if entry.name.endswith(".sql"))

@@ -1,0 +1,91 @@
+"""The lease of a table: who may work on it now, by the database's clock; the epoch rises at each acquisition."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NoReturn
+
+from sqlalchemy import Connection, Interval, bindparam, func, select, text, update
+
+from cdc_pipeline.errors import LeaseBusy, StaleEpoch
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.rows import Lease
+
+_LEASE = models.lease
+_ACQUIRE = text("""
+    INSERT INTO cdc.lease AS held (table_id, owner, epoch, expires_at, acquired_at, renewed_at)
+    SELECT :table_id, :owner, 1, now.time + :duration, now.time, now.time FROM clock_timestamp() AS now (time)
+    ON CONFLICT (table_id) DO UPDATE
+    SET owner = excluded.owner,
+        epoch = held.epoch + 1,
+        expires_at = clock_timestamp() + :duration,
+        acquired_at = clock_timestamp(),
+        renewed_at = clock_timestamp()
+    WHERE held.expires_at <= clock_timestamp()
+    RETURNING *
+    """).bindparams(bindparam("duration", type_=Interval))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leases:
+    database: Database
+
+    def acquire(self, table_id: int, *, owner: str, duration: timedelta) -> Lease:
+        """Raises LeaseBusy at once while another one, or the same owner elsewhere, holds it."""
+        parameters = {"table_id": table_id, "owner": owner, "duration": duration}
+        with self.database.transaction("lease.acquire") as connection:
+            row = connection.execute(_ACQUIRE, parameters).one_or_none()
+            holder = None if row is not None else _current(connection, table_id)
+        if row is not None:
+            return Lease(**row._asdict())
+        words = "somebody" if holder is None else f"{holder.owner} until {holder.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+        raise LeaseBusy(f"the lease of table {table_id} is held by {words}", remedy="leave: the holder does the work")
+
+    def renew(self, lease: Lease, *, duration: timedelta) -> Lease:
+        """Counts from now. Raises StaleEpoch when somebody else acquired it; a lease that merely expired is renewed."""
+        with self.database.transaction("lease.renew") as connection:
+            row = connection.execute(
+                update(_LEASE)
+                .where(_LEASE.c.table_id == lease.table_id, _LEASE.c.epoch == lease.epoch)
+                .values(expires_at=func.clock_timestamp() + duration, renewed_at=func.clock_timestamp())
+                .returning(_LEASE)
+            ).one_or_none()
+            if row is None:
+                _raise_stale(connection, lease)
+        return Lease(**row._asdict())
+
+    def release(self, lease: Lease) -> None:
+        """Idempotent; leaves a newer owner's lease alone."""
+        with self.database.transaction("lease.release") as connection:
+            connection.execute(
+                update(_LEASE)
+                .where(
+                    _LEASE.c.table_id == lease.table_id,
+                    _LEASE.c.epoch == lease.epoch,
+                    _LEASE.c.expires_at > func.clock_timestamp(),
+                )
+                .values(expires_at=func.clock_timestamp())
+            )
+
+
+def hold_lease(connection: Connection, lease: Lease) -> None:
+    """Keeps every other worker from acquiring until this transaction ends. Raises StaleEpoch when one already has."""
+    epoch = connection.scalar(
+        select(_LEASE.c.epoch).where(_LEASE.c.table_id == lease.table_id).with_for_update(key_share=True)
+    )
+    if epoch != lease.epoch:
+        _raise_stale(connection, lease)
+
+
+def _current(connection: Connection, table_id: int) -> Lease | None:
+    row = connection.execute(select(_LEASE).where(_LEASE.c.table_id == table_id)).one_or_none()
+    return None if row is None else Lease(**row._asdict())
+
+
+def _raise_stale(connection: Connection, lease: Lease) -> NoReturn:
+    holder = _current(connection, lease.table_id)
+    raise StaleEpoch(
+        f"the lease of table {lease.table_id} is now {f'epoch {holder.epoch} of {holder.owner}' if holder else 'gone'}",
+        expected=f"epoch {lease.epoch} of {lease.owner}",
+        remedy="stop this worker: the newer one goes on where the lake stands",
+    )

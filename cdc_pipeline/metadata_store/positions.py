@@ -1,0 +1,44 @@
+"""How far the lake has come: the position that a table equals, and the versions that belong together."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, text
+
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.rows import Boundary, LakePosition
+
+_LAKE_POSITION = text("""
+    SELECT table_id, position, as_of, applied_through FROM cdc.v_lake_position WHERE table_id = :table_id
+    """)
+_VERSION_VECTOR = text("""
+    SELECT table_id, lake_version FROM cdc.v_boundary_vector WHERE boundary_id = :boundary_id ORDER BY table_id
+    """)
+_BOUNDARY = models.boundary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    database: Database
+
+    def lake_position(self, table_id: int) -> LakePosition:
+        """Costs the same however long the history and the backlog are."""
+        with self.database.transaction("position.read") as connection:
+            row = connection.execute(_LAKE_POSITION, {"table_id": table_id}).one_or_none()
+        if row is None:
+            raise UsageError(f"there is no table number {table_id} in the metadata store")
+        return LakePosition(**row._asdict())
+
+    def version_vector(self, boundary_id: int) -> dict[int, int | None]:
+        """Table -> the lake version that equals the source at the boundary; None where no version does."""
+        with self.database.transaction("position.read_vector") as connection:
+            rows = connection.execute(_VERSION_VECTOR, {"boundary_id": boundary_id}).all()
+        return {row.table_id: row.lake_version for row in rows}
+
+    def last_boundary(self, stream: str) -> Boundary | None:
+        """Everything before it is registered; None for a stream without a cut."""
+        query = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
+        with self.database.transaction("position.read_last_boundary") as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else Boundary(**row._asdict())

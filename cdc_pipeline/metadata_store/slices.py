@@ -1,0 +1,86 @@
+"""Slices as a worker sees them: the next ones to apply, whole boundaries at a time."""
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from sqlalchemy import Connection, Select, func, select
+
+from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.rows import SliceRow, Waiting
+from cdc_pipeline.metadata_store.states import SliceState
+
+_SLICE, _BOUNDARY = models.slice_table, models.boundary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    database: Database
+
+    def next_slices(
+        self, table_id: int, *, after_number: int, most_slices: int, most_rows: int
+    ) -> tuple[SliceRow, ...]:
+        """Consecutive slices from after_number + 1 on; a boundary's slices are never parted.
+
+        The first boundary comes whole even when it alone is over the caps. Nothing behind a requested boundary comes.
+        Reads no more than most_slices and one boundary.
+        """
+        with self.database.transaction("slice.read_next") as connection:
+            partitions = _partitions(connection, table_id)
+            query = _with_boundary().where(_SLICE.c.table_id == table_id, _SLICE.c.number > after_number)
+            rows = connection.execute(query.order_by(_SLICE.c.number).limit(most_slices + partitions)).all()
+        found = [SliceRow(**row._asdict()) for row in rows]
+        if found and found[0].number != after_number + 1:
+            raise RegistryError(
+                f"the slice after number {after_number} of table {table_id} is number {found[0].number}",
+                expected=f"number {after_number + 1}",
+                remedy="the metadata store lost rows: restore it, or take a new snapshot of the table",
+            )
+        return _whole_boundaries(found, most_slices, most_rows)
+
+    def slices(self, table_id: int, first: int, last: int) -> tuple[SliceRow, ...]:
+        """Numbers first to last, both included, by number."""
+        query = _with_boundary().where(_SLICE.c.table_id == table_id, _SLICE.c.number.between(first, last))
+        with self.database.transaction("slice.read") as connection:
+            rows = connection.execute(query.order_by(_SLICE.c.number)).all()
+        return tuple(SliceRow(**row._asdict()) for row in rows)
+
+    def waiting(self, table_id: int) -> Waiting:
+        query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(
+            _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED, _SLICE.c.path.is_not(None)
+        )
+        with self.database.transaction("slice.count_waiting") as connection:
+            slices, rows = connection.execute(query).one()
+        return Waiting(slices=slices, rows=int(rows))
+
+
+def _with_boundary() -> Select[*tuple[object, ...]]:
+    return select(_SLICE, _BOUNDARY.c.position, _BOUNDARY.c.commit_time, _BOUNDARY.c.requested).join(
+        _BOUNDARY, _BOUNDARY.c.boundary_id == _SLICE.c.boundary_id
+    )
+
+
+def _partitions(connection: Connection, table_id: int) -> int:
+    """The most slices that one boundary can have of the table."""
+    query = (
+        select(func.count())
+        .select_from(models.source_table)
+        .join(models.stream_partition, models.stream_partition.c.stream == models.source_table.c.stream)
+        .where(models.source_table.c.table_id == table_id)
+    )
+    return connection.scalar(query) or 0
+
+
+def _whole_boundaries(found: list[SliceRow], most_slices: int, most_rows: int) -> tuple[SliceRow, ...]:
+    taken: list[SliceRow] = []
+    rows = 0
+    for _, group in groupby(found, key=lambda row: row.boundary_id):
+        of_boundary = list(group)
+        rows += sum(row.rows for row in of_boundary)
+        if taken and (len(taken) + len(of_boundary) > most_slices or rows > most_rows):
+            break
+        taken.extend(of_boundary)
+        if of_boundary[0].requested:
+            break
+    return tuple(taken)

@@ -1,0 +1,62 @@
+"""The metadata store as one value: its operations by noun, over one engine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cdc_pipeline.metadata_store.claims import Claims
+from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.inspection import Inspection
+from cdc_pipeline.metadata_store.leases import Leases
+from cdc_pipeline.metadata_store.positions import Positions
+from cdc_pipeline.metadata_store.registry import Registry
+from cdc_pipeline.metadata_store.slices import Slices
+from cdc_pipeline.metadata_store.snapshot_tasks import SnapshotTasks
+from cdc_pipeline.metadata_store.snapshots import Snapshots
+from cdc_pipeline.metadata_store.streams import Streams
+from cdc_pipeline.metadata_store.tables import Tables
+from cdc_pipeline.metadata_store.upgrade import check_current
+from cdc_pipeline.steps import OnStep, no_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataStore:
+    """Safe for several threads. Every method is one transaction and one named step."""
+
+    streams: Streams
+    tables: Tables
+    registry: Registry
+    leases: Leases
+    slices: Slices
+    claims: Claims
+    positions: Positions
+    snapshots: Snapshots
+    snapshot_tasks: SnapshotTasks
+    inspection: Inspection
+
+
+def metadata_store(database: Database) -> MetadataStore:
+    return MetadataStore(
+        streams=Streams(database=database),
+        tables=Tables(database=database),
+        registry=Registry(database=database),
+        leases=Leases(database=database),
+        slices=Slices(database=database),
+        claims=Claims(database=database),
+        positions=Positions(database=database),
+        snapshots=Snapshots(database=database),
+        snapshot_tasks=SnapshotTasks(database=database),
+        inspection=Inspection(database=database),
+    )
+
+
+@contextmanager
+def open_metadata_store(url: str, *, on_step: OnStep = no_step) -> Iterator[MetadataStore]:
+    """Once per process. Raises SetupError when the store is not of this code's revision: see `upgrade`."""
+    database = Database(engine=create_store_engine(url), on_step=on_step)
+    try:
+        with database.transaction("store.open") as connection:
+            check_current(connection)
+        yield metadata_store(database)
+    finally:
+        database.engine.dispose()

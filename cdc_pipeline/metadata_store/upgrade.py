@@ -1,0 +1,98 @@
+"""An empty or older database -> the metadata store of this code, with its views and its read-only role."""
+
+from importlib.resources import as_file, files
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, views
+from cdc_pipeline.metadata_store.models import SCHEMA
+from cdc_pipeline.steps import OnStep, no_step
+
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('cdc.upgrade'))"
+_OWN_VIEWS = "SELECT table_name FROM information_schema.views WHERE table_schema = 'cdc'"
+_PARTS = "cdc_pipeline.metadata_store"
+
+
+def upgrade(url: str, *, on_step: OnStep = no_step) -> str:
+    """Revision of the store afterwards. One transaction, one caller at a time; a current store is not touched.
+
+    Raises SetupError for a store that newer code has upgraded.
+    """
+    engine = create_store_engine(url)
+    try:
+        with Database(engine=engine, on_step=on_step).transaction("store.upgrade") as connection:
+            connection.exec_driver_sql(_ONE_AT_A_TIME)
+            if _revision(connection) != head():
+                _check_known(_revision(connection))
+                _migrate(connection)
+    finally:
+        engine.dispose()
+    return head()
+
+
+def check_current(connection: Connection) -> None:
+    """Raises SetupError unless the store has exactly the revision of this code."""
+    found = _revision(connection)
+    _check_known(found)
+    if found != head():
+        raise SetupError(
+            f"the metadata store has revision {found or 'none'}",
+            expected=f"revision {head()}",
+            remedy="run cdc up, which upgrades it",
+        )
+
+
+def head() -> str:
+    """The newest revision that this code knows."""
+    with as_file(files(_PARTS) / "migrations") as folder:
+        return ScriptDirectory(str(folder)).as_revision_number("head") or ""
+
+
+def _known() -> set[str]:
+    with as_file(files(_PARTS) / "migrations") as folder:
+        return {script.revision for script in ScriptDirectory(str(folder)).walk_revisions()}
+
+
+def _check_known(found: str | None) -> None:
+    if found is not None and found not in _known():
+        raise SetupError(
+            f"the metadata store has revision {found}, which this code does not know",
+            expected=f"revision {head()} or older",
+            remedy="install the version of cdc-pipeline that upgraded the store, or a newer one",
+        )
+
+
+def _revision(connection: Connection) -> str | None:
+    if connection.scalar(text("SELECT to_regclass('cdc.alembic_version')")) is None:
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM cdc.alembic_version"))
+    return revision
+
+
+def _migrate(connection: Connection) -> None:
+    if connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}) is None:
+        connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
+    own_views = connection.scalars(text(_OWN_VIEWS)).all()
+    if own_views:
+        connection.exec_driver_sql(f"DROP VIEW {', '.join(f'{SCHEMA}.{name}' for name in own_views)}")
+    with as_file(files(_PARTS) / "migrations") as folder:
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(folder).replace("%", "%%"))
+        command.upgrade(config, "head")
+    for statement in views():
+        connection.exec_driver_sql(statement)
+    _grant(connection)
+
+
+def _grant(connection: Connection) -> None:
+    """The views and nothing else, if the role is there."""
+    if connection.scalar(text("SELECT to_regrole(:role)"), {"role": READER_ROLE}) is None:
+        return
+    connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {SCHEMA} TO {READER_ROLE}")
+    for name in connection.scalars(text(_OWN_VIEWS)).all():
+        connection.exec_driver_sql(f"GRANT SELECT ON {SCHEMA}.{name} TO {READER_ROLE}")
