@@ -107,18 +107,24 @@ def _copy(connection: psycopg2.extensions.connection, query: str, writer: _Block
             cursor.execute(TEXT_FORMAT)
             cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv)", writer)
             writer.flush()
-    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-        raise SourceAway(
-            f"the source broke off a copy: {str(error).strip()}", expected="all rows of the query", remedy="try again"
-        ) from error
     except psycopg2.Error as error:
-        raise SourceError(
-            f"the source refuses a copy: {str(error).strip()}",
-            expected="the rows of the query",
-            remedy="check the table's columns and the right to read them",
-        ) from error
+        raise _explained(error, connection) from error
     finally:
         writer.end()
+
+
+def _explained(error: psycopg2.Error, connection: psycopg2.extensions.connection) -> SourceError:
+    """A driver that lost the server in the middle of a copy says so only by closing the connection."""
+    said = str(error).strip()
+    if connection.closed or isinstance(error, psycopg2.OperationalError):
+        return SourceAway(
+            f"the source broke off a copy: {said}", expected="all rows of the query", remedy="try again from its start"
+        )
+    return SourceError(
+        f"the source refuses a copy: {said}",
+        expected="the rows of the query",
+        remedy="check the table's columns and the right to read them",
+    )
 
 
 def _abandon(connection: psycopg2.extensions.connection, blocks: _Blocks) -> None:
