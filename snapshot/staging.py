@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import psycopg2.extensions
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,13 +15,12 @@ from cdc_pipeline.areas import partition_folder, snapshot_prefix, staging_prefix
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.sources.copy_stream import UnfitRow, copy_record_batches
+from cdc_pipeline.sources.copy_stream import CopiedRows, copy_record_batches
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
-from snapshot.cutoff import snapshot_connection
-from snapshot.plan import PageRange, range_query
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_PARQUET = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
 _FORMATS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 
 
@@ -34,74 +35,91 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnfitRow:
+    """A row that the lake's types cannot hold: its id, and the text of the value that does not fit."""
+
+    column: str
+    payload: dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile:
+    """One snapshot data file; what `unfit` lists is not in it."""
+
     key: str
     rows: int
     size_bytes: int
     unfit: tuple[UnfitRow, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """What a worker slot needs for one snapshot of one table. `update_time`: the column to sort by, if there is one."""
+
+    table: TableName
+    schema: TableSchema
+    snapshot_id: str
+    update_time: str | None
+    partition_by: tuple[PartitionBy, ...]
+    objects: ObjectStore
+    on_step: OnStep
+
+
 def export_range(
-    *,
-    source_url: str,
-    exported: str,
-    pages: PageRange,
-    schema: TableSchema,
-    table: TableName,
-    snapshot_id: str,
-    file_id: str,
-    objects: ObjectStore,
-    on_step: OnStep,
+    staging: Staging, connection: psycopg2.extensions.connection, query: str, file_id: str
 ) -> SnapshotFile:
-    """Streams the rows that the snapshot sees; memory holds one batch. The file's rows have no order."""
-    key = f"{snapshot_prefix(table, snapshot_id)}/{file_id}.parquet"
+    """Streams the rows that the connection's snapshot sees; memory holds one block. The file's rows have no order."""
+    key = f"{snapshot_prefix(staging.table, staging.snapshot_id)}/{file_id}.parquet"
     rows, unfit = 0, []
-    with tempfile.TemporaryDirectory() as folder, snapshot_connection(source_url, exported) as connection:
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.parquet"
-        with pq.ParquetWriter(
-            path, arrow_schema(schema), compression="zstd", compression_level=1, write_page_checksum=True
-        ) as writer:
-            for batch in copy_record_batches(connection, range_query(connection, pages, schema), schema):
-                writer.write_batch(batch.rows)
-                rows += batch.rows.num_rows
-                unfit.extend(batch.unfit)
+        with pq.ParquetWriter(path, arrow_schema(staging.schema), **_PARQUET) as writer:
+            for copied in copy_record_batches(connection, query, staging.schema, on_step=staging.on_step):
+                fitting, kept_aside = _split_unfit(copied, staging.schema)
+                writer.write_batch(fitting)
+                rows += fitting.num_rows
+                unfit.extend(kept_aside)
         size_bytes = path.stat().st_size
-        with step(on_step, "snapshot_file.put"):
-            objects.put_file_if_absent(key, path)
+        with step(staging.on_step, "snapshot_file.put"):
+            staging.objects.put_file_if_absent(key, path)
     return SnapshotFile(key=key, rows=rows, size_bytes=size_bytes, unfit=tuple(unfit))
 
 
-def snapshot_to_staging(
-    *,
-    snapshot_key: str,
-    table: TableName,
-    snapshot_id: str,
-    file_id: str,
-    key: tuple[str, ...],
-    update_time: str | None,
-    partition_by: Sequence[PartitionBy],
-    objects: ObjectStore,
-    on_step: OnStep,
-) -> tuple[StagedFile, ...]:
+def _split_unfit(copied: CopiedRows, schema: TableSchema) -> tuple[pa.RecordBatch, list[UnfitRow]]:
+    if not copied.unfit:
+        return copied.rows, []
+    unfit = {}
+    for values in copied.unfit:
+        for row, text in zip(values.rows.to_pylist(), values.texts.to_pylist(), strict=True):
+            ids = {name: str(copied.rows[name][row].as_py()) for name in schema.key}
+            shown = {**ids, values.column: text.decode(errors="backslashreplace")}
+            unfit[row] = UnfitRow(column=values.column, payload=shown)
+    fits = np.ones(copied.rows.num_rows, dtype=np.bool_)
+    fits[list(unfit)] = False
+    return copied.rows.filter(pa.array(fits)), list(unfit.values())
+
+
+def snapshot_to_staging(staging: Staging, snapshot_key: str, file_id: str) -> tuple[StagedFile, ...]:
     """Splits one snapshot data file by data partition and sorts each part by update_time, then id.
 
     Holds one snapshot data file in memory, whose size the plan bounds. The same input gives the same bytes, so a
     second attempt finds its files already there.
     """
-    filesystem, root = objects.filesystem()
-    rows = pq.read_table(f"{root}/{snapshot_key}", filesystem=filesystem, page_checksum_verification=True)
-    order = [(name, "ascending") for name in ((update_time,) if update_time else ()) + key]
-    in_order = rows.take(pc.sort_indices(rows, sort_keys=order))
+    filesystem, root = staging.objects.filesystem()
+    with step(staging.on_step, "snapshot_file.get"):
+        rows = pq.read_table(f"{root}/{snapshot_key}", filesystem=filesystem, page_checksum_verification=True)
+    sort_by = ((staging.update_time,) if staging.update_time else ()) + staging.schema.key
+    in_order = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in sort_by]))
     staged = []
-    for values, part in split_by_partition(in_order, partition_by):
+    for values, part in split_by_partition(in_order, staging.partition_by):
         folder = partition_folder(tuple((name, NULL_PARTITION if value is None else value) for name, value in values))
-        prefix = "/".join(filter(None, (staging_prefix(table, snapshot_id), folder)))
+        prefix = "/".join(filter(None, (staging_prefix(staging.table, staging.snapshot_id), folder)))
         staged_key = f"{prefix}/{file_id}.parquet"
         sink = pa.BufferOutputStream()
-        pq.write_table(part, sink, compression="zstd", compression_level=1, write_page_checksum=True)
+        pq.write_table(part, sink, **_PARQUET)
         content = sink.getvalue().to_pybytes()
-        with step(on_step, "staging_file.put"):
-            objects.put_if_absent(staged_key, content)
+        with step(staging.on_step, "staging_file.put"):
+            staging.objects.put_if_absent(staged_key, content)
         staged.append(StagedFile(key=staged_key, partition=values, rows=part.num_rows, size_bytes=len(content)))
     return tuple(staged)
 

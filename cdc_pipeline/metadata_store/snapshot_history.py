@@ -43,4 +43,5 @@ class SnapshotHistory:
     def now(self) -> datetime:
         """The database's clock."""
         with self.database.transaction("clock.read") as connection:
-            return connection.execute(select(func.clock_timestamp())).scalar_one()
+            moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+        return moment

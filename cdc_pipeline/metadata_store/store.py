@@ -11,6 +11,7 @@ from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.positions import Positions
 from cdc_pipeline.metadata_store.registry import Registry
 from cdc_pipeline.metadata_store.slices import Slices
+from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
 from cdc_pipeline.metadata_store.snapshot_tasks import SnapshotTasks
 from cdc_pipeline.metadata_store.snapshots import Snapshots
 from cdc_pipeline.metadata_store.streams import Streams
@@ -32,6 +33,7 @@ class MetadataStore:
     positions: Positions
     snapshots: Snapshots
     snapshot_tasks: SnapshotTasks
+    history: SnapshotHistory
     inspection: Inspection
 
 
@@ -46,6 +48,7 @@ def metadata_store(database: Database) -> MetadataStore:
         positions=Positions(database=database),
         snapshots=Snapshots(database=database),
         snapshot_tasks=SnapshotTasks(database=database),
+        history=SnapshotHistory(database=database),
         inspection=Inspection(database=database),
     )
 

@@ -1,0 +1,85 @@
+"""A lease held for as long as a block runs: renewed from a thread, and given up before it can expire."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import Event, Thread
+
+import structlog
+
+from cdc_pipeline.errors import CdcError, StaleEpoch
+from cdc_pipeline.metadata_store.leases import Leases
+from cdc_pipeline.metadata_store.rows import Lease
+
+log = structlog.get_logger()
+
+_RENEWALS_PER_LEASE = 3
+
+
+class LeaseKeeper:
+    """`check()` before every commit: it raises StaleEpoch when the lease may have expired by the worker's own clock.
+
+    The deadline counts from the moment at which the renewal was *sent*, so a slow answer never lengthens it.
+    """
+
+    def __init__(self, renew: Callable[[], object], duration: timedelta, *, sent: float, what: str) -> None:
+        self._renew = renew
+        self._duration = duration
+        self._deadline = sent + duration.total_seconds()
+        self._what = what
+        self._stop = Event()
+
+    def check(self) -> None:
+        if time.monotonic() >= self._deadline:
+            raise StaleEpoch(
+                f"the lease of {self._what} could not be renewed in time",
+                expected=f"a renewal within {self._duration}",
+                remedy="nothing is lost: the next worker goes on where the lake stands",
+            )
+
+    def keep(self) -> None:
+        """Runs in a thread until `stop`, or until a newer owner took over."""
+        while not self._stop.wait(self._duration.total_seconds() / _RENEWALS_PER_LEASE):
+            sent = time.monotonic()
+            try:
+                self._renew()
+            except StaleEpoch as error:
+                self._deadline = sent
+                log.warning("lease lost", of=self._what, found=error.found)
+                return
+            except CdcError as error:
+                log.warning("lease not renewed", of=self._what, found=error.found)
+            else:
+                self._deadline = sent + self._duration.total_seconds()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@contextmanager
+def kept(renew: Callable[[], object], duration: timedelta, *, sent: float, what: str) -> Iterator[LeaseKeeper]:
+    """Renews what was acquired at the monotonic time `sent` until the block ends."""
+    keeper = LeaseKeeper(renew, duration, sent=sent, what=what)
+    thread = Thread(target=keeper.keep, name=f"lease of {what}", daemon=True)
+    thread.start()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
+        thread.join()
+
+
+@contextmanager
+def held_lease(
+    leases: Leases, table_id: int, *, owner: str, duration: timedelta
+) -> Iterator[tuple[Lease, LeaseKeeper]]:
+    """Raises LeaseBusy at once when somebody else has it; released when the block ends, however it ends."""
+    sent = time.monotonic()
+    lease = leases.acquire(table_id, owner=owner, duration=duration)
+    what = f"table {table_id}, epoch {lease.epoch}"
+    try:
+        with kept(lambda: leases.renew(lease, duration=duration), duration, sent=sent, what=what) as keeper:
+            yield lease, keeper
+    finally:
+        leases.release(lease)

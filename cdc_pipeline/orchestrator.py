@@ -1,0 +1,110 @@
+"""The next move for one table, decided from what lake and registry say; pure, so that every case can be tried."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdc_pipeline.errors import FenceMismatch
+from cdc_pipeline.lake.protocol import Fence
+from cdc_pipeline.metadata_store.rows import Claim, SliceRow
+from cdc_pipeline.metadata_store.states import SliceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a worker sees under its lease.
+
+    `fence` is the lake's word, None when there is no lake table. `published_snapshot` is the registry's.
+    `fenced`: the registry's rows for the numbers that the fence names. `behind_fence`: registered slices from
+    fence + 1 on, in order, whole boundaries, as many as one claim may take; `is_full` when more could not come with
+    them. `open_claim`: left by a worker that died.
+    """
+
+    fence: Fence | None
+    published_snapshot: str | None
+    fenced: Mapping[int, SliceRow]
+    behind_fence: Sequence[SliceRow]
+    is_full: bool
+    open_claim: Claim | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing to apply."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkApplied:
+    """The lake already has everything up to `through`: only the registry has to learn it."""
+
+    through: int
+    lake_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply:
+    """One commit for exactly these consecutive slices; `resumed` is the claim of a dead worker with these bounds."""
+
+    slices: tuple[SliceRow, ...]
+    resumed: Claim | None
+
+
+Move = Wait | MarkApplied | Apply
+
+
+def next_move(view: View) -> Move:
+    """Raises FenceMismatch when lake and registry tell two stories: then a person has to look first."""
+    fence, claim = view.fence, view.open_claim
+    if fence is None or view.published_snapshot is None:
+        return Wait(reason="the table has no published snapshot yet")
+    _check_fence(fence, view)
+    claim_is_in_lake = claim is not None and claim.last_number <= fence.number
+    if claim_is_in_lake or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):
+        return MarkApplied(through=fence.number, lake_version=fence.lake_version)
+    _check_registry(fence, view.behind_fence)
+    if claim is not None:
+        return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
+    if not any(row.rows for row in view.behind_fence) and not view.is_full:
+        return Wait(reason="every event that is registered is applied")
+    return Apply(slices=tuple(view.behind_fence), resumed=None)
+
+
+def _check_fence(fence: Fence, view: View) -> None:
+    if fence.snapshot_id is not None and fence.snapshot_id != view.published_snapshot:
+        raise FenceMismatch(
+            f"the lake was published from snapshot {fence.snapshot_id}, the registry knows {view.published_snapshot}",
+            expected="one and the same snapshot",
+            remedy="run the snapshot of this table again, or restore the store that belongs to this lake",
+        )
+    for number, slice_id, sha256 in fence.slices:
+        row = view.fenced.get(number)
+        if row is None or row.slice_id != slice_id or row.sha256 != sha256:
+            registered = "no slice" if row is None else f"slice {row.slice_id} (SHA-256 {row.sha256})"
+            raise FenceMismatch(
+                f"number {number} is slice {slice_id} (SHA-256 {sha256}) in the lake, {registered} in the registry",
+                expected="the same slice under the same number",
+                remedy="the metadata store is older than the lake or belongs to another: restore it, do not apply",
+            )
+
+
+def _check_registry(fence: Fence, behind_fence: Sequence[SliceRow]) -> None:
+    for row in behind_fence:
+        if row.state is not SliceState.REGISTERED:
+            raise FenceMismatch(
+                f"the registry says that slice {row.number} is {row.state}, but the lake ends at {fence.number}",
+                expected="a lake that holds every applied slice",
+                remedy="the lake was set back: take a new snapshot of this table",
+            )
+
+
+def _of_claim(claim: Claim, behind_fence: Sequence[SliceRow]) -> tuple[SliceRow, ...]:
+    slices = tuple(row for row in behind_fence if claim.first_number <= row.number <= claim.last_number)
+    if [row.number for row in slices] != list(range(claim.first_number, claim.last_number + 1)):
+        raise FenceMismatch(
+            f"the open claim {claim.claim_id} takes slices {claim.first_number} to {claim.last_number},"
+            f" behind the lake's end there are {len(behind_fence)} others",
+            expected="a claim that begins right behind the lake's end",
+            remedy="the lake was changed by somebody else: take a new snapshot of this table",
+        )
+    return slices

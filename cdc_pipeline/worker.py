@@ -1,0 +1,218 @@
+"""slice_to_lake: the next registered slices of one table -> one row per id -> one commit of its lake table."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from cdc_pipeline.errors import CdcError, LeaseBusy, ObjectMissing, SliceDamaged, StaleEpoch
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
+from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.orchestrator import Apply, MarkApplied, View, Wait, next_move
+from cdc_pipeline.record import TableName
+from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema
+from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLimits:
+    """The most that one commit takes."""
+
+    slices: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What one run did for a table: one outcome per commit, and why it ended."""
+
+    outcomes: tuple[UpsertOutcome, ...]
+    ended: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceWorker:
+    """Safe to kill at any step: the next worker finds out from the lake how far it came."""
+
+    owner: str
+    lease_length: timedelta
+    limits: ClaimLimits
+    store: MetadataStore
+    objects: ObjectStore
+    lake: Lake
+    lake_table: Callable[[TableName], LakeTable]
+    new_id: Callable[[], UUID]
+    on_step: OnStep
+
+    def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
+        """Applies what waits, claim by claim; with `until`, no boundary whose label begins at or after it.
+
+        Raises LeaseBusy when somebody else is at work, FenceMismatch and SliceDamaged before anything is changed.
+        """
+        row = self.store.tables.table(table)
+        with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
+            outcomes: list[UpsertOutcome] = []
+            while True:
+                move = next_move(self._view(row.table_id, self.lake_table(table), until))
+                match move:
+                    case Wait():
+                        return Applied(outcomes=tuple(outcomes), ended=move.reason)
+                    case MarkApplied():
+                        self.store.claims.mark_applied_through(held[0], move.through, lake_version=move.lake_version)
+                        log.info("already in the lake", table=str(table), through=move.through)
+                    case Apply():
+                        outcomes.append(self._apply(*held, table, move))
+
+    def _view(self, table_id: int, lake_table: LakeTable, until: datetime | None) -> View:
+        fence = self.lake.read_fence(lake_table)
+        if fence is None:
+            return View(fence=None, published_snapshot=None, fenced={}, behind_fence=(), is_full=False, open_claim=None)
+        named = self.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
+        behind = self.store.slices.next_slices(
+            table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
+        )
+        open_claim = self.store.claims.open_claim(table_id)
+        if open_claim is not None and open_claim.last_number > fence.number:
+            behind = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
+        within = tuple(row for row in behind if until is None or row.label_start < until)
+        return View(
+            fence=fence,
+            published_snapshot=self.store.history.published_snapshot(table_id),
+            fenced={row.number: row for row in named},
+            behind_fence=within,
+            is_full=len(within) == len(behind) > 0 and (behind[-1].requested or len(behind) >= self.limits.slices),
+            open_claim=open_claim,
+        )
+
+    def _apply(self, lease: Lease, keeper: LeaseKeeper, table: TableName, move: Apply) -> UpsertOutcome:
+        if move.resumed is None:
+            claim = self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id())
+        else:
+            claim = self.store.claims.resume_claim(lease, move.resumed)
+        try:
+            work = self._work(claim, table, move.slices)
+            keeper.check()
+            outcome = self.lake.upsert(self.lake_table(table), work)
+        except (StaleEpoch, LeaseBusy):
+            raise
+        except CdcError as error:
+            if not error.retryable:
+                self.store.claims.mark_failed(lease, claim, str(error))
+            raise
+        self.store.claims.mark_applied(lease, claim, _claim_outcome(outcome))
+        log.info(
+            "claim applied",
+            table=str(table),
+            first=claim.first_number,
+            last=claim.last_number,
+            rows=outcome.rows_read,
+            seconds=round(outcome.seconds, 2),
+            lake_version=outcome.lake_version,
+        )
+        return outcome
+
+    def _work(self, claim: Claim, table: TableName, slices: Sequence[SliceRow]) -> ClaimWork:
+        row = self.store.tables.table(table)
+        return ClaimWork(
+            claim_id=str(claim.claim_id),
+            first_number=claim.first_number,
+            last_number=claim.last_number,
+            slices=tuple(self._checked(slice_row) for slice_row in slices if slice_row.rows),
+            cutoff_version=row.cutoff_version or "",
+            partial_rows=sum(slice_row.partial_rows for slice_row in slices),
+            key_changes=sum(slice_row.key_changes for slice_row in slices),
+            truncates=sum(slice_row.truncates for slice_row in slices),
+            key_ranges=merged_ranges(slices),
+        )
+
+    def _checked(self, row: SliceRow) -> SliceInput:
+        """The registered slice file, found unchanged: size, SHA-256, row count, columns and types."""
+        if row.path is None or row.sha256 is None or row.schema_id is None:
+            raise SliceDamaged(f"slice {row.number} has {row.rows} rows but no file", expected="a path and a SHA-256")
+        schema = self.store.tables.schema(row.table_id, row.schema_id)
+        with step(self.on_step, "slice_file.get"):
+            content = self._content(row.path)
+        if len(content) != row.size_bytes or hashlib.sha256(content).hexdigest() != row.sha256:
+            raise _damaged(row, f"{len(content)} bytes with another SHA-256", f"{row.size_bytes} bytes, {row.sha256}")
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        wanted = event_schema(schema)
+        found = metadata.schema.to_arrow_schema()
+        if metadata.num_rows != row.rows or found.names != wanted.names:
+            raise _damaged(row, f"{metadata.num_rows} rows of {found.names}", f"{row.rows} rows of {wanted.names}")
+        return SliceInput(
+            number=row.number,
+            slice_id=row.slice_id,
+            key=row.path,
+            rows=row.rows,
+            sha256=row.sha256,
+            schema=schema,
+        )
+
+    def _content(self, key: str) -> bytes:
+        try:
+            return self.objects.get(key)
+        except ObjectMissing as error:
+            raise SliceDamaged(
+                f"the registered slice file {key} is gone",
+                expected="slice files to stay until they are applied and their retention is over",
+                remedy="restore it from the bucket's older versions, or take a new snapshot of the table",
+            ) from error
+
+
+def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
+    """At most MOST_KEY_RANGES ranges that cover those of all slices; none when a slice with rows has none."""
+    if any(row.rows and not row.key_ranges for row in slices):
+        return ()
+    merged: list[list[Any]] = []
+    for low, high in sorted((low, high) for row in slices for low, high in row.key_ranges):
+        if merged and low <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], high)
+        else:
+            merged.append([low, high])
+    while len(merged) > MOST_KEY_RANGES:
+        _close_narrowest_gap(merged)
+    return tuple(KeyRange(low, high) for low, high in merged)
+
+
+def _close_narrowest_gap(ranges: list[list[Any]]) -> None:
+    """Gaps have a width only between numbers; of other ids the whole span becomes one range."""
+    if all(isinstance(bound, int) for span in ranges for bound in span):
+        gaps = [after[0] - before[1] for before, after in pairwise(ranges)]
+        place = gaps.index(min(gaps))
+        ranges[place : place + 2] = [[ranges[place][0], ranges[place + 1][1]]]
+    else:
+        ranges[:] = [[ranges[0][0], ranges[-1][1]]]
+
+
+def _claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
+    return ClaimOutcome(
+        lake_version=outcome.lake_version,
+        rows_read=outcome.rows_read,
+        rows_inserted=outcome.inserted,
+        rows_updated=outcome.updated,
+        rows_deleted=outcome.deleted,
+        rows_ignored=outcome.ignored,
+        bytes=outcome.bytes_written,
+        seconds=outcome.seconds,
+    )
+
+
+def _damaged(row: SliceRow, found: str, expected: str) -> SliceDamaged:
+    return SliceDamaged(
+        f"the slice file {row.path} has {found}",
+        expected=expected,
+        remedy="restore the object that was registered; nothing of it was applied",
+    )

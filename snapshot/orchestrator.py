@@ -1,0 +1,193 @@
+"""The orchestrator of snapshots: holds the cutoff, plans tasks, polls them, publishes each table when it is whole."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from threading import Event
+from uuid import UUID
+
+import structlog
+
+from cdc_pipeline.errors import LeaseBusy, SnapshotError
+from cdc_pipeline.lake.protocol import Lake, LakeTable, Publication
+from cdc_pipeline.lease_keeper import held_lease
+from cdc_pipeline.metadata_store import snapshots as registry
+from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import OnStep
+from snapshot.compaction import data_files, plan_compaction
+from snapshot.cutoff import Cutoff, cutoff_is_held, hold_cutoff, snapshot_connection
+from snapshot.plan import plan_ranges
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOrchestrator:
+    """Killed and started again it resumes every snapshot whose export was complete, and begins the others anew."""
+
+    owner: str
+    source_url: str
+    snapshot_file_bytes: int
+    target_file_bytes: int
+    poll_interval: timedelta
+    lease_length: timedelta
+    store: MetadataStore
+    lake: Lake
+    lake_table: Callable[[TableName], LakeTable]
+    schema_id: Callable[[TableName], str]
+    clock: Callable[[], datetime]
+    new_id: Callable[[], UUID]
+    on_step: OnStep
+
+    def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
+        """The snapshots as they ended, one per table. A table that fails does not stop the others."""
+        ids = {name: self._resumable(name) for name in tables}
+        fresh = [name for name, snapshot_id in ids.items() if snapshot_id is None]
+        with ExitStack() as holding:
+            if fresh:
+                run_id = self.new_id().hex[:8]
+                cutoff = holding.enter_context(hold_cutoff(self.source_url, _slot_name(run_id), self.on_step))
+                ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
+            wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
+            snapshots = self._advance_all(wanted)
+            while not stop.is_set() and any(found.state not in FINISHED_SNAPSHOTS for found in snapshots):
+                if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
+                    holding.close()
+                stop.wait(self.poll_interval.total_seconds())
+                snapshots = self._advance_all(wanted)
+        return tuple(snapshots)
+
+    def _resumable(self, name: TableName) -> str | None:
+        active = self.store.snapshots.active_snapshot(self.store.tables.table(name).table_id)
+        if active is None:
+            return None
+        if active.state is not SnapshotState.EXPORTING:
+            return active.snapshot_id
+        if cutoff_is_held(self.source_url, _slot_name(_run_id(active.snapshot_id))):
+            raise SnapshotError(
+                f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
+                expected="one orchestrator per table",
+                remedy="wait for it, or stop it",
+            )
+        reason = "its orchestrator died before the export was complete"
+        self.store.snapshots.set_snapshot_state(active.snapshot_id, SnapshotState.ABANDONED, error=reason)
+        return None
+
+    def _begin(self, name: TableName, cutoff: Cutoff, run_id: str) -> str:
+        row = self.store.tables.table(name)
+        snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
+        self.store.snapshots.create_snapshot(
+            registry.NewSnapshot(
+                snapshot_id=snapshot_id,
+                table_id=row.table_id,
+                cutoff_offset=cutoff.offset,
+                cutoff_version=cutoff.version,
+                cutoff_time=cutoff.time,
+                schema_id=self.schema_id(name),
+                exported_snapshot=cutoff.exported,
+            )
+        )
+        with snapshot_connection(self.source_url, cutoff.exported) as connection:
+            ranges = plan_ranges(connection, name, self.snapshot_file_bytes)
+        tasks = [
+            NewTask(kind=TaskKind.EXPORT, ordinal=ordinal, input=pages.to_json())
+            for ordinal, pages in enumerate(ranges)
+        ]
+        self.store.snapshot_tasks.add_tasks(snapshot_id, tasks)
+        log.info("snapshot begun", table=str(name), snapshot_id=snapshot_id, cutoff=cutoff.offset, files=len(tasks))
+        return snapshot_id
+
+    def _advance_all(self, snapshot_ids: Sequence[str]) -> list[Snapshot]:
+        return [self._advance(self.store.snapshots.snapshot(snapshot_id)) for snapshot_id in snapshot_ids]
+
+    def _advance(self, snapshot: Snapshot) -> Snapshot:
+        """As many states forward as are complete."""
+        match snapshot.state:
+            case SnapshotState.EXPORTING:
+                return self._after(snapshot, TaskKind.EXPORT, self._plan_staging)
+            case SnapshotState.STAGING:
+                return self._after(snapshot, TaskKind.STAGE, self._plan_compaction)
+            case SnapshotState.COMPACTING:
+                return self._after(snapshot, TaskKind.COMPACT, self._announce)
+            case SnapshotState.PUBLISHING:
+                with suppress(LeaseBusy):
+                    return self._publish(snapshot)
+                return snapshot
+            case SnapshotState.PUBLISHED | SnapshotState.FAILED | SnapshotState.ABANDONED:
+                return snapshot
+
+    def _after(
+        self, snapshot: Snapshot, kind: TaskKind, then: Callable[[Snapshot, Sequence[SnapshotTask]], Snapshot]
+    ) -> Snapshot:
+        tasks = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, kind)
+        failed = next((task for task in tasks if task.state is TaskState.FAILED), None)
+        if failed is not None:
+            error = f"{kind} task {failed.ordinal}: {failed.error}"
+            log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
+            return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
+        if any(task.state is not TaskState.DONE for task in tasks):
+            return snapshot
+        return self._advance(then(snapshot, tasks))
+
+    def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
+        tasks = [
+            NewTask(
+                kind=TaskKind.STAGE,
+                ordinal=task.ordinal,
+                input={"snapshot_key": (task.output or {})["snapshot_key"], "file_id": (task.output or {})["file_id"]},
+            )
+            for task in exported
+        ]
+        self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
+        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
+
+    def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
+        self.lake.create_table(self._table(snapshot))
+        self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
+        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.COMPACTING)
+
+    def _announce(self, snapshot: Snapshot, _compacted: Sequence[SnapshotTask]) -> Snapshot:
+        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.PUBLISHING)
+
+    def _publish(self, snapshot: Snapshot) -> Snapshot:
+        """One commit shows everything, with the fence at the cutoff; then the registry learns it."""
+        files = data_files(self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
+        with held_lease(self.store.leases, snapshot.table_id, owner=self.owner, duration=self.lease_length) as (
+            lease,
+            keeper,
+        ):
+            fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
+            keeper.check()
+            version = self.lake.publish(
+                self._table(snapshot),
+                Publication(snapshot_id=snapshot.snapshot_id, files=files, fence_number=fence),
+            )
+            published = self.store.snapshots.publish_snapshot(
+                lease,
+                snapshot.snapshot_id,
+                registry.Publication(
+                    fence_number=fence,
+                    lake_version=version,
+                    rows=sum(file.rows for file in files),
+                    files=len(files),
+                    bytes=sum(file.size_bytes for file in files),
+                ),
+            )
+        log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
+        return published
+
+    def _table(self, snapshot: Snapshot) -> LakeTable:
+        return self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
+
+
+def _slot_name(run_id: str) -> str:
+    return f"cdc_snapshot_{run_id}"
+
+
+def _run_id(snapshot_id: str) -> str:
+    return snapshot_id.split("-")[1]

@@ -1,0 +1,133 @@
+"""A worker slot: claims the tasks of running snapshots one by one until those snapshots have ended."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from threading import Event
+from typing import Any
+
+import structlog
+
+from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
+from cdc_pipeline.lake.protocol import Lake, LakeTable
+from cdc_pipeline.lease_keeper import kept
+from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.states import TaskKind
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import OnStep
+from snapshot.compaction import staging_to_lake, to_json
+from snapshot.cutoff import snapshot_connection
+from snapshot.plan import PageRange, range_query
+from snapshot.staging import Staging, export_range, snapshot_to_staging
+
+log = structlog.get_logger()
+
+_MOST_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What a task left behind."""
+
+    output: dict[str, Any]
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotWorker:
+    """Safe to kill at any step: its task is claimed again once the task lease has expired."""
+
+    slot: str
+    source_url: str
+    task_lease: timedelta
+    idle_wait: timedelta
+    store: MetadataStore
+    objects: ObjectStore
+    lake: Lake
+    lake_table: Callable[[TableName], LakeTable]
+    on_step: OnStep
+
+    def run(self, tables: Sequence[TableName], since: datetime, stop: Event) -> int:
+        """Number of tasks done. Ends when every table has a snapshot that ended at or after `since`."""
+        table_ids = [self.store.tables.table(name).table_id for name in tables]
+        done = 0
+        while not stop.is_set():
+            active = [found for table_id in table_ids if (found := self.store.snapshots.active_snapshot(table_id))]
+            task = self.store.snapshot_tasks.claim_task(
+                slot=self.slot,
+                duration=self.task_lease,
+                snapshot_ids=[snapshot.snapshot_id for snapshot in active],
+                kinds=list(TaskKind),
+            )
+            if task is not None:
+                self._work(task, next(found for found in active if found.snapshot_id == task.snapshot_id))
+                done += 1
+            elif len(self.store.history.ended_since(table_ids, since)) == len(table_ids):
+                break
+            else:
+                stop.wait(self.idle_wait.total_seconds())
+        return done
+
+    def _work(self, task: SnapshotTask, snapshot: Snapshot) -> None:
+        def renew() -> object:
+            return self.store.snapshot_tasks.renew_task(task, duration=self.task_lease)
+
+        what = f"{task.kind} task {task.ordinal} of snapshot {task.snapshot_id}"
+        try:
+            with kept(renew, self.task_lease, sent=time.monotonic(), what=what):
+                done = self._do(task, snapshot)
+            self.store.snapshot_tasks.finish_task(task, output=done.output, rows=done.rows, bytes_=done.size_bytes)
+            log.info("snapshot task done", task=what, rows=done.rows, slot=self.slot)
+        except StaleEpoch as error:
+            log.warning("snapshot task taken over", task=what, found=error.found)
+        except CdcError as error:
+            again = error.retryable and task.attempt < _MOST_ATTEMPTS
+            log.warning("snapshot task failed", task=what, error=str(error), again=again)
+            self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)
+
+    def _do(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
+        row = self.store.tables.table_by_id(snapshot.table_id)
+        table = self.lake_table(row.name)
+        schema = self.store.tables.schema(row.table_id, snapshot.schema_id)
+        staging = Staging(
+            table=row.name,
+            schema=schema,
+            snapshot_id=snapshot.snapshot_id,
+            update_time=table.update_time,
+            partition_by=table.partition_by,
+            objects=self.objects,
+            on_step=self.on_step,
+        )
+        match task.kind:
+            case TaskKind.EXPORT:
+                return self._export(staging, task, snapshot)
+            case TaskKind.STAGE:
+                files = snapshot_to_staging(staging, task.input["snapshot_key"], task.input["file_id"])
+                return Done(
+                    output={"files": [asdict(file) for file in files]},
+                    rows=sum(file.rows for file in files),
+                    size_bytes=sum(file.size_bytes for file in files),
+                )
+            case TaskKind.COMPACT:
+                written = staging_to_lake(self.lake, table, snapshot, task)
+                return Done(
+                    output=to_json(written),
+                    rows=sum(file.rows for file in written),
+                    size_bytes=sum(file.size_bytes for file in written),
+                )
+
+    def _export(self, staging: Staging, task: SnapshotTask, snapshot: Snapshot) -> Done:
+        if snapshot.exported_snapshot is None:
+            raise SnapshotError(f"the snapshot {snapshot.snapshot_id} names no exported snapshot")
+        file_id = f"{task.ordinal:06d}"
+        with snapshot_connection(self.source_url, snapshot.exported_snapshot) as connection:
+            query = range_query(connection, PageRange(**task.input), staging.schema)
+            file = export_range(staging, connection, query, file_id)
+        for row in file.unfit:
+            log.warning("row kept aside", table=str(staging.table), column=row.column, payload=row.payload)
+        output = {"snapshot_key": file.key, "file_id": file_id, "unfit": [asdict(row) for row in file.unfit]}
+        return Done(output=output, rows=file.rows, size_bytes=file.size_bytes)
