@@ -60,7 +60,7 @@ TABLE = (
             *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
             *("int4multirange", "int8multirange", "nummultirange"),
             *("datemultirange", "tsmultirange", "tstzmultirange"),
-            *("tsvector", "tsquery", "hstore"),
+            *("tsvector", "tsquery"),
             *("xid", "xid8", "cid", "tid", "pg_lsn", "pg_snapshot", "txid_snapshot", "refcursor"),
             *("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
             *("regproc", "regprocedure", "regrole", "regtype", "int2vector", "oidvector"),
