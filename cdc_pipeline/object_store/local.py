@@ -63,7 +63,8 @@ class LocalObjectStore:
         self._path(key).unlink(missing_ok=True)
 
     def spark_url(self, key: str) -> str:
-        return self._path(key).as_uri()
+        """Not a quoted URI: Spark takes what follows the scheme as the path, letter by letter."""
+        return f"file://{self._path(key)}"
 
     def delta_url(self, key: str) -> str:
         return str(self._path(key))

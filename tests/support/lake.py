@@ -1,0 +1,175 @@
+"""Slice files and claims for tests of the lake, from events written as plain values."""
+
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key, slice_key
+from cdc_pipeline.fold.model import Event, Id
+from cdc_pipeline.lake import ClaimWork, KeyRange, LakeTable, SliceInput
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    OLD_ID_PREFIX,
+    OPERATION,
+    TRANSACTION,
+    VERSION,
+    Column,
+    Operation,
+    TableName,
+    TableSchema,
+)
+from cdc_pipeline.settings import PartitionBy
+from cdc_pipeline.types import resolve
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PEOPLE = TableSchema(
+    columns=(Column(name="id", type="int8"), Column(name="name", type="text"), Column(name="age", type="int4")),
+    key=("id",),
+)
+
+
+def table_of(
+    schema: TableSchema = PEOPLE,
+    *,
+    name: str = "shop.public.people",
+    deletes: Literal["hard", "soft"] = "hard",
+    partition_by: tuple[PartitionBy, ...] = (),
+) -> LakeTable:
+    return LakeTable(
+        name=TableName.parse(name),
+        table_uuid="uuid-1",
+        schema=schema,
+        deletes=deletes,
+        partition_by=partition_by,
+        create_time="created_at" if "created_at" in schema.names else None,
+    )
+
+
+def version(number: int) -> str:
+    return f"{number:016x}-00000001"
+
+
+def event(operation: str, number: int, /, *id_: object, **values: object) -> Event:
+    return Event(operation=Operation(operation), version=version(number), id=id_, values=values)
+
+
+def move(number: int, old: Id, new: Id, /, **values: object) -> list[Event]:
+    """Both halves of a key change, as the consumer splits it."""
+    at = version(number)
+    return [
+        Event(operation=Operation.DELETE, version=at, id=old),
+        Event(operation=Operation.MOVE, version=at, id=new, old_id=old, values=values),
+    ]
+
+
+def slice_bytes(schema: TableSchema, events: Iterable[Event]) -> bytes:
+    """The slice file that a consumer writes for these events: absent columns are those that an event lacks."""
+    rows = [_slice_row(schema, each) for each in events]
+    fields = [
+        pa.field(OPERATION, pa.string()),
+        pa.field(VERSION, pa.string()),
+        pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")),
+        pa.field(TRANSACTION, pa.int64()),
+        pa.field(ABSENT, pa.list_(pa.string())),
+        *(pa.field(OLD_ID_PREFIX + column.name, resolve(column.type).arrow) for column in schema.key_columns),
+        *(pa.field(column.name, resolve(column.type).arrow) for column in schema.columns),
+    ]
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), content, compression="zstd")
+    return content.getvalue()
+
+
+def _slice_row(schema: TableSchema, each: Event) -> dict[str, object]:
+    others = [name for name in schema.names if name not in schema.key]
+    absent = [name for name in others if name not in each.values]
+    row: dict[str, object] = {
+        OPERATION: each.operation.value,
+        VERSION: each.version,
+        COMMIT_TIME: NOW,
+        TRANSACTION: 1,
+        ABSENT: absent or None,
+    }
+    row |= dict(zip(schema.key, each.id, strict=False)) | each.values
+    return row | {OLD_ID_PREFIX + name: value for name, value in zip(schema.key, each.old_id, strict=False)}
+
+
+@dataclass
+class Feed:
+    """Puts slices into the object store and numbers them, as consumer and registry do."""
+
+    store: ObjectStore
+    table: LakeTable
+    next_number: int = 1
+    written: list[SliceInput] = field(default_factory=list)
+
+    def slice(self, events: Sequence[Event], *, schema: TableSchema | None = None) -> SliceInput:
+        schema = schema or self.table.schema
+        number = self.next_number
+        self.next_number += 1
+        content = slice_bytes(schema, events)
+        digest = hashlib.sha256(content).hexdigest()
+        key = slice_key(self.table.name, 0, f"{number:08d}-{digest[:16]}.parquet")
+        self.store.put_if_absent(key, content)
+        made = SliceInput(
+            number=number, slice_id=f"slice-{number}", key=key, rows=len(events), sha256=digest, schema=schema
+        )
+        self.written.append(made)
+        return made
+
+    def claim(
+        self, *slices: Sequence[Event], schema: TableSchema | None = None, ranges: tuple[KeyRange, ...] = ()
+    ) -> ClaimWork:
+        """One claim of one slice per argument; an argument without events is an empty slice."""
+        first = self.next_number
+        made = []
+        for events in slices:
+            if events:
+                made.append(self.slice(events, schema=schema))
+            else:
+                self.next_number += 1
+        return claim_of(made, [each for part in slices for each in part], first, self.next_number - 1, ranges)
+
+
+def claim_of(
+    made: Sequence[SliceInput], events: Sequence[Event], first: int, last: int, ranges: tuple[KeyRange, ...] = ()
+) -> ClaimWork:
+    others = {name for content in made for name in content.schema.names if name not in content.schema.key}
+    silent = (Operation.DELETE, Operation.TRUNCATE)
+    return ClaimWork(
+        claim_id=f"claim-{first}-{last}",
+        first_number=first,
+        last_number=last,
+        slices=tuple(made),
+        partial_rows=sum(set(each.values) != others for each in events if each.operation not in silent),
+        key_changes=sum(each.operation is Operation.MOVE for each in events),
+        truncates=sum(each.operation is Operation.TRUNCATE for each in events),
+        key_ranges=ranges,
+    )
+
+
+def lake_rows(
+    session: SparkSession, store: ObjectStore, table: LakeTable
+) -> dict[tuple[object, ...], dict[str, object]]:
+    """All rows as Spark reads them, by id; fails on an id that is there twice."""
+    frame = session.read.format("delta").load(store.spark_url(lake_key(table.name)))
+    found = [row.asDict() for row in frame.collect()]
+    rows = {tuple(row[name] for name in table.schema.key): row for row in found}
+    assert len(rows) == len(found)
+    return rows
+
+
+def lake_values(
+    session: SparkSession, store: ObjectStore, table: LakeTable
+) -> dict[tuple[object, ...], tuple[object, ...]]:
+    """The source's columns beside the id, by id."""
+    others = [name for name in table.schema.names if name not in table.schema.key]
+    return {id_: tuple(row[name] for name in others) for id_, row in lake_rows(session, store, table).items()}
