@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_pipeline.types import Parsed, parse_text, resolve
@@ -39,29 +39,34 @@ def element_text(element: str) -> str:
     return '"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | NO_SURROGATES), data=st.data())
 def test_any_text_comes_through(values: list[str | None], data: st.DataObject) -> None:
     assert parse(values, "text", data).values.to_pylist() == values
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.binary(max_size=40)), data=st.data())
 def test_any_bytes_come_through(values: list[bytes | None], data: st.DataObject) -> None:
     texts = [None if value is None else f"\\x{value.hex()}" for value in values]
     assert parse(texts, "bytea", data).values.to_pylist() == values
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1)), data=st.data())
 def test_any_integer_comes_through(values: list[int | None], data: st.DataObject) -> None:
     texts = [None if value is None else str(value) for value in values]
     assert parse(texts, "int8", data).values.to_pylist() == values
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.floats(allow_nan=False)), data=st.data())
 def test_any_float_comes_through(values: list[float | None], data: st.DataObject) -> None:
     texts = [None if value is None else repr(value).replace("inf", "Infinity") for value in values]
     assert parse(texts, "float8", data).values.to_pylist() == values
 
 
+@settings(deadline=None)
 @given(data=st.data(), precision=st.integers(1, 38))
 def test_a_decimal_comes_through_exactly_when_its_digits_fit(data: st.DataObject, precision: int) -> None:
     scale = data.draw(st.integers(0, precision))
@@ -83,9 +88,10 @@ def fitting(value: Decimal, precision: int, scale: int) -> bool:
     if value.is_nan():
         return False
     moved = value.scaleb(scale, Context(prec=80))
-    return moved == int(moved) and abs(moved) < 10**precision
+    return moved == int(moved) and moved.copy_abs() < 10**precision
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.dates()), data=st.data())
 def test_any_date_of_the_years_1_to_9999_comes_through(values: list[date | None], data: st.DataObject) -> None:
     strange = data.draw(st.sampled_from(["infinity", "-infinity", "0001-12-31 BC", "10000-01-01", "5874897-01-01"]))
@@ -98,6 +104,7 @@ def test_any_date_of_the_years_1_to_9999_comes_through(values: list[date | None]
 OFFSETS = st.integers(-15 * 3600, 15 * 3600) | st.integers(-60, 60).map(lambda quarters: quarters * 900) | st.just(0)
 
 
+@settings(deadline=None)
 @given(moments=st.lists(st.none() | st.tuples(st.datetimes(), OFFSETS)), data=st.data())
 def test_any_instant_at_any_offset_comes_through_in_utc(
     moments: list[tuple[datetime, int] | None], data: st.DataObject
@@ -130,18 +137,21 @@ def instant(local: datetime, offset: int) -> datetime | None:
     return FIRST + since_first if timedelta(0) <= since_first <= LAST - FIRST else None
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.datetimes()), data=st.data())
 def test_any_local_timestamp_comes_through(values: list[datetime | None], data: st.DataObject) -> None:
     texts = [None if value is None else stamp_text(value) for value in values]
     assert parse(texts, "timestamp", data).values.to_pylist() == values
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.lists(st.none() | NO_SURROGATES | st.just("null"))), data=st.data())
 def test_any_array_of_texts_comes_through(values: list[list[str | None] | None], data: st.DataObject) -> None:
     texts = [None if value is None else array_text(value) for value in values]
     assert parse(texts, "text[]", data).values.to_pylist() == values
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.none() | st.lists(st.none() | st.dates() | st.just("infinity"))), data=st.data())
 def test_an_array_with_one_unfit_element_is_unfit_as_a_whole(
     values: list[list[date | str | None] | None], data: st.DataObject
