@@ -50,7 +50,7 @@ def check_current(connection: Connection) -> None:
 def head() -> str:
     """The newest revision that this code knows."""
     with as_file(files(_PARTS) / "migrations") as folder:
-        return ScriptDirectory(str(folder)).as_revision_number("head") or ""
+        return ScriptDirectory(str(folder)).get_current_head() or ""
 
 
 def _known() -> set[str]:

@@ -1,0 +1,106 @@
+"""Every query that ships or is written down runs, as a role that may do nothing else."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
+
+from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
+from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, query_names, view_names
+from tests.support.metadata_store import Shop, opened_shop
+
+PAGE = (Path(__file__).parents[3] / "docs" / "inspection.md").read_text(encoding="utf-8")
+BLOCKS = tuple(re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
+BECOME_READER = f"SET LOCAL ROLE {READER_ROLE}"
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Shop]:
+    """Orders are live with applied, waiting and empty slices; customers have none."""
+    with opened_shop(database) as shop:
+        lease = shop.acquire()
+        shop.register_orders(2)
+        shop.publish(lease, 1)
+        shop.apply(lease, after=2, lake_version=2)
+        shop.register_orders(1, start=2)
+        shop.store.registry.register(shop.cut(3, 4, {(shop.orders.table_id, 0): 0}))
+        yield shop
+
+
+def ask_as_reader(shop: Shop, statement: str) -> list[object]:
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(BECOME_READER)
+        return list(connection.execute(text(statement)).all())
+
+
+def test_every_query_of_the_page_runs_as_the_read_only_role(shop: Shop) -> None:
+    assert len(BLOCKS) >= len(view_names())
+    for block in BLOCKS:
+        ask_as_reader(shop, block)
+
+
+def test_the_page_describes_every_view_and_every_named_query() -> None:
+    assert [name for name in view_names() if f"## {name}\n" not in PAGE] == []
+    assert [name for name in query_names() if f"| `{name}` |" not in PAGE] == []
+
+
+@pytest.mark.parametrize("name", query_names())
+def test_a_named_query_runs_with_and_without_its_parameters(shop: Shop, name: str) -> None:
+    everything = shop.store.inspection.run(name)
+    one = shop.store.inspection.run(name, {"limit": 1})
+    assert len(one) == min(1, len(everything))
+
+
+def test_a_named_query_can_be_narrowed_to_one_table(shop: Shop) -> None:
+    rows = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
+    assert [row["source_table"] for row in rows] == ["shop.public.orders"]
+
+
+def test_unknown_names_and_parameters_are_refused_with_what_there_is(shop: Shop) -> None:
+    assert shop.store.inspection.queries() == query_names()
+    with pytest.raises(UsageError, match=r"no query lags; expected one of boundaries, claims, lag"):
+        shop.store.inspection.run("lags")
+    with pytest.raises(UsageError, match=r"no parameter stream; expected some of .*table"):
+        shop.store.inspection.run("lag", {"stream": "x"})
+
+
+def test_a_hostile_parameter_is_only_a_value(shop: Shop) -> None:
+    assert shop.store.inspection.run("lag", {"table": "x'; DROP TABLE cdc.slice CASCADE; --"}) == []
+    assert shop.store.slices.waiting(shop.orders.table_id).slices == 2
+
+
+@pytest.mark.parametrize("table", ["slice", "quarantine", "source_table", "lease"])
+def test_the_read_only_role_reads_no_table_behind_the_views(shop: Shop, table: str) -> None:
+    with pytest.raises(ProgrammingError, match="permission denied"):
+        ask_as_reader(shop, f"SELECT * FROM cdc.{table}")
+
+
+def test_the_read_only_role_cannot_log_in_and_has_its_limits(shop: Shop) -> None:
+    role = "SELECT rolcanlogin, rolconfig FROM pg_roles WHERE rolname = 'cdc_reader'"
+    with shop.engine.begin() as connection:
+        can_log_in, settings = connection.execute(text(role)).one()
+    assert not can_log_in
+    assert set(settings) == {"default_transaction_read_only=on", "statement_timeout=15s"}
+
+
+def test_asking_leaves_no_setting_behind_on_the_connection(shop: Shop) -> None:
+    shop.store.inspection.run("lag")
+    with shop.store.inspection.database.transaction("test.after") as connection:
+        assert connection.scalar(text("SHOW transaction_read_only")) == "off"
+        assert connection.scalar(text("SHOW statement_timeout")) == "0"
+
+
+def test_a_refused_row_is_reported_without_its_values(shop: Shop) -> None:
+    insert = "INSERT INTO cdc.stream VALUES ('secret name', NULL, 1, 'x')"
+    with pytest.raises((RegistryError, StoreAway)) as caught:
+        write(shop, insert)
+    assert "source_system_identifier" in str(caught.value)
+    assert "secret name" not in str(caught.value)
+
+
+def write(shop: Shop, statement: str) -> None:
+    with shop.store.inspection.database.transaction("test.write") as connection:
+        connection.execute(text(statement))

@@ -1,0 +1,111 @@
+"""One worker at a time, by the database's clock, and a way on when it dies."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+
+from cdc_pipeline.errors import LeaseBusy, StaleEpoch
+from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.rows import Lease
+from tests.support.metadata_store import MINUTE, Shop, opened_shop
+
+ALREADY_OVER = timedelta(seconds=-1)
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Shop]:
+    with opened_shop(database) as shop:
+        yield shop
+
+
+def test_a_second_worker_leaves_at_once_while_the_lease_is_held(shop: Shop) -> None:
+    shop.acquire("first")
+    with pytest.raises(LeaseBusy, match="held by first until 20"):
+        shop.acquire("second")
+
+
+def test_the_same_owner_gets_no_second_lease(shop: Shop) -> None:
+    shop.acquire("first")
+    with pytest.raises(LeaseBusy):
+        shop.acquire("first")
+
+
+def test_leases_of_two_tables_do_not_meet(shop: Shop) -> None:
+    shop.acquire("first")
+    assert shop.store.leases.acquire(shop.customers.table_id, owner="second", duration=MINUTE).epoch == 1
+
+
+def test_an_expired_lease_goes_to_the_next_worker_with_the_next_epoch(shop: Shop) -> None:
+    dead = shop.acquire("first", duration=ALREADY_OVER)
+    taken = shop.acquire("second")
+    assert (dead.epoch, taken.epoch, taken.owner) == (1, 2, "second")
+
+
+def test_a_worker_that_lost_its_lease_cannot_renew_it(shop: Shop) -> None:
+    dead = shop.acquire("first", duration=ALREADY_OVER)
+    shop.acquire("second")
+    with pytest.raises(StaleEpoch, match="now epoch 2 of second; expected epoch 1 of first"):
+        shop.store.leases.renew(dead, duration=MINUTE)
+
+
+def test_a_lease_that_expired_unnoticed_can_be_renewed(shop: Shop) -> None:
+    late = shop.acquire("first", duration=ALREADY_OVER)
+    renewed = shop.store.leases.renew(late, duration=MINUTE)
+    assert renewed.epoch == late.epoch
+    assert renewed.expires_at > late.expires_at
+    with pytest.raises(LeaseBusy):
+        shop.acquire("second")
+
+
+def test_release_lets_the_next_one_in_and_may_be_repeated(shop: Shop) -> None:
+    lease = shop.acquire("first")
+    shop.store.leases.release(lease)
+    shop.store.leases.release(lease)
+    assert shop.acquire("second").epoch == 2
+
+
+def test_a_late_release_leaves_the_new_owner_alone(shop: Shop) -> None:
+    dead = shop.acquire("first", duration=ALREADY_OVER)
+    shop.acquire("second")
+    shop.store.leases.release(dead)
+    with pytest.raises(LeaseBusy, match="held by second"):
+        shop.acquire("third")
+
+
+def test_of_many_workers_that_come_at_once_one_gets_the_lease(shop: Shop) -> None:
+    workers = 4
+    barrier = Barrier(workers)
+
+    def acquire(number: int) -> Lease | None:
+        barrier.wait()
+        try:
+            return shop.acquire(f"worker {number}")
+        except LeaseBusy:
+            return None
+
+    with ThreadPoolExecutor(workers) as pool:
+        leases = [lease for lease in pool.map(acquire, range(workers)) if lease is not None]
+    assert [lease.epoch for lease in leases] == [1]
+
+
+def test_a_worker_that_lost_its_lease_changes_nothing(shop: Shop) -> None:
+    shop.register_orders(2)
+    dead = shop.acquire("first", duration=ALREADY_OVER)
+    claim = shop.claim(dead, after=0)
+    shop.acquire("second")
+    claims = shop.store.claims
+    with pytest.raises(StaleEpoch):
+        claims.mark_applied(dead, claim, ClaimOutcome(lake_version=1))
+    with pytest.raises(StaleEpoch):
+        claims.mark_failed(dead, claim, "no")
+    with pytest.raises(StaleEpoch):
+        claims.mark_applied_through(dead, 4, lake_version=1)
+    with pytest.raises(StaleEpoch):
+        claims.resume_claim(dead, claim)
+    with pytest.raises(StaleEpoch):
+        shop.claim(dead, after=0)
+    assert shop.store.slices.waiting(shop.orders.table_id).slices == 4
+    assert claims.open_claim(shop.orders.table_id) == claim

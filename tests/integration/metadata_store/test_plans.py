@@ -1,0 +1,165 @@
+"""Nothing that a worker asks of the store grows with the history: every plan finds its rows by an index."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.record import encode_position
+from tests.support.metadata_store import Shop, opened_shop
+
+HISTORY = 50_000
+BACKLOG = 40
+LONG_HISTORY = text("""
+    WITH boundaries AS (
+        INSERT INTO cdc.boundary (stream, position, commit_time, label_start, label_end, requested)
+        SELECT 'shop', lpad(to_hex(n), 16, '0'), timestamptz '2024-01-01' + n * interval '1 minute',
+               '2024-01-01', '2024-01-02', false
+        FROM generate_series(1, :history) AS n
+        RETURNING boundary_id, position
+    ), claims AS (
+        INSERT INTO cdc.claim (claim_id, table_id, first_number, last_number, epoch, owner, attempt, state,
+                               lake_version)
+        SELECT gen_random_uuid(), :table_id, n, n, 1, 'worker', 1, 'applied', n
+        FROM generate_series(1, :applied, 10) AS n
+    )
+    INSERT INTO cdc.slice (table_id, number, slice_id, boundary_id, stream_partition, label_start, label_end,
+                           start_offset, end_offset, path, sha256, schema_id, rows, state)
+    SELECT :table_id, n, 'slice ' || n, boundary_id, 0, '2024-01-01', '2024-01-02',
+           lpad(to_hex(n - 1), 16, '0'), lpad(to_hex(n), 16, '0'),
+           CASE WHEN n % 3 = 0 THEN 'file' END, CASE WHEN n % 3 = 0 THEN 'hash' END,
+           CASE WHEN n % 3 = 0 THEN :schema END,
+           CASE WHEN n % 3 = 0 THEN 5 ELSE 0 END, CASE WHEN n <= :applied THEN 'applied' ELSE 'registered' END
+    FROM generate_series(1, :history) AS n JOIN boundaries ON position = lpad(to_hex(n), 16, '0')
+    ORDER BY n
+    """)
+CATCH_UP = """
+    UPDATE cdc.source_table SET next_slice_number = 50001, state = 'live', cutoff_offset = '0000000000000000',
+                                cutoff_time = '2024-01-01' WHERE table_id = 1;
+    UPDATE cdc.stream_partition SET next_offset = '000000000000c350'
+    """
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Shop]:
+    with opened_shop(database) as shop:
+        with shop.engine.begin() as connection:
+            parameters = {"history": HISTORY, "applied": HISTORY - BACKLOG, "table_id": 1, "schema": shop.schema_id}
+            connection.execute(LONG_HISTORY, parameters)
+            connection.exec_driver_sql(CATCH_UP)
+        with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")
+        yield shop
+
+
+@contextmanager
+def recorded(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
+    """Statements with their parameters, as they go to the server."""
+    statements: list[tuple[str, Any]] = []
+
+    def keep(_c: object, _cursor: object, statement: str, parameters: object, _context: object, _many: object) -> None:
+        statements.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", keep)
+    yield statements
+    event.remove(engine, "before_cursor_execute", keep)
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def rows_touched(engine: Engine, statement: str, parameters: Any) -> int:
+    """Rows that the plan's scans really read, those that a filter threw away too; the effect is rolled back."""
+    one = parameters[0] if isinstance(parameters, list) else parameters
+    with engine.connect() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", one).scalar_one()
+        connection.rollback()
+    document = plan if isinstance(plan, list) else json.loads(plan)
+    scans = [node for node in nodes(document[0]["Plan"]) if "Relation Name" in node and "Scan" in node["Node Type"]]
+    return sum(
+        int(node["Actual Loops"]) * (int(node["Actual Rows"]) + int(node.get("Rows Removed by Filter", 0)))
+        for node in scans
+    )
+
+
+def next_slices(shop: Shop) -> None:
+    after = HISTORY - BACKLOG
+    assert shop.store.slices.next_slices(1, after_number=after, most_slices=20, most_rows=1000)
+
+
+def claim_and_fail(shop: Shop) -> None:
+    lease = shop.acquire()
+    claim = shop.claim(lease, after=HISTORY - BACKLOG, most_slices=20)
+    shop.store.claims.mark_failed(lease, claim, "no")
+    shop.store.leases.release(lease)
+
+
+def claim_and_apply(shop: Shop) -> None:
+    lease = shop.acquire()
+    claim = shop.claim(lease, after=HISTORY - BACKLOG, most_slices=20)
+    assert shop.store.claims.open_claim(1) == claim
+    shop.store.claims.mark_applied(lease, claim, ClaimOutcome(lake_version=1))
+    shop.store.leases.release(lease)
+
+
+def mark_through(shop: Shop) -> None:
+    lease = shop.acquire()
+    shop.store.claims.mark_applied_through(lease, HISTORY - 10, lake_version=1)
+    shop.store.leases.release(lease)
+
+
+def count_waiting(shop: Shop) -> None:
+    assert shop.store.slices.waiting(1).slices > 0
+
+
+def lake_position(shop: Shop) -> None:
+    position = shop.store.positions.lake_position(1)
+    assert position.position == encode_position(HISTORY - BACKLOG + 1)
+
+
+def version_vector(shop: Shop) -> None:
+    assert shop.store.positions.version_vector(HISTORY // 2)
+
+
+def register(shop: Shop) -> None:
+    shop.store.registry.register(shop.cut(HISTORY, HISTORY + 1, {(1, 0): 5, (1, 1): 5}))
+
+
+def lag(shop: Shop) -> None:
+    assert shop.store.inspection.run("lag")
+
+
+QUESTIONS: tuple[Callable[[Shop], None], ...] = (
+    next_slices,
+    count_waiting,
+    lake_position,
+    version_vector,
+    lag,
+    claim_and_fail,
+    claim_and_apply,
+    mark_through,
+    register,
+)
+
+
+def test_with_a_long_history_only_rows_of_the_backlog_are_touched(shop: Shop) -> None:
+    touched: dict[tuple[str, str], int] = {}
+    for ask in QUESTIONS:
+        with recorded(shop.engine) as statements:
+            ask(shop)
+        for statement, parameters in statements:
+            if statement.split()[0] in ("SELECT", "UPDATE", "--"):
+                touched[ask.__name__, statement] = rows_touched(shop.engine, statement, parameters)
+    assert {name for name, _ in touched} == {ask.__name__ for ask in QUESTIONS}
+    assert {place: rows for place, rows in touched.items() if rows > 4 * BACKLOG} == {}
+
+
+def test_the_measure_sees_a_scan_of_the_history(shop: Shop) -> None:
+    assert rows_touched(shop.engine, "SELECT FROM cdc.slice WHERE size_bytes = 1", {}) >= HISTORY

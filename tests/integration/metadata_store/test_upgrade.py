@@ -1,0 +1,143 @@
+"""The store on disk is the store in the code, and nobody works on another one."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, Engine, text
+
+from cdc_pipeline.errors import SetupError, StoreAway
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.store import open_metadata_store
+from cdc_pipeline.metadata_store.upgrade import head, upgrade
+from cdc_pipeline.stack.ports import free_port
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.support.postgres import fresh_database
+
+SHAPE = {
+    "columns": """
+        SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+               o.collname, pg_get_expr(d.adbin, d.adrelid)
+        FROM pg_attribute a
+        JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN pg_collation o ON o.oid = a.attcollation
+        LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+        WHERE c.relnamespace = 'cdc'::regnamespace AND c.relkind = 'r' AND a.attnum > 0
+          AND c.relname <> 'alembic_version'
+        ORDER BY 1, 2
+        """,
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'cdc'::regnamespace AND conrelid <> coalesce(to_regclass('cdc.alembic_version'), 0)
+        ORDER BY 1, 2
+        """,
+    "indexes": """
+        SELECT tablename, indexname, indexdef FROM pg_indexes
+        WHERE schemaname = 'cdc' AND tablename <> 'alembic_version' ORDER BY 1, 2
+        """,
+}
+
+
+@pytest.fixture
+def migrated(database: str) -> Iterator[Engine]:
+    upgrade(database)
+    engine = create_store_engine(database)
+    yield engine
+    engine.dispose()
+
+
+def shape(connection: Connection) -> dict[str, list[tuple[object, ...]]]:
+    return {part: [tuple(row) for row in connection.exec_driver_sql(query)] for part, query in SHAPE.items()}
+
+
+def test_a_migrated_store_has_nothing_to_migrate(migrated: Engine) -> None:
+    with migrated.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_schemas": True,
+                "include_name": lambda name, kind, _parents: kind != "schema" or name == models.SCHEMA,
+                "version_table_schema": models.SCHEMA,
+                "compare_server_default": True,
+            },
+        )
+        assert compare_metadata(context, models.metadata) == []
+
+
+def test_a_migrated_store_equals_one_made_from_the_models(migrated: Engine, postgres: PostgresServer) -> None:
+    with fresh_database(postgres) as url:
+        engine = create_store_engine(url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"CREATE SCHEMA {models.SCHEMA}")
+            connection.exec_driver_sql(models.OFFSET_RANGE)
+            models.metadata.create_all(connection)
+            fresh = shape(connection)
+        engine.dispose()
+    with migrated.connect() as connection:
+        found = shape(connection)
+    assert found == fresh
+    assert all(len(rows) > 10 for rows in fresh.values())
+
+
+def test_upgrading_a_current_store_touches_nothing(migrated: Engine, database: str) -> None:
+    views = "SELECT oid FROM pg_class WHERE relnamespace = 'cdc'::regnamespace ORDER BY oid"
+    with migrated.connect() as connection:
+        before = connection.scalars(text(views)).all()
+    assert upgrade(database) == head()
+    with migrated.connect() as connection:
+        assert connection.scalars(text(views)).all() == before
+
+
+def test_two_upgrades_at_once_make_one_store(database: str) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(upgrade, [database] * 2)) == [head()] * 2
+
+
+def test_a_store_of_newer_code_is_refused_by_its_revision_and_left_alone(migrated: Engine, database: str) -> None:
+    with migrated.begin() as connection:
+        connection.exec_driver_sql("UPDATE cdc.alembic_version SET version_num = '9999'")
+    with pytest.raises(SetupError, match=rf"revision 9999, which this code does not know; expected revision {head()}"):
+        upgrade(database)
+    with pytest.raises(SetupError, match="revision 9999"), open_metadata_store(database):
+        pass
+    with migrated.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM cdc.alembic_version")) == "9999"
+
+
+def test_an_empty_database_is_no_store_and_says_what_to_run(database: str) -> None:
+    with pytest.raises(SetupError, match=r"has revision none.*run cdc up"), open_metadata_store(database):
+        pass
+
+
+def test_a_server_that_is_away_is_worth_another_try(database: str) -> None:
+    away = re.sub(r":\d+/", f":{free_port()}/", database)
+    with pytest.raises(StoreAway, match="did not answer") as caught, open_metadata_store(away):
+        pass
+    assert caught.value.retryable
+
+
+def test_a_connection_that_broke_is_replaced_before_the_next_transaction(migrated: Engine, database: str) -> None:
+    store = Database(engine=migrated)
+    with store.transaction("test.first") as connection:
+        process = connection.scalar(text("SELECT pg_backend_pid()"))
+    other = create_store_engine(database)
+    with other.begin() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:process, 5000)"), {"process": process})
+    other.dispose()
+    with store.transaction("test.next") as connection:
+        assert connection.scalar(text("SELECT pg_backend_pid()")) != process
+
+
+def test_a_connection_that_breaks_in_the_middle_is_worth_another_try(migrated: Engine) -> None:
+    with pytest.raises(StoreAway) as caught:
+        break_own_connection(Database(engine=migrated))
+    assert caught.value.retryable
+
+
+def break_own_connection(database: Database) -> None:
+    with database.transaction("test.break") as connection:
+        connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))

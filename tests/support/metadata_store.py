@@ -1,0 +1,156 @@
+"""A metadata store with one stream of two partitions and two tables, and the cuts that a consumer would make."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid5
+
+from sqlalchemy import Engine
+
+from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange
+from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.rows import Boundary, Claim, Lease, SourceTable, Stream
+from cdc_pipeline.metadata_store.snapshots import NewSnapshot, Publication
+from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.metadata_store.tables import NewTable
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.record import Column, TableName, TableSchema, encode_position
+from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.time_slice import label_of
+
+NAMESPACE = UUID("5b0d2f6e-94a5-4f0c-8a0a-6f7a52c7a001")
+MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+STREAM = Stream(name="shop", source_system_identifier="7000", source_timeline=1, slot="cdc_shop")
+PARTITIONS = (0, 1)
+SCHEMA = TableSchema(
+    columns=(Column(name="order_id", type="int8"), Column(name="note", type="text")), key=("order_id",)
+)
+SETTINGS = {"id": ["order_id"], "partition_by": [], "deletes": "hard"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """Positions are whole minutes: position n is committed n minutes after MORNING."""
+
+    url: str
+    engine: Engine
+    store: MetadataStore
+    orders: SourceTable
+    customers: SourceTable
+    schema_id: str
+
+    def cut(
+        self,
+        start: int,
+        end: int,
+        rows: Mapping[tuple[int, int], int],
+        *,
+        epoch: int = 1,
+        requested: bool = False,
+        salt: str = "",
+    ) -> Cut:
+        """`rows`: (table id, stream partition) -> rows of the slice file; 0 is an empty slice."""
+        return Cut(
+            stream=STREAM.name,
+            epoch=epoch,
+            position=encode_position(end),
+            commit_time=MORNING + end * MINUTE,
+            label=label_of(MORNING + end * MINUTE, MINUTE),
+            partitions=tuple(
+                PartitionRange(
+                    stream_partition=partition, start_offset=encode_position(start), end_offset=encode_position(end)
+                )
+                for partition in PARTITIONS
+            ),
+            slices=tuple(self.slice(*place, count, end, salt) for place, count in rows.items()),
+            requested=requested,
+        )
+
+    def slice(self, table_id: int, stream_partition: int, rows: int, end: int, salt: str) -> NewSlice:
+        empty = NewSlice(table_id=table_id, stream_partition=stream_partition)
+        if rows == 0:
+            return empty
+        sha256 = uuid5(NAMESPACE, f"{table_id} {stream_partition} {end} {salt}").hex * 2
+        return replace(
+            empty, path=f"cdc-event/{sha256}.parquet", sha256=sha256, size_bytes=10, rows=rows, schema_id=self.schema_id
+        )
+
+    def register_orders(self, cuts: int, *, start: int = 0, requested: bool = False, salt: str = "") -> Boundary:
+        """Cuts of one position each, every one with five rows of orders in each stream partition."""
+        rows = dict.fromkeys(((self.orders.table_id, partition) for partition in PARTITIONS), 5)
+        boundaries = [
+            self.store.registry.register(self.cut(end - 1, end, rows, requested=requested, salt=salt))
+            for end in range(start + 1, start + cuts + 1)
+        ]
+        return boundaries[-1]
+
+    def acquire(self, owner: str = "worker", *, duration: timedelta = MINUTE) -> Lease:
+        return self.store.leases.acquire(self.orders.table_id, owner=owner, duration=duration)
+
+    def claim(self, lease: Lease, *, after: int, most_slices: int = 100) -> Claim:
+        slices = self.store.slices.next_slices(
+            lease.table_id, after_number=after, most_slices=most_slices, most_rows=1_000_000
+        )
+        claim_id = uuid5(NAMESPACE, f"{lease.table_id} {lease.epoch} {after}")
+        return self.store.claims.record_claim(lease, slices, claim_id=claim_id)
+
+    def apply(self, lease: Lease, *, after: int, lake_version: int, most_slices: int = 100) -> Claim:
+        claim = self.claim(lease, after=after, most_slices=most_slices)
+        self.store.claims.mark_applied(
+            lease, claim, ClaimOutcome(lake_version=lake_version, rows_read=claim.slices * 5)
+        )
+        return claim
+
+    def publish(self, lease: Lease, cutoff: int, *, lake_version: int = 1, snapshot_id: str = "first") -> None:
+        """A snapshot of orders, from its creation to its publication."""
+        snapshots = self.store.snapshots
+        snapshots.create_snapshot(self.new_snapshot(cutoff, snapshot_id=snapshot_id))
+        snapshots.set_snapshot_state(snapshot_id, SnapshotState.PUBLISHING)
+        fence = snapshots.fence_at(lease.table_id, encode_position(cutoff))
+        publication = Publication(fence_number=fence, lake_version=lake_version, rows=100, files=2, bytes=1000)
+        snapshots.publish_snapshot(lease, snapshot_id, publication)
+
+    def new_snapshot(self, cutoff: int, *, snapshot_id: str = "first") -> NewSnapshot:
+        return NewSnapshot(
+            snapshot_id=snapshot_id,
+            table_id=self.orders.table_id,
+            cutoff_offset=encode_position(cutoff),
+            cutoff_version=f"{encode_position(cutoff)}-00000000",
+            cutoff_time=MORNING + cutoff * MINUTE,
+            schema_id=self.schema_id,
+        )
+
+
+def new_table(table: str, *, oid: int = 16_400) -> NewTable:
+    name = TableName(database="shop", schema="public", table=table)
+    return NewTable(
+        name=name, stream=STREAM.name, source_oid=oid, settings=SETTINGS, table_uuid=uuid5(NAMESPACE, str(name))
+    )
+
+
+@contextmanager
+def opened_store(url: str, on_step: OnStep = no_step) -> Iterator[tuple[Engine, MetadataStore]]:
+    """An upgraded store in the empty database at `url`."""
+    upgrade(url)
+    engine = create_store_engine(url)
+    try:
+        yield engine, metadata_store(Database(engine=engine, on_step=on_step))
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def opened_shop(url: str, on_step: OnStep = no_step) -> Iterator[Shop]:
+    """The stream is taken once, with epoch 1, and begins at position 0."""
+    with opened_store(url, on_step) as (engine, store):
+        store.streams.register_stream(STREAM, stream_partitions=len(PARTITIONS))
+        store.streams.take_stream(STREAM.name, owner="consumer", first_offset=encode_position(0))
+        orders = store.tables.register_table(new_table("orders"))
+        customers = store.tables.register_table(new_table("customers"))
+        for table in (orders, customers):
+            schema_id = store.tables.record_schema(table.table_id, SCHEMA, first_offset=encode_position(0))
+        yield Shop(url=url, engine=engine, store=store, orders=orders, customers=customers, schema_id=schema_id)
