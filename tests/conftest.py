@@ -28,8 +28,8 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`sc://…` of a started Spark Connect server. Mark its tests with `pytest.mark.xdist_group("spark")`."""
-    with started_spark(tmp_path_factory.mktemp("spark")) as server:
-        yield server.url
+    with started_spark(tmp_path_factory.mktemp("spark")) as url:
+        yield url
 
 
 @pytest.fixture

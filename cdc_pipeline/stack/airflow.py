@@ -1,0 +1,29 @@
+"""Airflow's settings as environment variables: LocalExecutor, its own database, nothing beyond loopback."""
+
+from cdc_pipeline.stack.place import Place
+
+
+def airflow_environment(place: Place) -> dict[str, str]:
+    """Everyone who opens the UI is its administrator: it must be reachable from this machine only."""
+    database = place.endpoints.airflow_database_url.removeprefix("postgresql://")
+    url = place.endpoints.airflow_url
+    return {
+        "AIRFLOW_HOME": f"{place.home}/airflow",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": f"{place.project}/dags",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": f"{place.project}/plugins",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}",
+        "AIRFLOW__API__HOST": place.listen,
+        "AIRFLOW__API__PORT": str(place.ports["airflow"]),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API_AUTH__JWT_SECRET": place.jwt_secret,
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }

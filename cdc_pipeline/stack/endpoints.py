@@ -1,0 +1,58 @@
+"""Where the servers of an installation are: embedded ones by what it remembers, others by their URL in pipeline.yml."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.stack.postgres import LOOPBACK, SUPERUSER
+from cdc_pipeline.stack.state import Installation, open_installation
+
+METADATA_DATABASE = "cdc_metadata"
+AIRFLOW_DATABASE = "airflow"
+RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "template1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """URLs of PostgreSQL are libpq's (`postgresql://`), without a driver's name."""
+
+    source_url: str
+    metadata_store_url: str
+    airflow_database_url: str
+    spark_url: str
+    airflow_url: str
+
+
+def endpoints(settings: Settings, home: Path) -> Endpoints:
+    return endpoints_of(settings, open_installation(home))
+
+
+def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
+    def embedded(database: str) -> str:
+        password, port = quote(installation.postgres_password), installation.ports["postgres"]
+        return f"postgresql://{SUPERUSER}:{password}@{LOOPBACK}:{port}/{quote(database)}"
+
+    source_is_embedded = settings.source.url == EMBEDDED
+    return Endpoints(
+        source_url=embedded(source_database(settings)) if source_is_embedded else settings.source.url,
+        metadata_store_url=embedded(METADATA_DATABASE)
+        if settings.metadata_store == EMBEDDED
+        else settings.metadata_store,
+        airflow_database_url=embedded(AIRFLOW_DATABASE),
+        spark_url=f"sc://{LOOPBACK}:{installation.ports['spark']}" if settings.spark == EMBEDDED else settings.spark,
+        airflow_url=f"http://{LOOPBACK}:{installation.ports['airflow']}",
+    )
+
+
+def source_database(settings: Settings) -> str:
+    """The name of an embedded source database: the first part of the tables' names."""
+    name = settings.tables[0].table.database
+    if name in RESERVED:
+        raise SettingsError(
+            f"the embedded source database cannot be called {name!r}",
+            expected=f"a name other than {', '.join(RESERVED)}",
+            remedy="rename it in the tables of pipeline.yml, or give the source's URL",
+        )
+    return name

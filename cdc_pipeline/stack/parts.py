@@ -1,0 +1,115 @@
+"""Single parts of an installation for one command: what is missing is started, and ends with the command."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.stack.account import server_account
+from cdc_pipeline.stack.control import failure, is_up, process_states
+from cdc_pipeline.stack.endpoints import Endpoints, endpoints_of
+from cdc_pipeline.stack.health import is_healthy
+from cdc_pipeline.stack.launch import start
+from cdc_pipeline.stack.marked import marked, marks
+from cdc_pipeline.stack.planning import plan
+from cdc_pipeline.stack.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
+from cdc_pipeline.stack.state import Installation, exclusive, open_installation
+from cdc_pipeline.stack.users import one_user, wait_for_the_others
+
+PATIENCE_SECONDS = 180
+POLL_SECONDS = 0.1
+PORTS = {"postgres": POSTGRES, "spark": SPARK}
+
+
+@contextmanager
+def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[str]) -> Iterator[Endpoints]:
+    """The named processes, and what they depend on, are there inside the block; what is external is left alone.
+
+    Only what does not run yet is started, and exactly that is ended: by this process, or by the kernel when it dies.
+    Another command that came to use it meanwhile is waited for. `postgres` brings its databases.
+    """
+    installation = open_installation(home)
+    with one_user(home) as users, ExitStack() as started:
+        if is_up(installation):
+            users.close()
+            _wait_until(lambda: _are_ready(home, parts), installation, "the stack")
+        else:
+            installation = _start_missing(settings, config, installation, parts, started)
+            started.callback(wait_for_the_others, users)
+        yield endpoints_of(settings, installation)
+
+
+def _start_missing(
+    settings: Settings, config: Path, installation: Installation, parts: frozenset[str], started: ExitStack
+) -> Installation:
+    wanted = parts | {DATABASES} if POSTGRES in parts else parts
+    if EMBEDDED not in (settings.source.url, settings.metadata_store):
+        wanted -= {POSTGRES, DATABASES}
+    with exclusive(installation.home / "parts.lock"):
+        there = set(marked(_mark(installation)).values())
+        free = [port for port, name in PORTS.items() if name not in there]
+        renewed, described = plan(settings, config=config, installation=installation, free=free)
+        for process in with_dependencies(described, frozenset(wanted)):
+            if process.one_shot:
+                _run(process, renewed)
+            elif process.name not in there:
+                _start(process, renewed, started)
+    return renewed
+
+
+def _mark(installation: Installation) -> str:
+    """Not the stack's: `down` leaves what belongs to a command alone."""
+    return f"{installation.identity}/parts"
+
+
+def _launch(process: Process, installation: Installation) -> "subprocess.Popen[bytes]":
+    account = server_account() if process.as_server_account else None
+    with installation.log(process.name).open("ab") as output:
+        return start(
+            list(process.command),
+            environment={**os.environ, **process.environment, **marks(_mark(installation), process.name)},
+            folder=Path("/") if process.as_server_account else installation.home,
+            output=output,
+            account=account,
+            tied=True,
+        )
+
+
+def _run(process: Process, installation: Installation) -> None:
+    exit_code = _launch(process, installation).wait()
+    if exit_code:
+        raise failure(installation, process.name, f"{process.name} ended with {exit_code}")
+
+
+def _start(process: Process, installation: Installation, started: ExitStack) -> None:
+    child = _launch(process, installation)
+    ending = signal.SIGINT if process.as_server_account else signal.SIGTERM
+    started.callback(child.wait)
+    started.callback(child.send_signal, ending)
+
+    def answers() -> bool:
+        if child.poll() is not None:
+            raise failure(installation, process.name, f"{process.name} ended with {child.returncode}")
+        return process.health is None or is_healthy(process.health)
+
+    _wait_until(answers, installation, process.name)
+
+
+def _are_ready(home: Path, parts: frozenset[str]) -> bool:
+    states = process_states(home)
+    return bool(states) and all(state.is_ready for state in states if state.name in parts)
+
+
+def _wait_until(condition: Callable[[], bool], installation: Installation, name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SetupError(
+                f"{name} is not healthy after {PATIENCE_SECONDS} s", remedy=f"read {installation.home / 'logs'}"
+            )
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,64 @@
+"""Where an installation lives: folders, programs and addresses, on this machine or among containers."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.stack.endpoints import Endpoints, endpoints_of
+from cdc_pipeline.stack.jars import DELTA, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.postgres import LOOPBACK
+from cdc_pipeline.stack.project import JARS, JARS_LOCK, PROJECT
+from cdc_pipeline.stack.spark import available_cores, spark_home
+from cdc_pipeline.stack.state import Installation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """All that differs between one machine and containers; commands and environments are made from it alone.
+
+    `listen` is the address that servers bind; `airflow_url` is what the parts of Airflow call.
+    """
+
+    project: str
+    home: str
+    config: str
+    python: str
+    spark_home: str
+    jars: tuple[str, ...]
+    cores: int
+    listen: str
+    ports: Mapping[str, int]
+    endpoints: Endpoints = field(repr=False)
+    postgres_host: str
+    postgres_password: str = field(repr=False)
+    jwt_secret: str = field(repr=False)
+    postgres_command: tuple[str, ...]
+
+    def address(self, port_name: str) -> str:
+        """`host:port` at which the others reach a server."""
+        return {
+            "spark": self.endpoints.spark_url.removeprefix("sc://"),
+            "airflow": self.endpoints.airflow_url.removeprefix("http://"),
+        }[port_name]
+
+
+def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Place:
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA]))
+    return Place(
+        project=str(PROJECT),
+        home=str(installation.home),
+        config=str(config),
+        python=sys.executable,
+        spark_home=str(spark_home()),
+        jars=tuple(str(jar) for jar in jars),
+        cores=available_cores(),
+        listen=LOOPBACK,
+        ports=installation.ports,
+        endpoints=endpoints_of(settings, installation),
+        postgres_host=LOOPBACK,
+        postgres_password=installation.postgres_password,
+        jwt_secret=installation.jwt_secret,
+        postgres_command=postgres,
+    )

@@ -1,0 +1,183 @@
+"""The processes of an installation, as data: the one description behind the native launcher and the compose file."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.stack.airflow import airflow_environment
+from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
+from cdc_pipeline.stack.place import Place
+from cdc_pipeline.stack.postgres import SUPERUSER
+from cdc_pipeline.stack.spark import server_command
+
+POSTGRES = "postgres"
+DATABASES = "databases"
+SPARK = "spark-connect"
+WARM_UP = "warm-up"
+MIGRATE = "migrate"
+AIRFLOW_MIGRATE = "airflow-migrate"
+CONSUMER = "consumer"
+API_SERVER = "api-server"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """`health` is a URL (see `health`); without one a process is healthy when it stays, a one-shot when it succeeds."""
+
+    name: str
+    waits_for: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    depends_on: tuple[str, ...] = ()
+    port_name: str | None = None
+    health: str | None = field(default=None, repr=False)
+    one_shot: bool = False
+    as_server_account: bool = False
+
+
+def processes(settings: Settings, place: Place) -> tuple[Process, ...]:
+    """All that this installation needs, each after what it depends on; what has a URL of its own is left out."""
+    embedded_spark = settings.spark == EMBEDDED
+    return (
+        *_servers(settings, place),
+        *(_spark(place) if embedded_spark else ()),
+        *_own(settings, place),
+        *_airflow(place),
+    )
+
+
+def _servers(settings: Settings, place: Place) -> Iterable[Process]:
+    databases = [AIRFLOW_DATABASE]
+    if settings.metadata_store == EMBEDDED:
+        databases.append(METADATA_DATABASE)
+    if settings.source.url == EMBEDDED:
+        databases.append(source_database(settings))
+    yield Process(
+        name=POSTGRES,
+        waits_for="PostgreSQL to accept connections",
+        command=place.postgres_command,
+        environment={"TZ": "UTC"},
+        port_name="postgres",
+        health=place.endpoints.airflow_database_url.removesuffix(AIRFLOW_DATABASE) + "postgres",
+        as_server_account=True,
+    )
+    yield Process(
+        name=DATABASES,
+        waits_for=f"the databases {', '.join(databases)}",
+        command=(place.python, "-m", "cdc_pipeline.stack.databases", *databases),
+        environment={
+            "PGHOST": place.postgres_host,
+            "PGPORT": str(place.ports["postgres"]),
+            "PGUSER": SUPERUSER,
+            "PGPASSWORD": place.postgres_password,
+        },
+        depends_on=(POSTGRES,),
+        one_shot=True,
+    )
+
+
+def _spark(place: Place) -> Iterable[Process]:
+    yield Process(
+        name=SPARK,
+        waits_for="the Spark driver to listen",
+        command=server_command(
+            spark_home=place.spark_home,
+            jars=place.jars,
+            cores=place.cores,
+            listen=place.listen,
+            port=place.ports["spark"],
+            folder=f"{place.home}/spark",
+        ),
+        environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": place.listen, "TZ": "UTC"},
+        port_name="spark",
+        health=f"tcp://{place.address('spark')}",
+    )
+    yield Process(
+        name=WARM_UP,
+        waits_for="the Spark driver to have merged once",
+        command=_own_verb(place, "warm-up"),
+        environment=_own_environment(place),
+        depends_on=(SPARK,),
+        one_shot=True,
+    )
+
+
+def _own(settings: Settings, place: Place) -> Iterable[Process]:
+    needs_postgres = (DATABASES,) if EMBEDDED in (settings.metadata_store, settings.source.url) else ()
+    yield Process(
+        name=MIGRATE,
+        waits_for="the metadata store's tables",
+        command=_own_verb(place, "migrate"),
+        environment=_own_environment(place),
+        depends_on=needs_postgres,
+        one_shot=True,
+    )
+    yield Process(
+        name=CONSUMER,
+        waits_for="the consumer to read the source",
+        command=_own_verb(place, "consume"),
+        environment=_own_environment(place),
+        depends_on=(MIGRATE,),
+    )
+
+
+def _airflow(place: Place) -> Iterable[Process]:
+    environment = airflow_environment(place) | _own_environment(place)
+    base = (place.python, "-m", "airflow")
+    yield Process(
+        name=AIRFLOW_MIGRATE,
+        waits_for="Airflow's tables",
+        command=(*base, "db", "migrate"),
+        environment=environment,
+        depends_on=(DATABASES,),
+        one_shot=True,
+    )
+    yield Process(
+        name=API_SERVER,
+        waits_for="Airflow's API and UI to answer",
+        command=(*base, "api-server"),
+        environment=environment,
+        depends_on=(AIRFLOW_MIGRATE,),
+        port_name="airflow",
+        health=f"http://{place.address('airflow')}/api/v2/version",
+    )
+    for name, arguments in (
+        ("scheduler", ("scheduler", "--skip-serve-logs")),
+        ("dag-processor", ("dag-processor",)),
+        ("triggerer", ("triggerer", "--skip-serve-logs")),
+    ):
+        yield Process(
+            name=name,
+            waits_for=f"Airflow's {name} to beat",
+            command=(*base, *arguments),
+            environment=environment,
+            depends_on=(AIRFLOW_MIGRATE,),
+            health=f"http://{place.address('airflow')}/api/v2/monitor/health#{name.replace('-', '_')}",
+        )
+
+
+def _own_verb(place: Place, verb: str) -> tuple[str, ...]:
+    return (place.python, "-m", "cdc_pipeline", verb)
+
+
+def _own_environment(place: Place) -> dict[str, str]:
+    """Every part is told by URL, so that none of them starts a server of its own."""
+    urls: Endpoints = place.endpoints
+    return {
+        "CDC_CONFIG": place.config,
+        "CDC_HOME": place.home,
+        "CDC_SOURCE__URL": urls.source_url,
+        "CDC_METADATA_STORE": urls.metadata_store_url,
+        "CDC_SPARK": urls.spark_url,
+        "TZ": "UTC",
+    }
+
+
+def with_dependencies(described: Iterable[Process], names: frozenset[str]) -> tuple[Process, ...]:
+    """The named processes and what they depend on, in order; names that are not described are left out."""
+    everything = tuple(described)
+    wanted = set(names)
+    for process in reversed(everything):
+        if process.name in wanted:
+            wanted.update(process.depends_on)
+    return tuple(process for process in everything if process.name in wanted)

@@ -1,0 +1,82 @@
+"""A whole pipeline over real servers, driven verb by verb in one process."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_pipeline.metadata_store.rows import Snapshot
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.source_setup import open_consumer
+from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.wiring import Pipeline, open_pipeline
+from snapshot.wiring import snapshot_orchestrator, snapshot_worker
+from tests.support.streams import database_of
+
+POLL = timedelta(milliseconds=50)
+
+
+def pipeline_settings(folder: Path, source_url: str, tables: Sequence[dict[str, Any]], **more: Any) -> Settings:
+    """Table names are given as `schema.table`."""
+    database = database_of(source_url)
+    source = {"kind": "postgres", "url": source_url, "publication": database, "slot": database}
+    document = {
+        "folder": folder,
+        "name": "shop",
+        "lake": "lake",
+        "tables": [{**table, "name": f"{database}.{table['name']}"} for table in tables],
+        "source": source | more.pop("source", {}),
+        **more,
+    }
+    return Settings.model_validate(document)
+
+
+@contextmanager
+def opened_pipeline(
+    settings: Settings, *, store_url: str, spark_url: str, on_step: OnStep = no_step
+) -> Iterator[Pipeline]:
+    upgrade(store_url)
+    endpoints = Endpoints(
+        source_url=settings.source.url,
+        metadata_store_url=store_url,
+        airflow_database_url="",
+        spark_url=spark_url,
+        airflow_url="",
+    )
+    with open_pipeline(settings, endpoints, on_step=on_step) as pipeline:
+        yield pipeline
+
+
+def consume(pipeline: Pipeline) -> int:
+    """Register everything that the source holds now."""
+    with open_consumer(pipeline) as consumer:
+        return consumer.run_until_idle()
+
+
+def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tuple[Snapshot, ...]:
+    """Orchestrator in this thread, worker slots in others."""
+    since, stop = pipeline.store.history.now(), Event()
+    workers = [snapshot_worker(pipeline, f"slot-{number}") for number in range(slots)]
+    threads = [Thread(target=worker.run, args=(tables, since, stop)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        return snapshot_orchestrator(pipeline, poll_interval=POLL).run(tables, Event())
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def lake_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
+    """All rows with all columns, by version and first column."""
+    frame = pipeline.lake.session.read.format("delta").load(pipeline.lake_url(table))
+    rows: pa.Table = frame.toArrow()
+    return sorted(rows.to_pylist(), key=lambda row: tuple(str(value) for value in row.values()))
