@@ -88,7 +88,7 @@ def _spark(place: Place) -> Iterable[Process]:
             port=place.ports["spark"],
             folder=f"{place.home}/spark",
         ),
-        environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": place.listen, "TZ": "UTC"},
+        environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"},
         port_name="spark",
         health=f"tcp://{place.address('spark')}",
     )

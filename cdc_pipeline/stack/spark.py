@@ -22,13 +22,13 @@ SETTINGS = {
 def server_command(
     *, spark_home: str, jars: Sequence[str], cores: int, listen: str, port: int, folder: str, memory: str = "2g"
 ) -> tuple[str, ...]:
-    """`folder` takes what the driver spills, and its warehouse."""
+    """`folder` takes what the driver spills, and its warehouse. Only the Connect port leaves loopback, if any."""
     settings = SETTINGS | {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.connect.grpc.binding.address": listen,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.bindAddress": listen,
-        "spark.driver.host": listen,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
         "spark.local.dir": f"{folder}/local",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }

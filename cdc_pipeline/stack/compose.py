@@ -1,0 +1,123 @@
+"""The same processes as containers: `python -m cdc_pipeline.stack.compose > docker/docker-compose.yml`."""
+
+import sys
+from ipaddress import IPv4Address
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
+from cdc_pipeline.stack.jars import DELTA, jars_of, read_lock
+from cdc_pipeline.stack.place import Place
+from cdc_pipeline.stack.postgres import SERVER_OPTIONS, SUPERUSER
+from cdc_pipeline.stack.processes import API_SERVER, POSTGRES, SPARK, Process, processes
+from cdc_pipeline.stack.project import JARS_LOCK, PROJECT
+
+POSTGRES_IMAGE = "postgres:18.4-bookworm"
+OWN_IMAGE = "cdc-pipeline:0.1.0"
+IMAGE_PROJECT = PurePosixPath("/opt/cdc")
+PORTS = {"postgres": 5432, "spark": 15002, "airflow": 8080}
+EVERY_ADDRESS = str(IPv4Address(0))
+HEAD = """\
+# Made by `make compose` from the description in cdc_pipeline/stack/processes.py: change that, not this.
+# docker/.env must set CDC_POSTGRES_PASSWORD (letters and digits) and CDC_JWT_SECRET (64 characters or more).
+# Published on loopback only: everyone who reaches Airflow's UI is its administrator.
+"""
+
+
+def required(variable: str, hint: str) -> str:
+    """A variable that compose fills in, or refuses to start without."""
+    return f"${{{variable}:?{hint}}}"
+
+
+def containers(settings: Settings) -> Place:
+    """Service names are host names; servers listen inside the network of the composition."""
+    password = required("CDC_POSTGRES_PASSWORD", "set it in docker/.env")
+
+    def database(name: str) -> str:
+        return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
+
+    jars = jars_of(read_lock(JARS_LOCK), [DELTA])
+    return Place(
+        project=str(IMAGE_PROJECT),
+        home="/data/home",
+        config="/etc/cdc/pipeline.yml",
+        python=str(IMAGE_PROJECT / ".venv/bin/python"),
+        spark_home=str(IMAGE_PROJECT / ".venv/lib/python3.11/site-packages/pyspark"),
+        jars=tuple(str(IMAGE_PROJECT / ".cache/jars" / jar.file_name) for jar in jars),
+        cores=2,
+        listen=EVERY_ADDRESS,
+        ports=PORTS,
+        endpoints=Endpoints(
+            source_url=database(source_database(settings)),
+            metadata_store_url=database(METADATA_DATABASE),
+            airflow_database_url=database(AIRFLOW_DATABASE),
+            spark_url=f"sc://{SPARK}:{PORTS['spark']}",
+            airflow_url=f"http://{API_SERVER}:{PORTS['airflow']}",
+        ),
+        postgres_host=POSTGRES,
+        postgres_password=password,
+        jwt_secret=required("CDC_JWT_SECRET", "set it in docker/.env"),
+        postgres_command=(
+            "postgres",
+            *(word for name, value in SERVER_OPTIONS.items() for word in ("-c", f"{name}={value}")),
+        ),
+    )
+
+
+def composition(settings: Settings) -> dict[str, Any]:
+    place = containers(settings)
+    described = processes(settings, place)
+    one_shots = {process.name for process in described if process.one_shot}
+    services = {process.name: _service(process, one_shots, place) for process in described}
+    return {"name": "cdc", "services": services, "volumes": {"data": {}, "postgres": {}}}
+
+
+def _service(process: Process, one_shots: set[str], place: Place) -> dict[str, Any]:
+    service: dict[str, Any] = {"command": list(process.command), "environment": dict(process.environment)}
+    if process.name == POSTGRES:
+        service |= _postgres(place)
+    else:
+        service |= {
+            "image": OWN_IMAGE,
+            "build": {"context": "..", "dockerfile": "docker/Dockerfile"},
+            "volumes": ["data:/data", f"./pipeline.yml:{place.config}:ro"],
+        }
+        if process.health:
+            probe = [place.python, "-m", "cdc_pipeline.stack.health", process.health]
+            service["healthcheck"] = _check(["CMD", *probe])
+    if process.depends_on:
+        service["depends_on"] = {name: {"condition": _condition(name, one_shots)} for name in process.depends_on}
+    if process.name == API_SERVER:
+        service["ports"] = [f"127.0.0.1:{PORTS['airflow']}:{PORTS['airflow']}"]
+    service["restart"] = "on-failure" if process.one_shot else "unless-stopped"
+    return service
+
+
+def _postgres(place: Place) -> dict[str, Any]:
+    initial = {"POSTGRES_USER": SUPERUSER, "POSTGRES_PASSWORD": place.postgres_password, "POSTGRES_DB": "postgres"}
+    return {
+        "image": POSTGRES_IMAGE,
+        "environment": {"TZ": "UTC", "POSTGRES_INITDB_ARGS": "--encoding=UTF8 --locale=C", **initial},
+        "volumes": ["postgres:/var/lib/postgresql"],
+        "healthcheck": _check(["CMD", "pg_isready", "-h", "127.0.0.1", "-U", SUPERUSER, "-d", "postgres"]),
+    }
+
+
+def _condition(name: str, one_shots: set[str]) -> str:
+    return "service_completed_successfully" if name in one_shots else "service_healthy"
+
+
+def _check(test: list[str]) -> dict[str, Any]:
+    return {"test": test, "interval": "5s", "timeout": "10s", "retries": 60}
+
+
+def compose_text(settings: Settings) -> str:
+    return HEAD + yaml.safe_dump(composition(settings), sort_keys=False, width=1000)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(compose_text(load_settings(Path(PROJECT / "docker" / "pipeline.yml"), {})))
