@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
 
@@ -27,14 +26,6 @@ _SHORTEST_WAIT = timedelta(milliseconds=50)
 _LONGEST_WAIT = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTables:
-    """Tables of the stream: registry number of each, and the schema that its last slice had."""
-
-    table_ids: Mapping[TableName, int]
-    schemas: dict[TableName, TableSchema]
-
-
 class Consumer:
     """Owner of all stream partitions of one stream, under one assignment epoch."""
 
@@ -45,7 +36,7 @@ class Consumer:
         assignment: Assignment,
         stream: ChangeStream,
         cutter: SliceCutter,
-        tables: StreamTables,
+        table_ids: Mapping[TableName, int],
         object_store: ObjectStore,
         store: MetadataStore,
         clock: Callable[[], datetime],
@@ -55,7 +46,8 @@ class Consumer:
         self._assignment = assignment
         self._stream = stream
         self._cutter = cutter
-        self._tables = tables
+        self._table_ids = table_ids
+        self._schema_ids: dict[tuple[int, TableSchema], str] = {}
         self._objects = object_store
         self._store = store
         self._clock = clock
@@ -104,7 +96,7 @@ class Consumer:
     def _register(self, cut: CutSlices) -> None:
         slices = tuple(
             self._write(cut, name, number, cut.slices.get((name, number)))
-            for name in sorted(self._tables.table_ids)
+            for name in sorted(self._table_ids)
             for number in self._assignment.next_offset
         )
         start, end = encode_position(cut.start), encode_position(cut.end)
@@ -123,7 +115,7 @@ class Consumer:
                 slices=slices,
                 quarantined=tuple(
                     QuarantinedEvent(
-                        table_id=self._tables.table_ids[name],
+                        table_id=self._table_ids[name],
                         stream_partition=event.stream_partition,
                         version=event.version,
                         column=event.column,
@@ -141,7 +133,7 @@ class Consumer:
         log.info("cut registered", boundary=boundary.boundary_id, label=str(cut.label), rows=rows, position=end)
 
     def _write(self, cut: CutSlices, name: TableName, number: int, rows: SliceRows | None) -> NewSlice:
-        table_id = self._tables.table_ids[name]
+        table_id = self._table_ids[name]
         if rows is None:
             return NewSlice(table_id=table_id, stream_partition=number)
         file = write_slice_file(rows.rows, rows.schema)
@@ -154,8 +146,14 @@ class Consumer:
         key = slice_key(name, number, str(file_name))
         with step(self._on_step, "slice_file.put"):
             self._objects.put_if_absent(key, file.content)
-        schema_id = self._store.tables.record_schema(table_id, rows.schema, first_offset=encode_position(cut.start))
-        return _new_slice(table_id, number, key, schema_id, file)
+        return _new_slice(table_id, number, key, self._schema_id(table_id, rows.schema, cut), file)
+
+    def _schema_id(self, table_id: int, schema: TableSchema, cut: CutSlices) -> str:
+        known = self._schema_ids.get((table_id, schema))
+        if known is None:
+            known = self._store.tables.record_schema(table_id, schema, first_offset=encode_position(cut.start))
+            self._schema_ids[table_id, schema] = known
+        return known
 
 
 def _new_slice(table_id: int, number: int, key: str, schema_id: str, file: SliceFile) -> NewSlice:

@@ -1,4 +1,4 @@
-"""Where a stream is cut into time slices: label changes, size, schema changes and marks, always between transactions."""
+"""Where a stream is cut into time slices: label changes, size, schema changes, marks; always between transactions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -39,7 +39,6 @@ class SnapshotOrchestrator:
     store: MetadataStore
     lake: Lake
     lake_table: Callable[[TableName], LakeTable]
-    schema_id: Callable[[TableName], str]
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
@@ -80,6 +79,8 @@ class SnapshotOrchestrator:
 
     def _begin(self, name: TableName, cutoff: Cutoff, run_id: str) -> str:
         row = self.store.tables.table(name)
+        if row.schema_id is None:
+            raise SnapshotError(f"{name} has no schema yet", remedy="run cdc setup-source")
         snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
         self.store.snapshots.create_snapshot(
             registry.NewSnapshot(
@@ -88,7 +89,7 @@ class SnapshotOrchestrator:
                 cutoff_offset=cutoff.offset,
                 cutoff_version=cutoff.version,
                 cutoff_time=cutoff.time,
-                schema_id=self.schema_id(name),
+                schema_id=row.schema_id,
                 exported_snapshot=cutoff.exported,
             )
         )

@@ -60,6 +60,12 @@ class SparkLake:
             self._opened = self._open_session()
         return self._opened
 
+    def close(self) -> None:
+        """Ends the Spark session, if one was opened."""
+        if self._opened is not None:
+            self._opened.stop()
+            self._opened = None
+
     def create_table(self, table: LakeTable) -> None:
         check_partitions(table)
         with step(self._on_step, "lake_table.create"), spark_calls(f"creating {table.name}"):

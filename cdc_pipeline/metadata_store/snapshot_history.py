@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
@@ -34,7 +35,7 @@ class SnapshotHistory:
         newest = (
             select(_SNAPSHOT)
             .where(_SNAPSHOT.c.table_id.in_(table_ids), _SNAPSHOT.c.state.in_(_ENDED), _SNAPSHOT.c.finished_at >= since)
-            .distinct(_SNAPSHOT.c.table_id)
+            .ext(distinct_on(_SNAPSHOT.c.table_id))
             .order_by(_SNAPSHOT.c.table_id, _SNAPSHOT.c.finished_at.desc())
         )
         with self.database.transaction("snapshot.read_ended") as connection:

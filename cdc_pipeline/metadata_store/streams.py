@@ -44,6 +44,12 @@ class Streams:
         with self.database.transaction("stream.read") as connection:
             return _stream(connection, name)
 
+    def next_offset(self, name: str) -> str | None:
+        """The least place at which a stream partition goes on; None for a stream that nobody ever read."""
+        with self.database.transaction("stream.read_offset") as connection:
+            offsets = connection.scalars(select(_PARTITION.c.next_offset).where(_PARTITION.c.stream == name)).all()
+        return min((offset for offset in offsets if offset is not None), default=None)
+
     def take_stream(self, name: str, *, owner: str, first_offset: str) -> Assignment:
         """Whoever took the stream before gets StaleEpoch from now on.
 

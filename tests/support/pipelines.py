@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import Pipeline, open_pipeline
-from snapshot.wiring import snapshot_orchestrator, snapshot_worker
+from snapshot.run import run_snapshot
 from tests.support.streams import database_of
 
 POLL = timedelta(milliseconds=50)
@@ -61,18 +60,7 @@ def consume(pipeline: Pipeline) -> int:
 
 
 def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tuple[Snapshot, ...]:
-    """Orchestrator in this thread, worker slots in others."""
-    since, stop = pipeline.store.history.now(), Event()
-    workers = [snapshot_worker(pipeline, f"slot-{number}") for number in range(slots)]
-    threads = [Thread(target=worker.run, args=(tables, since, stop)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        return snapshot_orchestrator(pipeline, poll_interval=POLL).run(tables, Event())
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+    return run_snapshot(pipeline, tables, slots=slots, poll_interval=POLL)
 
 
 def lake_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:

@@ -1,0 +1,130 @@
+"""The pipeline's source made ready and registered, and the consumer that reads it from where the registry stands."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.errors import SourceError, SourceGap
+from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.tables import NewTable
+from cdc_pipeline.record import decode_position, encode_position
+from cdc_pipeline.slice_cutter import SliceCutter
+from cdc_pipeline.sources.postgres_catalogue import Slot, read_slot
+from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
+from cdc_pipeline.sources.postgres_stream import PostgresStream
+from cdc_pipeline.wiring import Pipeline
+
+_LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The source as it was found ready, with the slot that is there now."""
+
+    plan: SourcePlan
+    slot: Slot
+
+
+def plan_setup(pipeline: Pipeline) -> SourcePlan:
+    """What `set_up_source` would do; changes nothing."""
+    with closing(connect(pipeline.endpoints.source_url)) as connection:
+        return plan_source(connection, pipeline.settings.source, pipeline.settings.tables)
+
+
+def set_up_source(pipeline: Pipeline) -> Prepared:
+    """Publication and slot exist, stream and tables are registered. Idempotent; refuses by name what cannot work."""
+    settings = pipeline.settings
+    with closing(connect(pipeline.endpoints.source_url)) as connection:
+        plan = plan_source(connection, settings.source, settings.tables)
+        stream = Stream(
+            name=settings.name,
+            source_system_identifier=plan.server.system_identifier,
+            source_timeline=plan.server.timeline,
+            slot=settings.source.slot,
+        )
+        pipeline.store.streams.register_stream(stream, stream_partitions=settings.source.stream_partitions)
+        _refuse_lost_slot(pipeline, plan.slot)
+        execute_plan(connection, plan, pipeline.on_step)
+        slot = read_slot(connection, settings.source.slot)
+    if slot is None:
+        raise SourceError(f"the slot {settings.source.slot} was not created", remedy="run cdc setup-source again")
+    _register_tables(pipeline, plan)
+    return Prepared(plan=plan, slot=slot)
+
+
+def _register_tables(pipeline: Pipeline, plan: SourcePlan) -> None:
+    for table in plan.tables:
+        settings = pipeline.settings.table(table.name)
+        row = pipeline.store.tables.register_table(
+            NewTable(
+                name=table.name,
+                stream=pipeline.settings.name,
+                source_oid=table.oid,
+                settings=settings.model_dump(mode="json", exclude={"name"}) | {"id": list(table.schema.key)},
+                table_uuid=pipeline.new_id(),
+            )
+        )
+        if row.schema_id is None:
+            pipeline.store.tables.record_schema(row.table_id, table.schema, first_offset=encode_position(0))
+
+
+def _refuse_lost_slot(pipeline: Pipeline, slot: Slot | None) -> None:
+    """A slot that is gone, or that the server gave up, cannot serve what was not registered yet."""
+    name = pipeline.settings.source.slot
+    registered = pipeline.store.streams.next_offset(pipeline.settings.name)
+    if registered is None:
+        return
+    if slot is None or slot.wal_status == _LOST or slot.confirmed_position is None:
+        found = "is gone" if slot is None else "has lost its log"
+        raise SourceGap(
+            f"the slot {name} {found}",
+            expected=f"a slot that serves position {_shown(registered)}",
+            remedy="drop what is left of it and run cdc snapshot on every table: changes in between cannot be read",
+        )
+    if slot.confirmed_position > decode_position(registered):
+        raise SourceGap(
+            f"the slot {name} stands at {_shown(encode_position(slot.confirmed_position))}",
+            expected=f"a slot that still serves the next offset {_shown(registered)}",
+            remedy="somebody else read it: run cdc snapshot on every table to begin again",
+        )
+
+
+def _shown(offset: str) -> str:
+    position = decode_position(offset)
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+@contextmanager
+def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
+    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
+    prepared = set_up_source(pipeline)
+    source, store = pipeline.settings.source, pipeline.store
+    first_offset = encode_position(prepared.slot.confirmed_position or 0)
+    assignment = store.streams.take_stream(pipeline.settings.name, owner=pipeline.owner, first_offset=first_offset)
+    keys = {table.name: table.schema.key for table in prepared.plan.tables}
+    stream = PostgresStream(
+        url=pipeline.endpoints.source_url,
+        slot=source.slot,
+        publication=source.publication,
+        stream_partitions=source.stream_partitions,
+        keys=keys,
+    )
+    with closing(stream):
+        yield Consumer(
+            stream_name=pipeline.settings.name,
+            assignment=assignment,
+            stream=stream,
+            cutter=SliceCutter(
+                start=decode_position(min(assignment.next_offset.values())),
+                commit_time=assignment.label.start if assignment.label else pipeline.clock(),
+                slice_length=pipeline.settings.slice_length,
+                slice_rows=source.slice_rows,
+            ),
+            table_ids={name: store.tables.table(name).table_id for name in keys},
+            object_store=pipeline.objects,
+            store=store,
+            clock=pipeline.clock,
+            on_step=pipeline.on_step,
+        )

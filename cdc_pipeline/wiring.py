@@ -1,0 +1,129 @@
+"""The one place where concrete things are built from settings: stores, lake, workers."""
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.worker import ClaimLimits, SliceWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Everything that a verb works with. One per process; safe to share between threads, except for `lake`."""
+
+    settings: Settings
+    endpoints: Endpoints
+    objects: ObjectStore
+    store: MetadataStore
+    lake: SparkLake
+    owner: str
+    clock: Callable[[], datetime]
+    new_id: Callable[[], UUID]
+    on_step: OnStep
+
+    def lake_table(self, name: TableName) -> LakeTable:
+        """As the registry and pipeline.yml describe it now. Raises UsageError for a table that is not registered."""
+        row = self.store.tables.table(name)
+        if row.schema_id is None:
+            raise SettingsError(f"{name} has no schema yet", remedy="run cdc setup-source")
+        settings = self.settings.table(name)
+        return LakeTable(
+            name=name,
+            table_uuid=str(row.table_uuid),
+            schema=self.store.tables.schema(row.table_id, row.schema_id),
+            partition_by=settings.partition_by,
+            deletes=settings.deletes,
+            create_time=settings.create_time,
+            update_time=settings.update_time,
+        )
+
+    def lake_url(self, name: TableName) -> str:
+        """Where Spark finds the lake's table."""
+        return self.objects.spark_url(lake_key(name))
+
+    def table_names(self, chosen: tuple[str, ...] = ()) -> tuple[TableName, ...]:
+        """The chosen tables, or all of pipeline.yml. Raises SettingsError for one that it does not list."""
+        known = {table.name: table.table for table in self.settings.tables}
+        for name in chosen:
+            if name not in known:
+                raise SettingsError(
+                    f"pipeline.yml lists no table {name!r}",
+                    expected=f"one of {', '.join(known)}",
+                    remedy="add it there, or mend the name",
+                )
+        return tuple(known[name] for name in chosen or known)
+
+    def slice_worker(self) -> SliceWorker:
+        limits = ClaimLimits(slices=self.settings.worker.claim_slices, rows=self.settings.worker.claim_rows)
+        return SliceWorker(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            limits=limits,
+            store=self.store,
+            objects=self.objects,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            new_id=self.new_id,
+            on_step=self.on_step,
+        )
+
+
+@contextmanager
+def open_pipeline(settings: Settings, endpoints: Endpoints, *, on_step: OnStep = no_step) -> Iterator[Pipeline]:
+    """Connects to the metadata store at once and to Spark at its first use. Both are left when the block ends."""
+    objects = open_object_store(settings.lake_url)
+    with open_metadata_store(endpoints.metadata_store_url, on_step=on_step) as store:
+        lake = open_lake(endpoints.spark_url, objects, on_step)
+        try:
+            yield Pipeline(
+                settings=settings,
+                endpoints=endpoints,
+                objects=objects,
+                store=store,
+                lake=lake,
+                owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+                clock=utc_now,
+                new_id=uuid.uuid4,
+                on_step=on_step,
+            )
+        finally:
+            lake.close()
+
+
+def open_object_store(url: str) -> ObjectStore:
+    """`file:///…`. Raises SettingsError for any other scheme."""
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        raise SettingsError(
+            f"the lake {url!r} is of the kind {parts.scheme!r}",
+            expected="a folder, as a path or as file:///…",
+            remedy="mend lake in pipeline.yml",
+        )
+    return LocalObjectStore(Path(unquote(parts.path)))
+
+
+def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> SparkLake:
+    return SparkLake(open_session=lambda: connect(spark_url), store=objects, clock=utc_now, on_step=on_step)
+
+
+def utc_now() -> datetime:
+    return datetime.now(tz=UTC)

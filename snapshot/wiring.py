@@ -1,0 +1,43 @@
+"""Where the snapshot's orchestrator and worker slots are built from a pipeline."""
+
+from datetime import timedelta
+
+from cdc_pipeline.wiring import Pipeline
+from snapshot.orchestrator import SnapshotOrchestrator
+from snapshot.worker import SnapshotWorker
+
+_IDLE_WAIT = timedelta(seconds=1)
+
+
+def snapshot_orchestrator(
+    pipeline: Pipeline, *, target_file_bytes: int | None = None, poll_interval: timedelta | None = None
+) -> SnapshotOrchestrator:
+    settings = pipeline.settings.snapshot
+    return SnapshotOrchestrator(
+        owner=pipeline.owner,
+        source_url=pipeline.endpoints.source_url,
+        snapshot_file_bytes=settings.snapshot_file_bytes,
+        target_file_bytes=target_file_bytes or settings.target_file_bytes,
+        poll_interval=poll_interval or settings.poll_interval,
+        lease_length=pipeline.settings.worker.lease,
+        store=pipeline.store,
+        lake=pipeline.lake,
+        lake_table=pipeline.lake_table,
+        clock=pipeline.clock,
+        new_id=pipeline.new_id,
+        on_step=pipeline.on_step,
+    )
+
+
+def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
+    return SnapshotWorker(
+        slot=slot,
+        source_url=pipeline.endpoints.source_url,
+        task_lease=pipeline.settings.worker.lease,
+        idle_wait=_IDLE_WAIT,
+        store=pipeline.store,
+        objects=pipeline.objects,
+        lake=pipeline.lake,
+        lake_table=pipeline.lake_table,
+        on_step=pipeline.on_step,
+    )
