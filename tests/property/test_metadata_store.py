@@ -77,8 +77,6 @@ class StoreMachine(RuleBasedStateMachine):
     def take_stream(self) -> Assignment:
         return self.store.streams.take_stream(self.stream, owner="consumer", first_offset=encode_position(0))
 
-    # Consumers
-
     @rule()
     def a_consumer_takes_the_stream(self) -> None:
         assignment = self.take_stream()
@@ -152,8 +150,6 @@ class StoreMachine(RuleBasedStateMachine):
         other = tuple(replace(new, sha256="f" * 64) if new.rows else new for new in self.last_cut.slices)
         with pytest.raises(SliceFork):
             self.store.registry.register(replace(self.last_cut, epoch=self.epoch, slices=other))
-
-    # Workers
 
     @rule(dies=st.booleans())
     def a_worker_comes(self, *, dies: bool) -> None:
@@ -251,8 +247,6 @@ class StoreMachine(RuleBasedStateMachine):
         with pytest.raises(StaleEpoch):
             self.store.leases.renew(old, duration=HOUR)
         self.store.leases.release(old)
-
-    # What always holds
 
     @invariant()
     def numbers_are_gapless_and_ranges_disjoint(self) -> None:

@@ -152,6 +152,12 @@ def test_what_the_lake_already_holds_is_marked_without_work(shop: Shop) -> None:
     assert (kept["claim_id"], kept["state"], kept["lake_version"]) == (claim.claim_id, ClaimState.APPLIED, 9)
 
 
+def test_what_the_lake_holds_is_marked_when_the_store_forgot_the_claim(shop: Shop) -> None:
+    shop.register_orders(2)
+    shop.store.claims.mark_applied_through(shop.acquire(), 2, lake_version=9)
+    assert states(shop) == [SliceState.APPLIED] * 2 + [SliceState.REGISTERED] * 2
+
+
 def test_a_requested_boundary_ends_every_claim_that_reaches_it(shop: Shop) -> None:
     shop.register_orders(1)
     asked = shop.register_orders(1, start=1, requested=True)

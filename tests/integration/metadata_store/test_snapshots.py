@@ -113,6 +113,13 @@ def test_a_dead_slots_task_is_taken_again_and_its_late_result_is_refused(exporti
         exporting.store.snapshot_tasks.renew_task(dead, duration=MINUTE)
 
 
+def test_an_earlier_try_of_the_same_slot_is_refused_too(exporting: Shop) -> None:
+    earlier = taken(exporting, "slot", duration=ALREADY_OVER)
+    taken(exporting, "slot")
+    with pytest.raises(StaleEpoch, match="no longer attempt 1 of slot"):
+        exporting.store.snapshot_tasks.finish_task(earlier, output={}, rows=1, bytes_=1)
+
+
 def test_a_renewed_task_stays_with_its_slot(exporting: Shop) -> None:
     task = taken(exporting, "slow", duration=ALREADY_OVER)
     exporting.store.snapshot_tasks.renew_task(task, duration=MINUTE)
