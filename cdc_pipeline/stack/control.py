@@ -32,7 +32,7 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates) -> 
     installation = open_installation(home)
     with exclusive(home / "up.lock"):
         if not is_up(installation):
-            with nobody_uses(home):
+            with nobody_uses(installation):
                 end_marked(installation.identity, last=POSTGRES)
                 installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
                 start_and_wait(installation, described, on_states)
@@ -47,7 +47,7 @@ def start_and_wait(installation: Installation, described: tuple[Process, ...], o
     installation.processes.unlink(missing_ok=True)
     try:
         with installation.log(SUPERVISOR).open("ab") as output:
-            subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-m", "cdc_pipeline.stack.supervisor", str(installation.home)],
                 env={**os.environ, **marks(installation.identity, SUPERVISOR)},
                 stdin=subprocess.DEVNULL,
@@ -55,6 +55,7 @@ def start_and_wait(installation: Installation, described: tuple[Process, ...], o
                 stderr=output,
                 cwd=installation.home,
                 start_new_session=True,
+                check=True,
             )
     except BaseException:
         end_marked(installation.identity, last=POSTGRES)

@@ -19,7 +19,7 @@ from cdc_pipeline.stack.marked import marked, marks
 from cdc_pipeline.stack.planning import plan
 from cdc_pipeline.stack.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
 from cdc_pipeline.stack.state import Installation, exclusive, open_installation
-from cdc_pipeline.stack.users import one_user, wait_for_the_others
+from cdc_pipeline.stack.users import one_user, parts_mark, wait_for_the_others
 
 PATIENCE_SECONDS = 180
 POLL_SECONDS = 0.1
@@ -51,7 +51,7 @@ def _start_missing(
     if EMBEDDED not in (settings.source.url, settings.metadata_store):
         wanted -= {POSTGRES, DATABASES}
     with exclusive(installation.home / "parts.lock"):
-        there = set(marked(_mark(installation)).values())
+        there = set(marked(parts_mark(installation)).values())
         free = [port for port, name in PORTS.items() if name not in there]
         renewed, described = plan(settings, config=config, installation=installation, free=free)
         for process in with_dependencies(described, frozenset(wanted)):
@@ -62,17 +62,12 @@ def _start_missing(
     return renewed
 
 
-def _mark(installation: Installation) -> str:
-    """Not the stack's: `down` leaves what belongs to a command alone."""
-    return f"{installation.identity}/parts"
-
-
 def _launch(process: Process, installation: Installation) -> "subprocess.Popen[bytes]":
     account = server_account() if process.as_server_account else None
     with installation.log(process.name).open("ab") as output:
         return start(
             list(process.command),
-            environment={**os.environ, **process.environment, **marks(_mark(installation), process.name)},
+            environment={**os.environ, **process.environment, **marks(parts_mark(installation), process.name)},
             folder=Path("/") if process.as_server_account else installation.home,
             output=output,
             account=account,

@@ -170,6 +170,9 @@ def read_plan(path: Path) -> list[Process]:
 
 
 def main() -> None:
+    """Returns at once: the supervisor is a child that nobody waits for."""
+    if os.fork():
+        return
     installation = open_installation(Path(sys.argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     launch = launcher(installation)

@@ -10,21 +10,31 @@ from pathlib import Path
 from typing import IO
 
 from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.stack.marked import marked
+from cdc_pipeline.stack.state import Installation
 
 USERS = "users.lock"
 
 
+def parts_mark(installation: Installation) -> str:
+    """Not the stack's mark: `down` leaves what belongs to a command alone."""
+    return f"{installation.identity}/parts"
+
+
 @contextmanager
-def nobody_uses(home: Path) -> Iterator[None]:
+def nobody_uses(installation: Installation) -> Iterator[None]:
     """Raises LeaseBusy while a command uses servers that do not belong to the stack; keeps new ones out meanwhile."""
-    with (home / USERS).open("a+") as file:
+    busy = LeaseBusy(
+        "another cdc command is at work with the embedded servers",
+        remedy="end it, or wait for its end, and run `cdc up` again",
+    )
+    with (installation.home / USERS).open("a+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise LeaseBusy(
-                "another cdc command is at work with the embedded servers",
-                remedy="end it, or wait for its end, and run `cdc up` again",
-            ) from error
+            raise busy from error
+        if marked(parts_mark(installation)):
+            raise busy
         yield
 
 

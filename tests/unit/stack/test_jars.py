@@ -1,0 +1,40 @@
+"""The jars that Spark gets are those of the lock and no others."""
+
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.stack.jars import DELTA, Jar, is_intact, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.project import JARS_LOCK
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+JAR = Jar(set_name=DELTA, coordinate="org.example:thing:1.0", size_bytes=0, sha256=EMPTY)
+
+
+def test_the_lock_names_both_sets_with_hashes() -> None:
+    lock = read_lock(JARS_LOCK)
+    assert len(jars_of(lock, ["delta"])) == 4
+    assert len(jars_of(lock, ["s3"])) == 36
+    assert all(len(jar.sha256) == 64 for jar in lock)
+
+
+def test_a_set_that_the_lock_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(SetupError, match="no set gold; expected delta or s3"):
+        jars_of(read_lock(JARS_LOCK), ["delta", "gold"])
+
+
+def test_a_missing_jar_is_refused_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"is missing or has another size; expected org.example:thing:1.0; run `make"):
+        present_jars(tmp_path, [JAR])
+
+
+def test_a_jar_cut_short_or_changed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "org.example_thing-1.0.jar"
+    path.touch()
+    assert present_jars(tmp_path, [JAR]) == [path]
+    assert is_intact(tmp_path, JAR)
+    path.write_text("more", encoding="utf-8")
+    assert not is_intact(tmp_path, JAR)
+    with pytest.raises(SetupError, match="another size"):
+        present_jars(tmp_path, [JAR])

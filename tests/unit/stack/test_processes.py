@@ -1,0 +1,116 @@
+"""One description: what is external is absent, and the compose file says the same as the native launcher."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.compose import compose_text, composition, containers
+from cdc_pipeline.stack.endpoints import endpoints
+from cdc_pipeline.stack.place import Place, this_machine
+from cdc_pipeline.stack.postgres import SERVER_OPTIONS
+from cdc_pipeline.stack.processes import POSTGRES, Process, processes, with_dependencies
+from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.stack.state import open_installation
+from tests.support.shop_settings import shop_settings
+
+DOCKER = PROJECT / "docker"
+
+
+@pytest.fixture
+def compose_settings() -> Settings:
+    return load_settings(DOCKER / "pipeline.yml", {})
+
+
+def native_place(settings: Settings, home: Path) -> Place:
+    return this_machine(settings, home / "pipeline.yml", open_installation(home), ("postgres",))
+
+
+def described(settings: Settings, home: Path) -> tuple[Process, ...]:
+    return processes(settings, native_place(settings, home))
+
+
+def translated(text: str, native: Place, other: Place) -> str:
+    pairs = {getattr(native.endpoints, name): getattr(other.endpoints, name) for name in native.endpoints.__slots__}
+    pairs |= {url.removeprefix("postgresql://"): to.removeprefix("postgresql://") for url, to in pairs.items()}
+    pairs |= {native.config: other.config, native.home: other.home, native.project: other.project}
+    pairs |= {native.python: other.python, native.jwt_secret: other.jwt_secret}
+    pairs |= {native.postgres_password: other.postgres_password}
+    pairs |= {str(number): str(other.ports[name]) for name, number in native.ports.items()}
+    for before in sorted(pairs, key=len, reverse=True):
+        text = text.replace(before, pairs[before])
+    return text
+
+
+def test_every_process_comes_after_what_it_depends_on(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for process in described(shop_settings(tmp_path), tmp_path):
+        assert seen.issuperset(process.depends_on)
+        seen.add(process.name)
+
+
+def test_an_external_spark_is_not_started(tmp_path: Path) -> None:
+    settings = shop_settings(tmp_path, CDC_SPARK="sc://spark.example:15002")
+    everything = {process.name: process for process in described(settings, tmp_path)}
+    assert not {"spark-connect", "warm-up"} & everything.keys()
+    assert everything["consumer"].environment["CDC_SPARK"] == "sc://spark.example:15002"
+
+
+def test_an_external_source_and_store_get_no_database_of_ours(tmp_path: Path) -> None:
+    url = "postgresql://someone@db.example/shop"
+    settings = shop_settings(tmp_path, CDC_SOURCE__URL=url, CDC_METADATA_STORE=url)
+    everything = {process.name: process for process in described(settings, tmp_path)}
+    assert everything["databases"].command[-1] == "airflow"
+    assert everything["migrate"].depends_on == ()
+    assert endpoints(settings, tmp_path).source_url == url
+
+
+def test_an_embedded_source_may_not_take_the_name_of_our_own_databases(tmp_path: Path) -> None:
+    settings = shop_settings(tmp_path, CDC_TABLES='[{"name": "airflow.public.orders"}]')
+    with pytest.raises(SettingsError, match="cannot be called 'airflow'"):
+        described(settings, tmp_path)
+
+
+def test_a_part_brings_what_it_depends_on_and_nothing_else(tmp_path: Path) -> None:
+    parts = with_dependencies(described(shop_settings(tmp_path), tmp_path), frozenset({"migrate"}))
+    assert [process.name for process in parts] == ["postgres", "databases", "migrate"]
+
+
+def test_secrets_are_not_shown_with_a_process(tmp_path: Path) -> None:
+    password = open_installation(tmp_path).postgres_password
+    assert password not in repr(described(shop_settings(tmp_path), tmp_path))
+
+
+def test_the_compose_file_is_the_one_that_the_description_makes(compose_settings: Settings) -> None:
+    written = (DOCKER / "docker-compose.yml").read_text(encoding="utf-8")
+    assert written == compose_text(compose_settings), "run `make compose`"
+
+
+def test_containers_run_the_same_commands_in_the_same_environment(compose_settings: Settings, tmp_path: Path) -> None:
+    other = containers(compose_settings)
+    native = replace(
+        native_place(compose_settings, tmp_path), listen=other.listen, cores=other.cores, postgres_host="postgres"
+    )
+    services: dict[str, Any] = composition(compose_settings)["services"]
+    for process in processes(compose_settings, native):
+        service = services.pop(process.name)
+        assert list(service.get("depends_on", {})) == list(process.depends_on)
+        if process.name != POSTGRES:
+            assert service["command"] == [translated(word, native, other) for word in process.command]
+            environment = {name: translated(value, native, other) for name, value in process.environment.items()}
+            assert service["environment"] == environment
+    assert not services
+
+
+def test_both_servers_have_the_same_options_and_only_loopback_is_published(compose_settings: Settings) -> None:
+    services = yaml.safe_load((DOCKER / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    assert services["postgres"]["command"][2::2] == [f"{name}={value}" for name, value in SERVER_OPTIONS.items()]
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert all(":" in service["image"] for service in services.values())
