@@ -1,1 +1,1 @@
-"""What a claim's events mean for the lake, without any I/O: the reference model and the arithmetic of claims."""
+"""What a claim's events mean for the lake, without any I/O: the reference that the lake is held to."""

@@ -13,10 +13,13 @@ def text_literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def literal(value: int | str) -> str:
-    if isinstance(value, bool):
-        raise UsageError(f"{value!r} is no key value", expected="a whole number or a text")
-    return str(value) if isinstance(value, int) else text_literal(value)
+def literal(value: object) -> str:
+    """Raises UsageError for a value whose text Spark might read as another one."""
+    if isinstance(value, str):
+        return text_literal(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise UsageError(f"{value!r} is no key value", expected="a whole number or a text")
 
 
 def table_at(url: str) -> str:

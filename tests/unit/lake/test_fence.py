@@ -1,0 +1,93 @@
+"""The fence is found in the log alone, at a cost that does not grow with the log."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake import ClaimWork, SliceIdentity, SliceInput
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action, read_fence
+from cdc_pipeline.object_store import ObjectInfo
+from cdc_pipeline.object_store.local import LocalObjectStore
+from tests.support.lake import NOW, PEOPLE
+
+APP = "cdc/uuid-1"
+TABLE = "datalake/shop/public/people"
+
+
+class CountingStore(LocalObjectStore):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.calls = 0
+
+    def get(self, key: str) -> bytes:
+        self.calls += 1
+        return super().get(key)
+
+    def head(self, key: str) -> ObjectInfo:
+        self.calls += 1
+        return super().head(key)
+
+
+def claim(number: int) -> list[Action]:
+    content = SliceInput(number=number, slice_id=f"id-{number}", key="k", rows=1, sha256=f"h-{number}", schema=PEOPLE)
+    work = ClaimWork(claim_id=f"claim-{number}", first_number=number, last_number=number, slices=(content,))
+    info = commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=0, now=NOW)
+    return [info, fence_action(APP, number, NOW)]
+
+
+def optimize() -> list[Action]:
+    return [commit_info(operation="OPTIMIZE", user_metadata="", read_version=0, now=NOW)]
+
+
+def test_two_thousand_commits_cost_no_more_than_a_few_reads(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    log = DeltaLog(store, TABLE)
+    for version in range(2000):
+        log.append(version, claim(version))
+    log.append(2000, optimize())
+    store.calls = 0
+    fence = read_fence(log, APP)
+    assert fence is not None
+    assert (fence.number, fence.claim_id, fence.lake_version) == (1999, "claim-1999", 2000)
+    assert fence.slices == (SliceIdentity(1999, "id-1999", "h-1999"),)
+    assert store.calls < 40
+    store.calls = 0
+    assert read_fence(log, APP, expected_version=2000) == fence
+    assert store.calls <= 5
+
+
+def test_a_cleaned_log_still_gives_the_number_from_its_checkpoint(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = DeltaLog(store, TABLE)
+    log.append(30, optimize())
+    transactions = [None, {"appId": "other", "version": 9}, {"appId": APP, "version": 12}]
+    folder = tmp_path / TABLE / "_delta_log"
+    pq.write_table(pa.table({"txn": transactions}), folder / f"{30:020d}.checkpoint.parquet")
+    (folder / "_last_checkpoint").write_text(json.dumps({"version": 30, "size": 3}))
+    fence = read_fence(log, APP)
+    assert fence is not None
+    assert (fence.number, fence.claim_id, fence.slices, fence.lake_version) == (12, "", (), 30)
+
+
+def test_the_fence_of_another_table_in_the_log_is_not_ours(tmp_path: Path) -> None:
+    log = DeltaLog(LocalObjectStore(tmp_path), TABLE)
+    log.append(0, [fence_action("cdc/other", 5, NOW)])
+    fence = read_fence(log, APP)
+    assert fence is not None
+    assert fence.number == 0
+
+
+def test_a_table_without_a_log_has_no_fence(tmp_path: Path) -> None:
+    assert read_fence(DeltaLog(LocalObjectStore(tmp_path), TABLE), APP) is None
+
+
+def test_two_writers_of_one_version_cannot_both_win(tmp_path: Path) -> None:
+    log = DeltaLog(LocalObjectStore(tmp_path), TABLE)
+    log.append(0, claim(1))
+    with pytest.raises(LakeError, match="somebody else wrote version 0"):
+        log.append(0, claim(2))
