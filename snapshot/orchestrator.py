@@ -18,9 +18,9 @@ from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, is_held, snapshot_connection
 from cdc_pipeline.steps import OnStep
 from snapshot.compaction import data_files, plan_compaction
-from snapshot.cutoff import Cutoff, cutoff_is_held, hold_cutoff, snapshot_connection
 from snapshot.plan import plan_ranges
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class SnapshotOrchestrator:
         with ExitStack() as holding:
             if fresh:
                 run_id = self.new_id().hex[:8]
-                cutoff = holding.enter_context(hold_cutoff(self.source_url, _slot_name(run_id), self.on_step))
+                cutoff = holding.enter_context(hold_position(self.source_url, _slot_name(run_id), self.on_step))
                 ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
             snapshots = self._advance_all(wanted)
@@ -67,7 +67,7 @@ class SnapshotOrchestrator:
             return None
         if active.state is not SnapshotState.EXPORTING:
             return active.snapshot_id
-        if cutoff_is_held(self.source_url, _slot_name(_run_id(active.snapshot_id))):
+        if is_held(self.source_url, _slot_name(_run_id(active.snapshot_id))):
             raise SnapshotError(
                 f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
                 expected="one orchestrator per table",
@@ -77,7 +77,7 @@ class SnapshotOrchestrator:
         self.store.snapshots.set_snapshot_state(active.snapshot_id, SnapshotState.ABANDONED, error=reason)
         return None
 
-    def _begin(self, name: TableName, cutoff: Cutoff, run_id: str) -> str:
+    def _begin(self, name: TableName, cutoff: HeldPosition, run_id: str) -> str:
         row = self.store.tables.table(name)
         if row.schema_id is None:
             raise SnapshotError(f"{name} has no schema yet", remedy="run cdc setup-source")

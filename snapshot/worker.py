@@ -17,9 +17,9 @@ from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.postgres_position import snapshot_connection
 from cdc_pipeline.steps import OnStep
 from snapshot.compaction import staging_to_lake, to_json
-from snapshot.cutoff import snapshot_connection
 from snapshot.plan import PageRange, range_query
 from snapshot.staging import Staging, export_range, snapshot_to_staging
 

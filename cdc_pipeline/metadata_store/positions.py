@@ -42,3 +42,10 @@ class Positions:
         with self.database.transaction("position.read_last_boundary") as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else Boundary(**row._asdict())
+
+    def boundary_at(self, stream: str, position: str) -> Boundary | None:
+        """The cut that ends exactly there."""
+        query = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream, _BOUNDARY.c.position == position)
+        with self.database.transaction("position.read_boundary") as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else Boundary(**row._asdict())

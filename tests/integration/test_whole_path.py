@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
 from tests.support.postgres import fresh_database
@@ -94,3 +95,23 @@ def test_a_second_run_over_applied_slices_changes_nothing(pipeline: Pipeline, da
     consume(pipeline)
     assert worker.slice_to_lake(items).outcomes == ()
     assert pipeline.lake.read_version(pipeline.lake_table(items)) == version
+
+
+def test_verify_finds_every_row_that_differs_and_says_how(pipeline: Pipeline, database: str) -> None:
+    (items,) = pipeline.table_names()
+    run_sql(database, *(INSERT.format(number, "'same'", 1) for number in range(1, 5)))
+    consume(pipeline)
+    take_snapshot(pipeline, items)
+    run_sql(database, "UPDATE items SET name = 'later' WHERE id = 4")
+    (equal,) = verify(pipeline, [items])
+    assert (equal.is_equal, equal.comparison.source_rows, equal.comparison.lake_rows) == (True, 4, 4)
+    lake = f"delta.`{pipeline.lake_url(items)}`"
+    pipeline.lake.session.sql(f"UPDATE {lake} SET name = 'tampered' WHERE id = 1").collect()
+    pipeline.lake.session.sql(f"DELETE FROM {lake} WHERE id = 2").collect()
+    pipeline.lake.session.sql(f"INSERT INTO {lake} SELECT 9, * EXCEPT (id) FROM {lake} WHERE id = 3").collect()
+    run_sql(database, "UPDATE items SET name = 'last' WHERE id = 3")
+    (found,) = verify(pipeline, [items])
+    assert not found.is_equal
+    assert found.comparison.differing_rows == len(found.comparison.differences)
+    assert [(row.id["id"], row.kind) for row in found.comparison.differences][:2] == [(1, "different"), (2, "missing")]
+    assert found.comparison.differences[0].columns == ("name",)

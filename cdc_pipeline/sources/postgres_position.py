@@ -1,4 +1,4 @@
-"""The Snapshot Cutoff: one exact position of the source, with a snapshot of the database as it was there."""
+"""One exact position of the source, held together with a snapshot of the database as it was there."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from cdc_pipeline.steps import OnStep, step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cutoff:
-    """Transactions that committed before `position` are in the snapshot, all others are in the stream.
+class HeldPosition:
+    """Transactions that committed before `position` are in the snapshot, all others come later in the stream.
 
     `time` is the source's clock when the snapshot was taken; `exported` is the name under which other connections
     can see the same snapshot while this one is held.
@@ -33,30 +33,35 @@ class Cutoff:
         return encode_position(self.position)
 
     @property
+    def lsn(self) -> str:
+        """As PostgreSQL writes it."""
+        return f"{self.position >> 32:X}/{self.position & 0xFFFFFFFF:X}"
+
+    @property
     def version(self) -> str:
         return encode_version(self.position, SNAPSHOT_ORDINAL)
 
 
 @contextmanager
-def hold_cutoff(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[Cutoff]:
+def hold_position(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[HeldPosition]:
     """A temporary slot of this name gives the position; it and the snapshot are gone when the block is left.
 
     Creating it waits until every transaction that runs now has ended.
     """
     with closing(connect_for_replication(source_url)) as connection, connection.cursor() as cursor:
         create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
-        with step(on_step, "cutoff.create"):
+        with step(on_step, "position.hold"):
             cursor.execute(create.format(sql.Identifier(slot_name)))
         row = cursor.fetchone()
         if row is None:
-            raise SnapshotError("the source gave no snapshot", remedy="run the snapshot again")
+            raise SnapshotError("the source gave no snapshot", remedy="run the same command again")
         high, low = str(row[1]).split("/")
         position = (int(high, 16) << 32) + int(low, 16)
-        yield Cutoff(position=position, time=_source_time(source_url), exported=str(row[2]))
+        yield HeldPosition(position=position, time=_source_time(source_url), exported=str(row[2]))
 
 
-def cutoff_is_held(source_url: str, slot_name: str) -> bool:
-    """Whether somebody still holds the cutoff of this name."""
+def is_held(source_url: str, slot_name: str) -> bool:
+    """Whether somebody still holds a position under this name."""
     with closing(connect(source_url)) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (slot_name,))
         return cursor.fetchone() is not None
@@ -64,7 +69,7 @@ def cutoff_is_held(source_url: str, slot_name: str) -> bool:
 
 @contextmanager
 def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.extensions.connection]:
-    """A read-only connection that sees the database exactly at the cutoff. Raises SnapshotError once it is gone."""
+    """A read-only connection that sees the database exactly at the position. Raises SnapshotError once it is gone."""
     with closing(connect(source_url)) as connection:
         connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
         with connection.cursor() as cursor:
@@ -73,8 +78,8 @@ def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.ext
             except psycopg2.Error as error:
                 raise SnapshotError(
                     f"the exported snapshot {exported} is gone",
-                    expected="the orchestrator that holds it",
-                    remedy="run the snapshot again: it starts over at a new cutoff",
+                    expected="the process that holds it",
+                    remedy="run the same command again: it starts over at a new position",
                 ) from error
         yield connection
         with contextlib.suppress(psycopg2.InterfaceError):
@@ -86,5 +91,5 @@ def _source_time(source_url: str) -> datetime:
         cursor.execute("SELECT clock_timestamp()")
         row = cursor.fetchone()
         if row is None or not isinstance(row[0], datetime):
-            raise SnapshotError("the source did not tell its time", remedy="run the snapshot again")
+            raise SnapshotError("the source did not tell its time", remedy="run the same command again")
         return row[0]

@@ -1,0 +1,5 @@
+"""`python -m cdc_pipeline` is `cdc`."""
+
+from cdc_pipeline.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""All commands of `cdc` in one typer application, and the one place where an error becomes an exit code."""
+
+import logging
+import sys
+from importlib.metadata import entry_points
+
+import structlog
+import typer
+
+from cdc_pipeline.cli import pipeline_commands, read_commands, stack_verbs
+from cdc_pipeline.errors import CdcError
+
+COMMAND_GROUP = "cdc_pipeline.commands"
+INTERRUPTED = 130
+
+
+def application() -> typer.Typer:
+    """Other packages of this project add their verbs by an entry point of the group COMMAND_GROUP."""
+    app = typer.Typer(
+        name="cdc",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        help="Keeps tables of an operational database in a data lake. Exit codes: 0 ok, 1 error, 2 usage,"
+        " 3 check failed, 4 busy.",
+    )
+    for module in (stack_verbs, pipeline_commands, read_commands):
+        module.add_to(app)
+    for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda found: found.name):
+        entry.load()(app)
+    return app
+
+
+def main() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        application()()
+    except CdcError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None

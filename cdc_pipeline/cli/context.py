@@ -1,0 +1,84 @@
+"""What every command needs: the settings that were asked for, where results go, and a pipeline when it works on one."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from rich.console import Console
+from rich.table import Table
+
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings_file import load_settings, settings_path
+from cdc_pipeline.stack.state import home_of
+
+if TYPE_CHECKING:
+    from cdc_pipeline.wiring import Pipeline
+
+POSTGRES_ONLY = frozenset({"postgres"})
+POSTGRES_AND_SPARK = frozenset({"postgres", "spark-connect"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One call of `cdc`. Results go to stdout, as tables or with `--json` as JSON; everything else to stderr."""
+
+    config: Path
+    as_json: bool
+
+    @property
+    def settings(self) -> Settings:
+        return load_settings(self.config)
+
+    @property
+    def home(self) -> Path:
+        return home_of(self.settings, os.environ)
+
+    @property
+    def console(self) -> Console:
+        return Console(stderr=True)
+
+    @contextmanager
+    def pipeline(self, parts: frozenset[str]) -> "Iterator[Pipeline]":
+        """An open pipeline; embedded servers among `parts` are started if they do not run, and ended afterwards."""
+        from cdc_pipeline.metadata_store.upgrade import upgrade
+        from cdc_pipeline.stack.parts import running
+        from cdc_pipeline.wiring import open_pipeline
+
+        settings = self.settings
+        with running(settings, config=self.config, home=self.home, parts=parts) as endpoints:
+            upgrade(endpoints.metadata_store_url)
+            with open_pipeline(settings, endpoints) as pipeline:
+                yield pipeline
+
+    def show(self, rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
+        """One object per row; columns are those of the first."""
+        if self.as_json:
+            print(json.dumps(list(rows), default=_plain, ensure_ascii=False))
+            return
+        table = Table(title=title or None, title_justify="left")
+        for name in rows[0] if rows else ():
+            table.add_column(name.replace("_", " "))
+        for row in rows:
+            table.add_row(*("" if value is None else str(value) for value in row.values()))
+        Console().print(table if rows else "nothing")
+
+
+def context_of(config: Path | None, *, as_json: bool) -> Context:
+    return Context(config=settings_path(config, os.environ), as_json=as_json)
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Decimal() | UUID() | Path():
+            return str(value)
+        case _:
+            raise TypeError(type(value).__name__)

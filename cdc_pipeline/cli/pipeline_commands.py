@@ -1,0 +1,82 @@
+"""The verbs that move data: `setup-source`, `consume`, `apply` and `maintain`."""
+
+import signal
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
+from cdc_pipeline.cli.stack_verbs import Config
+
+Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="db.schema.table; default: all")]
+Json = Annotated[bool, typer.Option("--json", help="the result as JSON on stdout")]
+UntilIdle = Annotated[bool, typer.Option("--until-idle", help="stop when nothing is left that is there now")]
+
+_POLL_SECONDS = 1.0
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(name="setup-source")(setup_source)
+    app.command()(consume)
+    app.command()(apply)
+
+
+def setup_source(
+    config: Config = None,
+    print_sql: Annotated[bool, typer.Option("--print-sql", help="show the statements, change nothing")] = False,
+) -> None:
+    """Create publication and slot on the source and register the tables; say by name what cannot work."""
+    from cdc_pipeline.source_setup import plan_setup, set_up_source
+
+    context = context_of(config, as_json=False)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        if print_sql:
+            for statement in plan_setup(pipeline).statements:
+                typer.echo(f"{statement};")
+            return
+        prepared = set_up_source(pipeline)
+        for statement in prepared.plan.statements:
+            context.console.print(f"done: {statement}")
+        names = ", ".join(str(table.name) for table in prepared.plan.tables)
+        context.console.print(f"ready: {names}")
+
+
+def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
+    """Read the source's stream into registered slice files, until it is told to stop."""
+    from cdc_pipeline.source_setup import open_consumer
+
+    stop = _stop_on_signals()
+    with context_of(config, as_json=False).pipeline(POSTGRES_ONLY) as pipeline, open_consumer(pipeline) as consumer:
+        if until_idle:
+            consumer.run_until_idle()
+        else:
+            consumer.run(stop)
+
+
+def apply(
+    tables: Tables = None,
+    config: Config = None,
+    until_idle: UntilIdle = False,
+    as_json: Json = False,
+) -> None:
+    """Apply registered slices to the lake; a table that somebody else works on is left to them (exit code 4)."""
+    from cdc_pipeline.application import apply_tables
+
+    context, stop = context_of(config, as_json=as_json), _stop_on_signals()
+    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+        names = pipeline.table_names(tuple(tables or ()))
+        while True:
+            results = apply_tables(pipeline, names)
+            if until_idle or stop.wait(_POLL_SECONDS):
+                break
+    rows: list[dict[str, Any]] = [result.row() for result in results]
+    context.show(rows)
+    raise typer.Exit(max(result.exit_code for result in results))
+
+
+def _stop_on_signals() -> Event:
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

@@ -1,0 +1,126 @@
+"""The verbs that only look: `status`, `verify`, `sql` and `schema`."""
+
+import json
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
+from cdc_pipeline.cli.pipeline_commands import Json, Tables
+from cdc_pipeline.cli.stack_commands import process_documents
+from cdc_pipeline.cli.stack_verbs import Config
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.settings_file import json_schema
+
+CHECK_FAILED = 3
+_STATUS_COLUMNS = (
+    "source_table",
+    "state",
+    "slices_waiting",
+    "rows_waiting",
+    "lake_position_lsn",
+    "lake_as_of",
+    "seconds_behind",
+    "lease_owner",
+    "last_claim_error",
+    "parked_reason",
+    "events_quarantined",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(status)
+    app.command()(verify)
+    app.command(name="sql")(run_query)
+    app.command()(schema)
+
+
+def status(
+    config: Config = None,
+    processes: Annotated[bool, typer.Option("--processes", help="the processes instead of the tables")] = False,
+    as_json: Json = False,
+) -> None:
+    """Per table: the position and time as of which the lake equals the source, and what waits."""
+    context = context_of(config, as_json=as_json)
+    if processes:
+        context.show(process_documents(context.home))
+        return
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        rows = pipeline.store.inspection.run("lag")
+    context.show([{name: row[name] for name in _STATUS_COLUMNS} for row in rows] if not as_json else rows)
+
+
+def verify(
+    tables: Tables = None,
+    config: Config = None,
+    patience: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
+    as_json: Json = False,
+) -> None:
+    """Compare source and lake row by row at one position; exit code 3 and the differing ids when they are not equal."""
+    from cdc_pipeline.verification import verify as verify_tables
+
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+        names = pipeline.table_names(tuple(tables or ()))
+        verdicts = verify_tables(pipeline, names, patience=timedelta(seconds=patience))
+    rows: list[dict[str, Any]] = [
+        {
+            "table": str(verdict.table),
+            "source_rows": verdict.comparison.source_rows,
+            "lake_rows": verdict.comparison.lake_rows,
+            "differing_rows": verdict.comparison.differing_rows,
+            "position": verdict.position,
+            "time": verdict.time,
+        }
+        for verdict in verdicts
+    ]
+    differences = [
+        {
+            "table": str(verdict.table),
+            "id": json.dumps(found.id, default=str),
+            "kind": found.kind,
+            "columns": list(found.columns),
+        }
+        for verdict in verdicts
+        for found in verdict.comparison.differences
+    ]
+    if as_json:
+        context.show([{**row, "differences": _of(row["table"], differences)} for row in rows])
+    else:
+        context.show(rows, title="lake equals source" if not differences else "lake does NOT equal source")
+        if differences:
+            context.show(differences)
+    raise typer.Exit(CHECK_FAILED if differences else 0)
+
+
+def run_query(
+    name: Annotated[str | None, typer.Argument(help="an inspection query; none: list them")] = None,
+    parameters: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE")] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Run a named inspection query on the metadata store."""
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        inspection = pipeline.store.inspection
+        if name is None:
+            context.show([{"query": query} for query in inspection.queries()])
+            return
+        context.show(inspection.run(name, dict(map(_parameter, parameters or ()))))
+
+
+def schema() -> None:
+    """Print the JSON Schema of pipeline.yml, for editors."""
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise UsageError(f"{text!r} sets no parameter", expected="NAME=VALUE")
+    return name, value
+
+
+def _of(table: str, differences: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [found for found in differences if found["table"] == table]

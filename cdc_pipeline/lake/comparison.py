@@ -1,0 +1,114 @@
+"""A lake table at one version against the rows of its source at one position, row by row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as spark_functions
+
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.quoting import identifier
+from cdc_pipeline.record import DELETED
+
+MOST_SHOWN = 100
+_IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """`kind`: missing (in the source only), extra (in the lake only) or different; `columns` only for the last."""
+
+    id: dict[str, Any]
+    kind: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`differing_rows` counts all of them, `differences` shows the first MOST_SHOWN by id."""
+
+    source_rows: int
+    lake_rows: int
+    differing_rows: int
+    differences: tuple[Difference, ...]
+
+
+def compare(
+    session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
+) -> Comparison:
+    """`source_urls`: Parquet files with the source's columns. NULL equals NULL and NaN equals NaN."""
+    names = table.schema.names
+    lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
+    if table.deletes == "soft":
+        lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
+    lake = lake.select(*(_quoted(name) for name in names))
+    source = session.read.schema(lake.schema).parquet(*source_urls) if source_urls else lake.limit(0)
+    joined = _marked(source, _IN_SOURCE).join(
+        _marked(lake, _IN_LAKE),
+        on=reduce(lambda left, right: left & right, [_same(name) for name in table.schema.key]),
+        how="full_outer",
+    )
+    counts = joined.select(
+        spark_functions.count(f"{_IN_SOURCE}"),
+        spark_functions.count(f"{_IN_LAKE}"),
+        spark_functions.count_if(_differs(names)),
+    ).collect()[0]
+    shown = _shown(joined, table) if counts[2] else ()
+    return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
+
+
+def _marked(rows: DataFrame, mark: str) -> DataFrame:
+    """Columns named apart by their side, with a column that is never NULL."""
+    renamed = [_quoted(name).alias(f"{mark}.{name}") for name in rows.columns]
+    return rows.select(*renamed, spark_functions.lit(1).alias(mark))
+
+
+def _quoted(name: str) -> Column:
+    return spark_functions.col(identifier(name))
+
+
+def _side(mark: str, name: str) -> Column:
+    return _quoted(f"{mark}.{name}")
+
+
+def _same(name: str) -> Column:
+    return _side(_IN_SOURCE, name).eqNullSafe(_side(_IN_LAKE, name))
+
+
+def _differs(names: Sequence[str]) -> Column:
+    """One side is missing, or a value is another."""
+    sides = _quoted(_IN_SOURCE).isNull() | _quoted(_IN_LAKE).isNull()
+    return reduce(lambda left, right: left | right, [~_same(name) for name in names], sides)
+
+
+def _shown(joined: DataFrame, table: LakeTable) -> tuple[Difference, ...]:
+    ids = [spark_functions.coalesce(_side(_IN_SOURCE, name), _side(_IN_LAKE, name)) for name in table.schema.key]
+    kind = (
+        spark_functions.when(_quoted(_IN_LAKE).isNull(), "missing")
+        .when(_quoted(_IN_SOURCE).isNull(), "extra")
+        .otherwise("different")
+    )
+    columns = spark_functions.array_compact(
+        spark_functions.array(*(spark_functions.when(~_same(name), name) for name in table.schema.names))
+    )
+    rows = (
+        joined.where(_differs(table.schema.names))
+        .select(
+            *(column.alias(f"id_{place}") for place, column in enumerate(ids)),
+            kind.alias("kind"),
+            columns.alias("columns"),
+        )
+        .orderBy(*(f"id_{place}" for place in range(len(ids))))
+        .limit(MOST_SHOWN)
+        .collect()
+    )
+    return tuple(
+        Difference(
+            id={name: row[f"id_{place}"] for place, name in enumerate(table.schema.key)},
+            kind=row["kind"],
+            columns=tuple(row["columns"]) if row["kind"] == "different" else (),
+        )
+        for row in rows
+    )
