@@ -1,6 +1,7 @@
 # Everything starts here: `make demo` shows the product, `make test` checks it. Each sets up what it needs.
 PYTHON ?= python3.11
 BIN := .venv/bin
+DEMO := .cdc/demo/pipeline.yml
 SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 COMPILE := .cache/uv/bin/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11
 
@@ -21,7 +22,7 @@ demo: setup
 	@$(BIN)/cdc demo
 
 down:
-	@$(BIN)/cdc down
+	@test ! -f $(DEMO) || $(BIN)/cdc down --config $(DEMO)
 
 lint: setup-dev
 	$(BIN)/ruff check .

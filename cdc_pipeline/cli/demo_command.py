@@ -1,0 +1,26 @@
+"""`cdc demo`: everything at once on one machine, ending with a proof."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cdc_pipeline.stack.project import PROJECT
+
+CHECK_FAILED = 3
+Folder = Annotated[
+    Path | None, typer.Option("--folder", help="where the demo lives; default: .cdc/demo of the project")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(demo)
+
+
+def demo(folder: Folder = None) -> None:
+    """Start everything, run the main job on live data with one worker killed in the middle, compare every row."""
+    from cdc_pipeline.demo.story import run_demo
+
+    equal = run_demo((folder or PROJECT / ".cdc" / "demo").absolute(), Console())
+    raise typer.Exit(0 if equal else CHECK_FAILED)

@@ -1,0 +1,96 @@
+"""Airflow's REST API, as far as the demo needs it: what a person would click in the UI."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Event
+from typing import Any
+
+import httpx
+
+from cdc_pipeline.errors import CdcError
+
+_ENDED = ("success", "failed")
+_POLL_SECONDS = 0.5
+
+
+class AirflowRefused(CdcError):
+    """Airflow answered, but not with what was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirflowApi:
+    """Raises AirflowRefused when Airflow does not do what it was asked to."""
+
+    client: httpx.Client
+
+    def wait_for_dags(self, dag_ids: tuple[str, ...], patience_seconds: float) -> None:
+        """Until all of them are parsed and known."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            known = {dag["dag_id"] for dag in self._call("GET", "dags", limit=200)["dags"]}
+            if set(dag_ids) <= known:
+                return
+            if time.monotonic() > deadline:
+                missing = ", ".join(sorted(set(dag_ids) - known))
+                raise AirflowRefused(f"Airflow does not know {missing}", remedy="look at its import errors in the UI")
+            _pause()
+
+    def set_paused(self, dag_id: str, *, paused: bool) -> None:
+        self._call("PATCH", f"dags/{dag_id}", body={"is_paused": paused})
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
+        """Id of the new run."""
+        run = self._call("POST", f"dags/{dag_id}/dagRuns", body={"conf": dict(conf), "logical_date": None})
+        return str(run["dag_run_id"])
+
+    def wait_for_run(self, dag_id: str, run_id: str, patience_seconds: float) -> None:
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            state = self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"]
+            if state == "success":
+                return
+            if state in _ENDED or time.monotonic() > deadline:
+                raise AirflowRefused(f"the run {run_id} of {dag_id} is {state}", expected="success")
+            _pause()
+
+    def backfill(self, dag_id: str, *, start: datetime, end: datetime) -> int:
+        """Id of a backfill over [start, end], as the form of the UI starts it."""
+        body = {
+            "dag_id": dag_id,
+            "from_date": start.isoformat(),
+            "to_date": end.isoformat(),
+            "max_active_runs": 1,
+            "reprocess_behavior": "completed",
+        }
+        return int(self._call("POST", "backfills", body=body)["id"])
+
+    def wait_for_backfill(self, backfill_id: int, patience_seconds: float) -> None:
+        deadline = time.monotonic() + patience_seconds
+        while self._call("GET", f"backfills/{backfill_id}")["completed_at"] is None:
+            if time.monotonic() > deadline:
+                raise AirflowRefused(f"the backfill {backfill_id} did not end", expected="its end in time")
+            _pause()
+
+    def _call(self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
+        answer = self.client.request(method, f"/api/v2/{path}", json=body, params=query)
+        if answer.is_error:
+            raise AirflowRefused(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}")
+        return answer.json()
+
+
+@contextmanager
+def open_airflow(url: str) -> Iterator[AirflowApi]:
+    """For an Airflow in which everybody is an administrator, as the embedded one is on loopback."""
+    with httpx.Client(base_url=url, timeout=30) as client:
+        answer = client.get("/auth/token")
+        if answer.is_error:
+            raise AirflowRefused(f"Airflow at {url} gave no token ({answer.status_code})", expected="an embedded one")
+        client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+        yield AirflowApi(client=client)
+
+
+def _pause() -> None:
+    Event().wait(_POLL_SECONDS)

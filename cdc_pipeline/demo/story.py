@@ -1,0 +1,208 @@
+"""The script of `cdc demo`: the main job on live data, with one worker killed in the middle, ending with a proof."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import as_file, files
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from cdc_pipeline.demo.seed import seed
+from cdc_pipeline.demo.workload import Workload
+from rich.console import Console
+from rich.table import Table
+
+from cdc_pipeline.application import apply_tables
+from cdc_pipeline.cli.stack_commands import progress
+from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
+from cdc_pipeline.errors import CdcError
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.control import down, up
+from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.stack.parts import running
+from cdc_pipeline.stack.state import home_of
+from cdc_pipeline.verification import Verified, verify
+from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
+
+SLICES_PER_TABLE = 3
+PATIENCE_SECONDS = 150.0
+VICTIM = "orders"
+_POLL_SECONDS = 0.2
+_HELD_BACK_SECONDS = 8.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Phases:
+    """Seconds of each part of the demo, in order."""
+
+    console: Console
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[Callable[[str], None]]:
+        """Yields what tells the person who watches what is waited for."""
+        started = time.monotonic()
+        with self.console.status(title) as status:
+            yield lambda words: status.update(f"{title}: {words}")
+        self.seconds[title] = time.monotonic() - started
+        self.console.print(f"[green]✓[/green] {title} [dim]{self.seconds[title]:.1f} s[/dim]")
+
+
+def run_demo(folder: Path, console: Console) -> bool:
+    """Whether lake equals source in every table. Leaves the stack up; Ctrl-C or an error ends all of it."""
+    config = prepare_folder(folder)
+    settings = load_settings(config)
+    home = home_of(settings, os.environ)
+    phases = Phases(console=console)
+    try:
+        with (
+            phases.phase("source: four shop tables and pgbench"),
+            running(settings, config=config, home=home, parts=frozenset({"postgres"})) as endpoints,
+        ):
+            seed(endpoints.source_url)
+        started = time.monotonic()
+        with progress(console) as on_states:
+            endpoints = up(settings, config=config, home=home, on_states=on_states)
+        phases.seconds["processes up"] = time.monotonic() - started
+        upgrade(endpoints.metadata_store_url)
+        with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints.airflow_url) as airflow:
+            verdicts = _main_job(pipeline, airflow, phases)
+            _show_verdicts(pipeline, verdicts, console)
+    except BaseException:
+        down(home)
+        raise
+    _show_phases(phases, console)
+    _show_end(settings, endpoints, config, console)
+    return all(verdict.is_equal for verdict in verdicts)
+
+
+def prepare_folder(folder: Path) -> Path:
+    """The demo's pipeline.yml, copied from the template when it is not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "pipeline.yml"
+    with as_file(files("cdc_pipeline.demo") / "pipeline.yml") as template:
+        if not config.exists():
+            shutil.copyfile(template, config)
+    return config
+
+
+def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[Verified, ...]:
+    tables = pipeline.table_names()
+    dags = tuple(slice_dag(table) for table in tables)
+    with phases.phase("Airflow: one DAG per table, snapshot, backfill, maintenance"):
+        airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), PATIENCE_SECONDS)
+    workload = Workload(pipeline.endpoints.source_url, random=random.Random(7))  # noqa: S311
+    workload.start()
+    try:
+        with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
+            run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
+            airflow.wait_for_run("cdc_snapshot", run, PATIENCE_SECONDS)
+        with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as tell:
+            _kill_a_worker(pipeline, tables, tell)
+            _wait_for_slices(pipeline, tables, tell)
+        with phases.phase("backfill DAG: slices held back, then applied together from the cutoff on"):
+            _backfill(pipeline, airflow, tables, dags)
+    finally:
+        counts = workload.stop()
+    phases.console.print("the sessions did", ", ".join(f"{number} {kind}" for kind, number in counts.items()))
+    with phases.phase("proof: every row of source and lake compared at one position") as tell:
+        tell("the last slices")
+        apply_tables(pipeline, tables)
+        tell("reading both sides")
+        return verify(pipeline, tables)
+
+
+def slice_dag(table: TableName) -> str:
+    return f"cdc_slice__{table.database}__{table.schema}__{table.table}"
+
+
+def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Callable[[str], None]) -> None:
+    """Send kill -9 to the task process that works on a claim, and wait until its successor has applied it."""
+    victim = next(table for table in tables if table.table == VICTIM)
+    table_id = pipeline.store.tables.table(victim).table_id
+    tell(f"waiting for a worker in the middle of a MERGE of {victim}")
+    claim = _wait_until(lambda: pipeline.store.claims.open_claim(table_id))
+    process = int(claim.owner.split(":")[1])
+    os.kill(process, signal.SIGKILL)
+    tell(f"process {process} killed in claim {claim.first_number} to {claim.last_number}; waiting for its successor")
+    _wait_until(lambda: pipeline.store.positions.lake_position(table_id).applied_through >= claim.last_number)
+
+
+def _wait_for_slices(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Callable[[str], None]) -> None:
+    def has_enough(table: TableName) -> bool:
+        return applied_slices(pipeline, table) >= SLICES_PER_TABLE
+
+    for table in tables:
+        tell(f"{SLICES_PER_TABLE} slices of {table}")
+        _wait_until(partial(has_enough, table))
+
+
+def applied_slices(pipeline: Pipeline, table: TableName) -> int:
+    """Slices with rows that the lake holds."""
+    table_id = pipeline.store.tables.table(table).table_id
+    through = pipeline.store.positions.lake_position(table_id).applied_through
+    return sum(1 for row in pipeline.store.slices.slices(table_id, 1, through) if row.rows and row.state == "applied")
+
+
+def _backfill(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableName, ...], dags: tuple[str, ...]) -> None:
+    for dag in dags:
+        airflow.set_paused(dag, paused=True)
+    Event().wait(_HELD_BACK_SECONDS)
+    cutoffs = [pipeline.store.tables.table(table).cutoff_time for table in tables]
+    start = min(cutoff for cutoff in cutoffs if cutoff is not None).replace(minute=0, second=0, microsecond=0)
+    airflow.wait_for_backfill(airflow.backfill("cdc_backfill", start=start, end=utc_now()), PATIENCE_SECONDS)
+    for dag in dags:
+        airflow.set_paused(dag, paused=False)
+
+
+def _wait_until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise CdcError(f"the demo waited {PATIENCE_SECONDS:.0f} s in vain", remedy="look at the logs in .cdc/demo")
+        Event().wait(_POLL_SECONDS)
+    return found
+
+
+def _show_verdicts(pipeline: Pipeline, verdicts: tuple[Verified, ...], console: Console) -> None:
+    lag = {row["source_table"]: row for row in pipeline.store.inspection.run("lag")}
+    table = Table(title="lake equals source", title_justify="left")
+    for name in ("table", "rows in source", "rows in lake", "differing rows", "as of position", "as of time"):
+        table.add_column(name)
+    table.add_column("slices applied")
+    table.add_column("seconds behind")
+    for verdict in verdicts:
+        found = verdict.comparison
+        table.add_row(
+            str(verdict.table),
+            str(found.source_rows),
+            str(found.lake_rows),
+            str(found.differing_rows),
+            verdict.position,
+            f"{verdict.time:%H:%M:%S}",
+            str(applied_slices(pipeline, verdict.table)),
+            str(lag[str(verdict.table)]["seconds_behind"]),
+        )
+    console.print(table)
+
+
+def _show_phases(phases: Phases, console: Console) -> None:
+    total = sum(phases.seconds.values())
+    console.print(
+        f"[dim]{total:.0f} s in all: {', '.join(f'{name} {spent:.0f}' for name, spent in phases.seconds.items())}"
+    )
+
+
+def _show_end(settings: Settings, endpoints: Endpoints, config: Path, console: Console) -> None:
+    console.print(f"Airflow: {endpoints.airflow_url}   lake: {settings.lake_url}   settings: {config}")
+    console.print("stop with: make down")
