@@ -105,6 +105,4 @@ def _at(store: LocalObjectStore, table: LakeTable) -> str:
 
 
 def _id(each: Event) -> int:
-    number = each.id[0]
-    assert isinstance(number, int)
-    return number
+    return int(str(each.id[0]))
