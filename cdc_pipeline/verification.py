@@ -105,7 +105,7 @@ def _verify_table(
     try:
         with step(pipeline.on_step, "lake_table.compare"):
             comparison = compare(
-                pipeline.lake.session,
+                pipeline.spark_session(),
                 pipeline.lake_table(table),
                 [pipeline.objects.spark_url(key) for key in keys],
                 pipeline.lake_url(table),

@@ -11,9 +11,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+from pyspark.sql import SparkSession
+
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
@@ -25,16 +27,21 @@ from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.worker import ClaimLimits, SliceWorker
 
+LakeFactory = Callable[[ObjectStore, OnStep], Lake]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Everything that a verb works with. One per process; safe to share between threads, except for `lake`."""
+    """Everything that a verb works with. One per process; safe to share between threads, except for `lake`.
+
+    `spark_session` opens the session at its first call; who only reads and writes through `lake` need not know of it.
+    """
 
     settings: Settings
     endpoints: Endpoints
     objects: ObjectStore
     store: MetadataStore
-    lake: SparkLake
+    lake: Lake
+    spark_session: Callable[[], SparkSession]
     owner: str
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
@@ -88,25 +95,31 @@ class Pipeline:
 
 
 @contextmanager
-def open_pipeline(settings: Settings, endpoints: Endpoints, *, on_step: OnStep = no_step) -> Iterator[Pipeline]:
-    """Connects to the metadata store at once and to Spark at its first use. Both are left when the block ends."""
+def open_pipeline(
+    settings: Settings, endpoints: Endpoints, *, on_step: OnStep = no_step, make_lake: LakeFactory | None = None
+) -> Iterator[Pipeline]:
+    """Connects to the metadata store at once and to Spark at its first use. Both are left when the block ends.
+
+    `make_lake` gives another lake than the one on Spark.
+    """
     objects = open_object_store(settings.lake_url)
     with open_metadata_store(endpoints.metadata_store_url, on_step=on_step) as store:
-        lake = open_lake(endpoints.spark_url, objects, on_step)
+        spark = open_lake(endpoints.spark_url, objects, on_step)
         try:
             yield Pipeline(
                 settings=settings,
                 endpoints=endpoints,
                 objects=objects,
                 store=store,
-                lake=lake,
+                lake=spark if make_lake is None else make_lake(objects, on_step),
+                spark_session=lambda: spark.session,
                 owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
                 clock=utc_now,
                 new_id=uuid.uuid4,
                 on_step=on_step,
             )
         finally:
-            lake.close()
+            spark.close()
 
 
 def open_object_store(url: str) -> ObjectStore:

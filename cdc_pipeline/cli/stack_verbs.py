@@ -41,4 +41,4 @@ def warm_up(config: Config = None) -> None:
     from cdc_pipeline.lake.session import warm_up as warm_up_session
 
     with context_of(config, as_json=False).pipeline(POSTGRES_AND_SPARK) as pipeline:
-        warm_up_session(pipeline.lake.session, pipeline.objects.spark_url("staging-area/.warm-up"))
+        warm_up_session(pipeline.spark_session(), pipeline.objects.spark_url("staging-area/.warm-up"))

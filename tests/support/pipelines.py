@@ -65,6 +65,6 @@ def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tup
 
 def lake_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
     """All rows with all columns, by version and first column."""
-    frame = pipeline.lake.session.read.format("delta").load(pipeline.lake_url(table))
+    frame = pipeline.spark_session().read.format("delta").load(pipeline.lake_url(table))
     rows: pa.Table = frame.toArrow()
     return sorted(rows.to_pylist(), key=lambda row: tuple(str(value) for value in row.values()))
