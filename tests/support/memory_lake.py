@@ -1,0 +1,277 @@
+"""A fast lake: the real log and fence in a folder, rows folded in memory by the reference model.
+
+Every version is one file of a Delta log, written with put-if-absent by the code that the real lake uses, so what was
+committed outlives a crash and two workers can race for a version. Only the merge is simpler: the claim's events go
+through the model, and the table's one data file is written anew.
+"""
+
+import io
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_pipeline.areas import encode_component, lake_key
+from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.fold.model import Event, Row, Table, apply_events
+from cdc_pipeline.lake import publication
+from cdc_pipeline.lake.columns import check_partitions
+from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
+from cdc_pipeline.lake.fence import (
+    claim_metadata,
+    commit_info,
+    fence_action,
+    find_claim,
+    prove_applied,
+    read_fence,
+)
+from cdc_pipeline.lake.protocol import (
+    ClaimWork,
+    Clock,
+    Compaction,
+    DataFile,
+    Fence,
+    LakeTable,
+    Publication,
+    SliceInput,
+    UpsertOutcome,
+)
+from cdc_pipeline.lake.schema_change import SchemaConflict
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, VERSION, Operation
+from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.types import arrow_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A table as its log shows it at `version`, and the files that hold it."""
+
+    version: int
+    rows: pa.Table
+    files: tuple[Action, ...]
+    transaction: int | None
+
+
+class MemoryLake:
+    """Follows `cdc_pipeline.lake.protocol.Lake`; data partitions are not told apart."""
+
+    def __init__(self, *, store: ObjectStore, clock: Clock, on_step: OnStep) -> None:
+        self._store = store
+        self._clock = clock
+        self._on_step = on_step
+
+    def create_table(self, table: LakeTable) -> None:
+        check_partitions(table)
+        with step(self._on_step, "lake_table.create"), suppress(LakeError):
+            self._log(table).append(0, [{"metaData": {"id": table.table_uuid}}])
+
+    def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
+        with step(self._on_step, "fence.read"):
+            return read_fence(self._log(table), table.app_id, expected_version=expected_version)
+
+    def read_version(self, table: LakeTable) -> int | None:
+        with step(self._on_step, "lake_version.read"):
+            return self._log(table).latest_version()
+
+    def upsert(self, table: LakeTable, work: ClaimWork) -> UpsertOutcome:
+        started = time.monotonic()
+        log = self._log(table)
+        with step(self._on_step, "fence.read"):
+            fence = _checked_fence(read_fence(log, table.app_id), table, work)
+        if fence.number < work.last_number:
+            if not work.slices:
+                return self._move_fence(log, table, work, fence, started)
+            merged = self._merge(log, table, work, started)
+            if merged is not None:
+                return merged
+        commit = find_claim(log, table.app_id, work, log.latest_version() or 0)
+        prove_applied(commit, work)
+        version = fence.lake_version if commit is None else commit.version
+        return _outcome({}, {}, 0, version=version, already=True, started=started)
+
+    def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
+        staged = [pq.read_table(io.BytesIO(self._store.get(key))) for key in compaction.staged_keys]
+        schema = _lake_schema(table)
+        columns = [*pa.concat_tables(staged).columns, pa.array([compaction.version] * sum(map(len, staged)))]
+        columns += [pa.array([False] * len(columns[0]))] if table.deletes == "soft" else []
+        rows = pa.table(columns, schema=schema).sort_by([(name, "ascending") for name in table.schema.key])
+        folder = f"snapshot-{encode_component(compaction.snapshot_id)}-{encode_component(compaction.attempt)}"
+        size = max(1, -(-len(rows) // compaction.target_files))
+        parts = [rows.slice(start, size) for start in range(0, len(rows), size)]
+        return tuple(self._data_file(table, f"{folder}/{number:05d}", part) for number, part in enumerate(parts))
+
+    def publish(self, table: LakeTable, content: Publication) -> int:
+        return publication.publish(self._log(table), table, content, self._clock, self._on_step)
+
+    def optimize(self, table: LakeTable) -> None:
+        log = self._log(table)
+        stored = self._stored(log, table)
+        file = self._data_file(table, f"optimized-{uuid.uuid4()}", stored.rows)
+        info = commit_info(operation="OPTIMIZE", user_metadata="", read_version=stored.version, now=self._clock())
+        with step(self._on_step, "lake_table.optimize"):
+            log.append(stored.version + 1, [info, *_replace(table, stored, file, data_change=False)])
+
+    def vacuum(self, table: LakeTable, retention: timedelta) -> None:
+        """Nothing is ever old enough."""
+
+    def rows(self, table: LakeTable) -> list[dict[str, Any]]:
+        """Every row of the latest version, with every column, in no order."""
+        found: list[dict[str, Any]] = self._stored(self._log(table), table).rows.to_pylist()
+        return found
+
+    def commits(self, table: LakeTable) -> list[Commit]:
+        """The whole log, oldest first."""
+        log = self._log(table)
+        return list(log.backwards(log.latest_version() or 0))[::-1]
+
+    def _log(self, table: LakeTable) -> DeltaLog:
+        return DeltaLog(self._store, lake_key(table.name))
+
+    def _stored(self, log: DeltaLog, table: LakeTable) -> Stored:
+        latest = log.latest_version()
+        if latest is None:
+            raise LakeError(f"there is no lake table {table.name}", remedy="create it first")
+        files = tuple(log.active_files(latest))
+        keys = [f"{lake_key(table.name)}/{unquote(file['path'])}" for file in files]
+        parts = [pq.read_table(io.BytesIO(self._store.get(key))) for key in keys]
+        rows = pa.concat_tables([_lake_schema(table).empty_table(), *parts], promote_options="default")
+        numbers = (commit.transaction_version(table.app_id) for commit in log.backwards(latest))
+        transaction = next((number for number in numbers if number is not None), None)
+        return Stored(version=latest, rows=rows, files=files, transaction=transaction)
+
+    def _move_fence(
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, started: float
+    ) -> UpsertOutcome:
+        now = self._clock()
+        info = commit_info(
+            operation="CDC FENCE", user_metadata=claim_metadata(work), read_version=fence.lake_version, now=now
+        )
+        with step(self._on_step, "fence.move"):
+            log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
+        return _outcome({}, {}, 0, version=fence.lake_version + 1, already=False, started=started)
+
+    def _merge(self, log: DeltaLog, table: LakeTable, work: ClaimWork, started: float) -> UpsertOutcome | None:
+        """None: the log already has this transaction number. Raises LakeError when another commit came between."""
+        with step(self._on_step, "lake_schema.read"):
+            stored = self._stored(log, table)
+        if stored.transaction is not None and stored.transaction >= work.last_number:
+            return None
+        schema = _widened(stored.rows.schema, table, work)
+        events = [event for content in work.slices for event in self._events(content)]
+        before = _as_table(stored.rows, table)
+        after = apply_events(
+            before,
+            [event for event in events if event.version >= work.cutoff_version],
+            columns=tuple(name for name in schema.names if name not in (*table.schema.key, VERSION, DELETED)),
+            soft=table.deletes == "soft",
+        )
+        now = self._clock()
+        actions = [
+            commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=stored.version, now=now),
+            fence_action(table.app_id, work.last_number, now),
+        ]
+        if after != before:
+            file = self._data_file(table, f"claim-{uuid.uuid4()}", _as_rows(after, table, schema))
+            actions += _replace(table, stored, file, data_change=True)
+        with step(self._on_step, "lake_table.merge"):
+            log.append(stored.version + 1, actions)
+        ids = len({event.id for event in events if event.operation is not Operation.TRUNCATE})
+        return _outcome(before, after, ids, version=stored.version + 1, already=False, started=started, work=work)
+
+    def _events(self, content: SliceInput) -> list[Event]:
+        found = pq.read_table(io.BytesIO(self._store.get(content.key))).to_pylist()
+        return [_event(row, content) for row in found]
+
+    def _data_file(self, table: LakeTable, name: str, rows: pa.Table) -> DataFile:
+        sink = io.BytesIO()
+        pq.write_table(rows, sink)
+        key = f"{lake_key(table.name)}/{name}.parquet"
+        with step(self._on_step, "lake_file.put"):
+            self._store.put_if_absent(key, sink.getvalue())
+        return DataFile(key=key, size_bytes=sink.tell(), rows=rows.num_rows, partition_values=(), stats="{}")
+
+
+def _checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fence:
+    if fence is None:
+        raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
+    if fence.number != work.first_number - 1 and fence.number < work.last_number:
+        raise FenceMismatch(f"the lake is at slice {fence.number}", expected=f"{work.first_number - 1}")
+    return fence
+
+
+def _event(row: dict[str, Any], content: SliceInput) -> Event:
+    operation, key = Operation(row[OPERATION]), content.schema.key
+    silent = (Operation.DELETE, Operation.TRUNCATE)
+    absent = (*key, *(row[ABSENT] or ()))
+    told = [] if operation in silent else [name for name in content.schema.names if name not in absent]
+    return Event(
+        operation=operation,
+        version=row[VERSION],
+        id=() if operation is Operation.TRUNCATE else tuple(row[name] for name in key),
+        old_id=tuple(row[OLD_ID_PREFIX + name] for name in key) if operation is Operation.MOVE else (),
+        values={name: row[name] for name in told},
+    )
+
+
+def _lake_schema(table: LakeTable) -> pa.Schema:
+    own = [pa.field(VERSION, pa.string())] + ([pa.field(DELETED, pa.bool_())] if table.deletes == "soft" else [])
+    return pa.schema([*arrow_schema(table.schema), *own])
+
+
+def _widened(stored: pa.Schema, table: LakeTable, work: ClaimWork) -> pa.Schema:
+    """The stored columns and those that only the claim's slices have."""
+    fields = {field.name: field for field in stored}
+    for field in (field for content in work.slices for field in arrow_schema(content.schema)):
+        if not fields.setdefault(field.name, field).type.equals(field.type):
+            raise SchemaConflict(
+                f"{field.name!r} of {table.name} is now {field.type}, {fields[field.name].type} before"
+            )
+    return pa.schema(fields.values())
+
+
+def _as_table(rows: pa.Table, table: LakeTable) -> Table:
+    found: Table = {}
+    for row in rows.to_pylist():
+        id_ = tuple(row.pop(name) for name in table.schema.key)
+        assert id_ not in found, f"{id_} is twice in the lake"
+        found[id_] = Row(version=row.pop(VERSION), deleted=bool(row.pop(DELETED, False)), values=row)
+    return found
+
+
+def _as_rows(rows: Table, table: LakeTable, schema: pa.Schema) -> pa.Table:
+    shown = [
+        dict(zip(table.schema.key, id_, strict=True)) | row.values | {VERSION: row.version, DELETED: row.deleted}
+        for id_, row in rows.items()
+    ]
+    return pa.Table.from_pylist(shown, schema=schema)
+
+
+def _replace(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:
+    removed = [{"remove": {"path": old["path"], "dataChange": data_change}} for old in stored.files]
+    path = quote(file.key.removeprefix(f"{lake_key(table.name)}/"))
+    return [*removed, {"add": {"path": path, "size": file.size_bytes, "dataChange": data_change}}]
+
+
+def _outcome(
+    before: Table, after: Table, ids: int, *, version: int, already: bool, started: float, work: ClaimWork | None = None
+) -> UpsertOutcome:
+    inserted, deleted = len(after.keys() - before.keys()), len(before.keys() - after.keys())
+    updated = sum(before[id_] != after[id_] for id_ in before.keys() & after.keys())
+    return UpsertOutcome(
+        rows_read=sum(content.rows for content in work.slices) if work else 0,
+        inserted=inserted,
+        updated=updated,
+        deleted=deleted,
+        ignored=max(0, ids - inserted - updated - deleted),
+        lake_version=version,
+        bytes_written=0,
+        already_applied=already,
+        seconds=time.monotonic() - started,
+    )
