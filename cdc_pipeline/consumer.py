@@ -63,7 +63,7 @@ class Consumer:
     def run_until_idle(self) -> int:
         """Registers everything that the source held when this was called; returns the position behind it."""
         mark = f"{CUT}:{uuid.uuid4()}"
-        self._stream.send_mark(mark)
+        self._send_mark(mark)
         end = None
         while end is None:
             end = self._advance(stop_at=mark)
@@ -90,8 +90,12 @@ class Consumer:
         """A mark closes the slice that is due: on an idle stream nothing else would."""
         now = self._clock()
         if now >= max(self._cutter.due + _GRACE, self._next_mark):
-            self._stream.send_mark(CUT)
+            self._send_mark(CUT)
             self._next_mark = now + _LONGEST_WAIT
+
+    def _send_mark(self, text: str) -> None:
+        with step(self._on_step, "source.mark"):
+            self._stream.send_mark(text)
 
     def _register(self, cut: CutSlices) -> None:
         slices = tuple(

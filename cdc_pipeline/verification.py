@@ -113,7 +113,8 @@ def _verify_table(
             )
     finally:
         for key in keys:
-            pipeline.objects.delete(key)
+            with step(pipeline.on_step, "verification_file.delete"):
+                pipeline.objects.delete(key)
     return Verified(table=table, position=held.lsn, time=held.time, lake_version=version, comparison=comparison)
 
 
