@@ -6,12 +6,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_pipeline.record import TableName
 
-_DURATION = re.compile(r"(\d+)\s*(s|m|h|d)")
+_DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MINIMUM_SLICE = timedelta(seconds=1)
 EMBEDDED = "embedded"
@@ -28,17 +36,10 @@ def parse_duration(value: object) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def _check_slice_length(value: timedelta) -> timedelta:
-    if value < _MINIMUM_SLICE or value.microseconds:
-        message = f"{value} is too short for a slice: the shortest is 1s"
-        raise ValueError(message)
-    return value
-
-
 Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
-    Field(json_schema_extra={"type": "string", "pattern": _DURATION.pattern, "format": None}),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
 ]
 
 
@@ -51,8 +52,8 @@ class PostgresSource(_Frozen):
 
     kind: Literal["postgres"]
     url: str = EMBEDDED
-    publication: str = Field(default="cdc", pattern=r"[a-z_][a-z0-9_]*", max_length=63)
-    slot: str = Field(default="cdc", pattern=r"[a-z0-9_]+", max_length=63)
+    publication: str = Field(default="cdc", pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)
+    slot: str = Field(default="cdc", pattern=r"^[a-z0-9_]+$", max_length=63)
     stream_partitions: int = Field(default=1, ge=1, le=64)
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
@@ -111,7 +112,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__")
 
     folder: Path = Field(exclude=True)
-    name: str = Field(pattern=r"[a-z][a-z0-9_]*", max_length=40)
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)
     lake: str
     metadata_store: str = EMBEDDED
     spark: str = EMBEDDED
@@ -121,19 +122,27 @@ class Settings(BaseSettings):
     snapshot: SnapshotSettings = SnapshotSettings()
     worker: WorkerSettings = WorkerSettings()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Settings":
-        _check_slice_length(self.slice_length)
-        names = [table.name for table in self.tables]
+    @field_validator("slice_length")
+    @classmethod
+    def _whole_seconds(cls, value: timedelta) -> timedelta:
+        if value < _MINIMUM_SLICE or value.microseconds:
+            message = f"{value} is too short for a slice: the shortest is 1s"
+            raise ValueError(message)
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _one_database(cls, tables: tuple[TableSettings, ...]) -> tuple[TableSettings, ...]:
+        names = [table.name for table in tables]
         for name in names:
             if names.count(name) > 1:
                 message = f"the table {name} is listed {names.count(name)} times: keep one entry"
                 raise ValueError(message)
-        databases = sorted({table.table.database for table in self.tables})
+        databases = sorted({table.table.database for table in tables})
         if len(databases) > 1:
             message = f"the tables lie in {len(databases)} databases ({', '.join(databases)}): one pipeline reads one"
             raise ValueError(message)
-        return self
+        return tables
 
     @classmethod
     def settings_customise_sources(

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
+from pydantic_settings.exceptions import SettingsError as EnvironmentUnreadable
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
@@ -33,6 +34,8 @@ def load_settings(path: Path, environment: Mapping[str, str] = os.environ) -> Se
             expected="the settings of a pipeline",
             remedy="give the file with --config or CDC_CONFIG",
         ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8: {error.reason}", remedy="save it as UTF-8 text") from error
     return parse_settings(text, path=path, environment=environment)
 
 
@@ -43,13 +46,18 @@ def parse_settings(text: str, *, path: Path, environment: Mapping[str, str]) -> 
     except yaml.YAMLError as error:
         raise SettingsError(f"{path} is not YAML: {error}", remedy="mend the place that it names") from error
     if not isinstance(document, dict) or root is None:
-        raise SettingsError(f"{path} holds no settings", expected="keys such as name, lake, source and tables")
+        raise SettingsError(
+            f"{path} holds no settings",
+            expected="keys such as name, lake, source and tables",
+            remedy="fill it in, or give another file with --config",
+        )
     duplicate = _duplicate_key(root)
     if duplicate is not None:
         raise SettingsError(f"{path} line {duplicate[1]}: the key {duplicate[0]!r} is there twice", remedy="keep one")
-    overridden = _overlay(document, _environment_values(environment))
+    named = {str(key): value for key, value in document.items()}
+    overridden = _overlay(named, _environment_values(environment))
     try:
-        return Settings.model_validate({**overridden, "folder": path.parent})
+        return Settings.model_validate(overridden | {"folder": path.parent})
     except ValidationError as error:
         lines = [_wording(path, root, detail) for detail in error.errors()]
         raise SettingsError("\n".join(lines)) from error
@@ -66,7 +74,15 @@ def json_schema() -> dict[str, Any]:
 def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
     source = EnvSettingsSource(Settings)
     source.env_vars = {name.lower(): value for name, value in environment.items()}
-    return {name: value for name, value in source().items() if name != "folder"}
+    try:
+        values = source()
+    except EnvironmentUnreadable as error:
+        raise SettingsError(
+            f"a CDC_ variable cannot be read: {error}",
+            expected="JSON for what is a list or a mapping",
+            remedy="mend the variable, or set its parts: CDC_SOURCE__SLOT for source.slot",
+        ) from error
+    return {name: value for name, value in values.items() if name != "folder"}
 
 
 def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
