@@ -39,14 +39,17 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
             users.close()
             _wait_until(lambda: _are_ready(home, parts), installation, "the stack")
         else:
-            installation = _start_missing(settings, config, installation, parts, started)
-            started.callback(wait_for_the_others, users)
+            installation, own = _start_missing(settings, config, installation, parts, started)
+            if own:  # a command inside another command's block started nothing, and must not wait for it
+                started.callback(wait_for_the_others, users)
         yield endpoints_of(settings, installation)
 
 
 def _start_missing(
     settings: Settings, config: Path, installation: Installation, parts: frozenset[str], started: ExitStack
-) -> Installation:
+) -> tuple[Installation, list[str]]:
+    """The installation as it is now, and the names of what was started."""
+    own: list[str] = []
     wanted = parts | {DATABASES} if POSTGRES in parts else parts
     if EMBEDDED not in (settings.source.url, settings.metadata_store):
         wanted -= {POSTGRES, DATABASES}
@@ -59,7 +62,8 @@ def _start_missing(
                 _run(process, renewed)
             elif process.name not in there:
                 _start(process, renewed, started)
-    return renewed
+                own.append(process.name)
+    return renewed, own
 
 
 def _launch(process: Process, installation: Installation) -> "subprocess.Popen[bytes]":
