@@ -6,7 +6,8 @@ CdcError
 ├── SetupError              a part of the installation is missing or too old
 ├── SourceError             the source refuses, or is not what it was
 │   ├── SourceGap           the source can no longer serve the next offset: a new snapshot is needed
-│   └── SourceChanged       another system identifier, timeline or table oid
+│   ├── SourceChanged       another system identifier, timeline or table oid
+│   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
 ├── StoreAway               the metadata store does not answer; the same call is safe to repeat
 ├── RegistryError           the metadata store contradicts what is to be written

@@ -60,7 +60,7 @@ def parse_settings(text: str, *, path: Path, environment: Mapping[str, str]) -> 
         return Settings.model_validate(overridden | {"folder": path.parent})
     except ValidationError as error:
         lines = [_wording(path, root, detail) for detail in error.errors()]
-        raise SettingsError("\n".join(lines)) from error
+        raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all that it may hold") from error
 
 
 def json_schema() -> dict[str, Any]:

@@ -122,7 +122,11 @@ class SnapshotWorker:
 
     def _export(self, staging: Staging, task: SnapshotTask, snapshot: Snapshot) -> Done:
         if snapshot.exported_snapshot is None:
-            raise SnapshotError(f"the snapshot {snapshot.snapshot_id} names no exported snapshot")
+            raise SnapshotError(
+                f"the snapshot {snapshot.snapshot_id} names no exported snapshot",
+                expected="the name under which the source shows its rows at the cutoff",
+                remedy="run cdc snapshot again: it starts over at a new position",
+            )
         file_id = f"{task.ordinal:06d}"
         with snapshot_connection(self.source_url, snapshot.exported_snapshot) as connection:
             query = range_query(connection, PageRange(**task.input), staging.schema)

@@ -4,11 +4,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.postgres import fresh_database, started_server
 from tests.support.spark import started_spark
+
+settings.register_profile("machine with neighbours", deadline=None)
+settings.load_profile("machine with neighbours")
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,11 @@ def check_partitions(table: LakeTable) -> None:
     """Raises UsageError for a unit of time over a column that is no moment, or a column that is not there."""
     for partition in table.partition_by:
         if partition.column not in table.schema.names:
-            raise UsageError(f"{table.name} has no column {partition.column!r} to partition by")
+            raise UsageError(
+                f"{table.name} has no column {partition.column!r} to partition by",
+                expected=f"one of {', '.join(table.schema.names)}",
+                remedy="mend partition_by in pipeline.yml",
+            )
         type_name = table.schema.column(partition.column).type
         if partition.unit != "value" and resolve(type_name).spark not in _MOMENTS:
             raise UsageError(

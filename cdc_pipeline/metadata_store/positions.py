@@ -27,7 +27,10 @@ class Positions:
         with self.database.transaction("position.read") as connection:
             row = connection.execute(_LAKE_POSITION, {"table_id": table_id}).one_or_none()
         if row is None:
-            raise UsageError(f"there is no table number {table_id} in the metadata store")
+            raise UsageError(
+                f"there is no table number {table_id} in the metadata store",
+                remedy="run cdc setup-source: it registers the tables of pipeline.yml",
+            )
         return LakePosition(**row._asdict())
 
     def version_vector(self, boundary_id: int) -> dict[int, int | None]:

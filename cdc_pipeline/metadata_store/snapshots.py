@@ -89,7 +89,11 @@ class Snapshots:
             if known.state is state:
                 return known
             if known.state not in before or state is SnapshotState.PUBLISHED:
-                raise SnapshotError(f"the snapshot {snapshot_id} is {known.state} and cannot become {state}")
+                raise SnapshotError(
+                    f"the snapshot {snapshot_id} is {known.state} and cannot become {state}",
+                    expected=f"one that is {' or '.join(before)}",
+                    remedy="another process ended it: run cdc snapshot again",
+                )
             row = connection.execute(
                 update(_SNAPSHOT)
                 .where(_SNAPSHOT.c.snapshot_id == snapshot_id)

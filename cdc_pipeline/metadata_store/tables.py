@@ -149,7 +149,10 @@ def _changed(connection: Connection, table_id: int, **values: Any) -> SourceTabl
         update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values).returning(_TABLE)
     ).one_or_none()
     if row is None:
-        raise UsageError(f"there is no table number {table_id} in the metadata store")
+        raise UsageError(
+            f"there is no table number {table_id} in the metadata store",
+            remedy="run cdc setup-source: it registers the tables of pipeline.yml",
+        )
     return SourceTable(**row._asdict())
 
 

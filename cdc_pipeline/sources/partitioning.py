@@ -35,8 +35,9 @@ def stream_partition(id_columns: Sequence[pa.Array], partitions: int) -> npt.NDA
 
 
 def _layout(texts: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    _, offsets, content = texts.fill_null(b"").buffers()
-    starts = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    present = texts.fill_null(b"")
+    _, offsets, content = present.buffers()
+    starts = np.frombuffer(offsets, dtype=np.int64)[present.offset : present.offset + len(present) + 1]
     size = content.size if content is not None else 0
     data = np.frombuffer(content, dtype=np.uint8) if size else np.zeros(0, dtype=np.uint8)
     return starts, data.astype(np.uint64)

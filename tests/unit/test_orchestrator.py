@@ -1,0 +1,218 @@
+"""What a worker does next, for every story that lake and registry can tell together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from cdc_pipeline.errors import FenceMismatch
+from cdc_pipeline.lake.protocol import Fence, SliceIdentity
+from cdc_pipeline.metadata_store.rows import Claim, SliceRow
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState
+from cdc_pipeline.orchestrator import Apply, MarkApplied, View, Wait, next_move
+
+MORNING = datetime(2024, 1, 1, tzinfo=UTC)
+CLAIM_ID = UUID(int=7)
+
+
+def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGISTERED) -> SliceRow:
+    return SliceRow(
+        table_id=1,
+        number=number,
+        slice_id=f"slice-{number}",
+        boundary_id=number,
+        stream_partition=0,
+        label_start=MORNING,
+        label_end=MORNING + timedelta(minutes=1),
+        start_offset=f"{number:016x}",
+        end_offset=f"{number + 1:016x}",
+        path=f"{number}.parquet" if rows else None,
+        size_bytes=10,
+        rows=rows,
+        sha256=f"sha-{number}" if rows else None,
+        schema_id="schema",
+        key_changes=0,
+        partial_rows=0,
+        truncates=0,
+        key_ranges=[],
+        state=state,
+        claim_id=None,
+        registered_at=MORNING,
+        applied_at=None,
+        position=f"{number + 1:016x}",
+        commit_time=MORNING,
+        requested=False,
+    )
+
+
+def claim(first: int, last: int) -> Claim:
+    return Claim(
+        claim_id=CLAIM_ID,
+        table_id=1,
+        first_number=first,
+        last_number=last,
+        epoch=1,
+        owner="dead worker",
+        attempt=1,
+        state=ClaimState.CLAIMED,
+        slices=last - first + 1,
+        rows_read=0,
+        rows_inserted=0,
+        rows_updated=0,
+        rows_deleted=0,
+        rows_ignored=0,
+        bytes=0,
+        seconds=0.0,
+        lake_version=None,
+        error=None,
+        started_at=MORNING,
+        finished_at=None,
+    )
+
+
+def identity(number: int) -> SliceIdentity:
+    return SliceIdentity(number, f"slice-{number}", f"sha-{number}")
+
+
+def fence(*numbers: int, at: int | None = None, snapshot_id: str | None = None) -> Fence:
+    """The lake ends at `at`, or at the last of the slices that its last commit names."""
+    return Fence(
+        number=at if at is not None else max(numbers),
+        claim_id=str(CLAIM_ID) if numbers else "",
+        slices=tuple(map(identity, numbers)),
+        lake_version=40,
+        snapshot_id=snapshot_id,
+    )
+
+
+def view(
+    at: Fence | None,
+    behind: Sequence[SliceRow] = (),
+    *,
+    fenced: Mapping[int, SliceRow] | None = None,
+    published: str | None = "first",
+    is_full: bool = False,
+    open_claim: Claim | None = None,
+) -> View:
+    return View(
+        fence=at,
+        published_snapshot=published,
+        fenced=fenced or {},
+        behind_fence=behind,
+        is_full=is_full,
+        open_claim=open_claim,
+    )
+
+
+def applied(*numbers: int) -> dict[int, SliceRow]:
+    return {number: slice_row(number, state=SliceState.APPLIED) for number in numbers}
+
+
+BEHIND = [slice_row(3), slice_row(4, rows=0), slice_row(5)]
+SILENT = [slice_row(number, rows=0) for number in (3, 4)]
+
+
+@pytest.mark.parametrize("state", [view(None), view(None, BEHIND), view(fence(at=2), BEHIND, published=None)])
+def test_a_table_without_a_published_snapshot_waits(state: View) -> None:
+    assert next_move(state) == Wait(reason="the table has no published snapshot yet")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        view(fence(at=0)),
+        view(fence(at=2)),
+        view(fence(1, 2), fenced=applied(1, 2)),
+        view(fence(at=2), SILENT),
+    ],
+)
+def test_with_nothing_but_silence_behind_the_lake_the_worker_waits(state: View) -> None:
+    assert next_move(state) == Wait(reason="every event that is registered is applied")
+
+
+def test_silence_is_applied_too_when_no_more_could_come_with_it() -> None:
+    assert next_move(view(fence(at=2), SILENT, is_full=True)) == Apply(slices=tuple(SILENT), resumed=None)
+
+
+@pytest.mark.parametrize("at", [fence(at=2), fence(1, 2), fence(2, snapshot_id="first")])
+def test_what_waits_behind_the_lake_is_applied_in_one_claim(at: Fence) -> None:
+    fenced = applied(*(found.number for found in at.slices))
+    assert next_move(view(at, BEHIND, fenced=fenced)) == Apply(slices=tuple(BEHIND), resumed=None)
+
+
+def test_a_dead_workers_claim_is_resumed_with_the_very_same_bounds() -> None:
+    open_claim = claim(3, 4)
+    assert next_move(view(fence(at=2), BEHIND, open_claim=open_claim)) == Apply(
+        slices=tuple(BEHIND[:2]), resumed=open_claim
+    )
+
+
+def test_a_dead_workers_claim_is_resumed_also_when_it_holds_only_silence() -> None:
+    assert next_move(view(fence(at=2), SILENT, open_claim=claim(3, 4))) == Apply(
+        slices=tuple(SILENT), resumed=claim(3, 4)
+    )
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        view(fence(1, 2), BEHIND, fenced={1: slice_row(1), 2: slice_row(2)}),
+        view(fence(1, 2), BEHIND, fenced=applied(1) | {2: slice_row(2)}),
+        view(fence(1, 2), BEHIND, fenced={1: slice_row(1), 2: slice_row(2)}, open_claim=claim(1, 2)),
+        view(fence(at=2), BEHIND, open_claim=claim(1, 2)),
+        view(fence(at=2), (), open_claim=claim(1, 1)),
+    ],
+)
+def test_what_the_lake_has_and_the_registry_does_not_know_is_only_marked(state: View) -> None:
+    assert next_move(state) == MarkApplied(through=2, lake_version=40)
+
+
+@pytest.mark.parametrize(
+    "fenced",
+    [
+        {},
+        {2: replace(slice_row(2), slice_id="another")},
+        {2: replace(slice_row(2), sha256="another")},
+        {2: slice_row(2, rows=0)},
+    ],
+)
+def test_a_lake_that_names_a_slice_which_the_registry_does_not_have_is_an_alarm(fenced: dict[int, SliceRow]) -> None:
+    with pytest.raises(FenceMismatch, match=r"number 2 is slice slice-2 .* in the lake") as caught:
+        next_move(view(fence(2), BEHIND, fenced=fenced))
+    assert "restore it, do not apply" in caught.value.remedy
+
+
+def test_an_older_slice_of_the_claim_that_differs_is_an_alarm_too() -> None:
+    fenced = applied(1, 2) | {1: replace(slice_row(1), sha256="another")}
+    with pytest.raises(FenceMismatch, match="number 1 is slice"):
+        next_move(view(fence(1, 2), fenced=fenced))
+
+
+def test_another_snapshot_in_the_lake_than_in_the_registry_is_an_alarm() -> None:
+    with pytest.raises(FenceMismatch, match="published from snapshot second, the registry knows first"):
+        next_move(view(fence(at=2, snapshot_id="second"), BEHIND))
+
+
+@pytest.mark.parametrize("state", [SliceState.APPLIED, SliceState.SUPERSEDED])
+def test_a_registry_that_is_ahead_of_the_lake_is_an_alarm(state: SliceState) -> None:
+    with pytest.raises(FenceMismatch, match=f"slice 3 is {state}, but the lake ends at 2"):
+        next_move(view(fence(at=2), [slice_row(3, state=state), slice_row(4)]))
+
+
+@pytest.mark.parametrize(
+    ("behind", "open_claim"),
+    [(BEHIND, claim(2, 4)), (BEHIND, claim(4, 6)), (BEHIND, claim(6, 7)), ((), claim(3, 4))],
+)
+def test_a_claim_that_does_not_begin_behind_the_lake_is_an_alarm(behind: Sequence[SliceRow], open_claim: Claim) -> None:
+    with pytest.raises(FenceMismatch, match=r"the open claim .* takes slices"):
+        next_move(view(fence(at=2), behind, open_claim=open_claim))
+
+
+def test_every_alarm_says_what_was_expected_and_what_a_person_does() -> None:
+    with pytest.raises(FenceMismatch) as caught:
+        next_move(view(fence(2), BEHIND))
+    assert caught.value.expected
+    assert caught.value.remedy
+    assert not caught.value.retryable
