@@ -1,0 +1,27 @@
+"""A live pipeline for crash tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.crash.world import World, go_on, new_world, take_snapshot
+
+
+@pytest.fixture
+def new(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    """A source with rows that no process has looked at yet."""
+    with new_world(postgres, tmp_path) as world:
+        world.change()
+        yield world
+
+
+@pytest.fixture
+def world(new: World) -> World:
+    """The same with both tables published in the lake."""
+    go_on(new)
+    with new.process() as pipeline:
+        states = [snapshot.state for snapshot in take_snapshot(pipeline, new.tables)]
+    assert states == ["published"] * len(states)
+    return new

@@ -1,0 +1,91 @@
+"""What must hold whenever everything that the source holds was registered and applied, whatever died on the way."""
+
+from itertools import pairwise
+from typing import Any
+
+from cdc_pipeline.lake.delta_log import Commit
+from cdc_pipeline.lake.fence import recorded_slices
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.metadata_store.rows import SliceRow
+from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.record import DELETED
+from cdc_pipeline.wiring import Pipeline
+from tests.crash.world import World, lake_tables, memory_lake
+
+EVERYTHING = 1_000_000
+
+
+def check(world: World) -> None:
+    with world.process() as pipeline:
+        for table in lake_tables(pipeline):
+            assert lake_rows(pipeline, table) == source_rows(world, table)
+            slices = registered_slices(pipeline, table)
+            check_registry(slices)
+            check_ledger(world, pipeline, table, slices)
+    check_nothing_is_left(world)
+
+
+def source_rows(world: World, table: LakeTable) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    names = ", ".join(f'"{name}"' for name in (*table.schema.key, *table.schema.names))
+    rows = world.query(f'SELECT {names} FROM "{table.name.schema}"."{table.name.table}"')
+    keys = len(table.schema.key)
+    return {row[:keys]: row[keys:] for row in rows}
+
+
+def lake_rows(pipeline: Pipeline, table: LakeTable) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    rows = [row for row in memory_lake(pipeline).rows(table) if not row.get(DELETED)]
+    found = {
+        tuple(row[name] for name in table.schema.key): tuple(row[name] for name in table.schema.names) for row in rows
+    }
+    assert len(found) == len(rows)
+    return found
+
+
+def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[SliceRow, ...]:
+    return pipeline.store.slices.slices(pipeline.store.tables.table(table.name).table_id, 1, EVERYTHING)
+
+
+def check_registry(slices: tuple[SliceRow, ...]) -> None:
+    """Numbers have no gap, ranges neither gap nor overlap, and everything with rows is in the lake."""
+    assert [row.number for row in slices] == list(range(1, len(slices) + 1))
+    for number in {row.stream_partition for row in slices}:
+        ranges = [(row.start_offset, row.end_offset) for row in slices if row.stream_partition == number]
+        assert all(earlier[1] == later[0] for earlier, later in pairwise(ranges))
+    assert not [row.number for row in slices if row.rows and row.state is SliceState.REGISTERED]
+
+
+def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[SliceRow, ...]) -> None:
+    """Since the last publication the log names each slice once, in order, as registered; claims say the same."""
+    claims = [commit for commit in since_publication(pipeline, table) if "claim_id" in commit.user_metadata]
+    named = [identity for commit in claims for identity in recorded_slices(commit)]
+    assert [identity.number for identity in named] == sorted({identity.number for identity in named})
+    by_number = {row.number: row for row in slices}
+    for identity in named:
+        row = by_number[identity.number]
+        assert (identity.slice_id, identity.sha256, row.state) == (row.slice_id, row.sha256, SliceState.APPLIED)
+    bounds = [(commit.user_metadata["first"], commit.user_metadata["last"]) for commit in claims]
+    assert all(earlier[1] + 1 == later[0] for earlier, later in pairwise(bounds))
+    behind = {row.number for row in slices if row.rows and row.number >= (bounds[0][0] if bounds else EVERYTHING)}
+    assert behind <= {identity.number for identity in named}
+    for commit, (first, last) in zip(claims, bounds, strict=True):
+        claim_id = commit.user_metadata["claim_id"]
+        (row,) = world.store_query(
+            f"SELECT state, first_number, last_number, lake_version FROM cdc.claim WHERE claim_id = '{claim_id}'"
+        )
+        assert row == ("applied", first, last, commit.version)
+
+
+def since_publication(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
+    commits = memory_lake(pipeline).commits(table)
+    published = [place for place, commit in enumerate(commits) if "snapshot_id" in commit.user_metadata]
+    return commits[published[-1] :]
+
+
+def check_nothing_is_left(world: World) -> None:
+    assert world.store_query("SELECT * FROM cdc.claim WHERE state = 'claimed'") == []
+    assert world.store_query("SELECT * FROM cdc.quarantine") == []
+    assert world.store_query("SELECT * FROM cdc.lease WHERE expires_at > clock_timestamp()") == []
+    active = "SELECT * FROM cdc.snapshot WHERE state NOT IN ('published', 'failed', 'abandoned')"
+    assert world.store_query(active) == []
+    slots = world.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    assert slots == [(world.settings.source.slot,)]

@@ -1,0 +1,175 @@
+"""A source with two tables, a metadata store and a lake, that outlive the processes which work on them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import psycopg2
+
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.metadata_store.rows import Snapshot
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.wiring import Pipeline, open_pipeline
+from snapshot.wiring import snapshot_orchestrator, snapshot_worker
+from snapshot.worker import SnapshotWorker
+from tests.support.eventually import eventually
+from tests.support.memory_lake import MemoryLake
+from tests.support.pipelines import consume, pipeline_settings
+from tests.support.postgres import fresh_database
+from tests.support.streams import run_sql
+
+CREATE = """
+CREATE TABLE things (id int PRIMARY KEY, name text, body text, price numeric(10,2), changed timestamptz);
+ALTER TABLE things ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE parts (thing int, place text, amount int, PRIMARY KEY (thing, place))
+"""
+THINGS = {"name": "public.things", "update_time": "changed"}
+PARTS = {"name": "public.parts", "deletes": "soft", "partition_by": [{"column": "place"}]}
+MARK = "SELECT pg_logical_emit_message(true, 'cdc_pipeline', 'cut')"
+SMALLEST_FILE = 8192
+_LARGE = "repeat('x', 3000)"
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    settings: Settings
+    source_url: str
+    store_url: str
+    rounds: int = field(default=0)
+
+    @contextmanager
+    def process(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:
+        """A process of its own: another owner, its own connections."""
+        endpoints = Endpoints(
+            source_url=self.source_url,
+            metadata_store_url=self.store_url,
+            airflow_database_url="",
+            spark_url="",
+            airflow_url="",
+        )
+        with open_pipeline(self.settings, endpoints, on_step=on_step, make_lake=make_lake) as pipeline:
+            yield pipeline
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        return tuple(table.table for table in self.settings.tables)
+
+    def change(self, *, marks: int = 0) -> None:
+        """Some of everything that can happen to rows, in several transactions; cuts wherever a mark lies."""
+        self.rounds += 1
+        new = 10 * self.rounds
+        run_sql(
+            self.source_url,
+            *(f"INSERT INTO things VALUES ({new + k}, 'n{k}', {_LARGE}, 1.5, now())" for k in range(3)),
+            f"INSERT INTO parts SELECT {new}, 'p' || k, k FROM generate_series(0, 2) AS k",
+            *([MARK] if marks else []),
+            f"UPDATE things SET name = 'changed', changed = now() WHERE id IN ({new}, {new - 10})",
+            f"UPDATE things SET id = -id WHERE id = {new + 1}; UPDATE parts SET amount = NULL WHERE thing = {new}",
+            f"DELETE FROM things WHERE id = {new + 2}; DELETE FROM parts WHERE thing = {new} AND place = 'p1'",
+            *([MARK] * (marks - 1)),
+            *(["TRUNCATE parts"] if self.rounds % 5 == 0 else []),
+            f"INSERT INTO parts VALUES ({new}, 'p1', 7), ({new}, 'p9', 7)",
+        )
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        return _query(self.source_url, statement)
+
+    def store_query(self, statement: str) -> list[tuple[Any, ...]]:
+        return _query(self.store_url, statement)
+
+    def bury_the_dead(self) -> None:
+        """What time does: leases of the dead expire, and the source notices that their connections are gone."""
+        run_sql(
+            self.store_url,
+            "UPDATE cdc.lease SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()",
+            "UPDATE cdc.snapshot_task SET lease_expires_at = clock_timestamp() WHERE state = 'claimed'",
+        )
+        used = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND (active OR temporary)"
+        assert eventually(lambda: not self.query(used))
+
+
+@contextmanager
+def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
+    with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
+        run_sql(source_url, CREATE)
+        upgrade(store_url)
+        settings = pipeline_settings(
+            folder,
+            source_url,
+            [THINGS, PARTS],
+            source={"stream_partitions": 2},
+            slice_length="1d",
+            snapshot={"snapshot_file_bytes": SMALLEST_FILE},
+        )
+        yield World(settings=settings, source_url=source_url, store_url=store_url)
+
+
+def make_lake(objects: ObjectStore, on_step: OnStep) -> MemoryLake:
+    return MemoryLake(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+
+
+def memory_lake(pipeline: Pipeline) -> MemoryLake:
+    assert isinstance(pipeline.lake, MemoryLake)
+    return pipeline.lake
+
+
+def lake_tables(pipeline: Pipeline) -> list[LakeTable]:
+    return [pipeline.lake_table(name) for name in pipeline.table_names()]
+
+
+def apply_all(pipeline: Pipeline) -> None:
+    for table in pipeline.table_names():
+        pipeline.slice_worker().slice_to_lake(table)
+
+
+def take_snapshot(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Snapshot, ...]:
+    """Orchestrator and one worker slot by turns in this thread: every run takes the same steps in the same order."""
+    since = pipeline.store.history.now()
+    turns = _Turns(snapshot_worker(pipeline, pipeline.owner), tables, since)
+    return snapshot_orchestrator(pipeline, poll_interval=timedelta(seconds=1)).run(tables, turns)
+
+
+def go_on(world: World) -> None:
+    """What a supervisor does after any crash: everything is started again, and runs until nothing waits."""
+    world.bury_the_dead()
+    with world.process() as pipeline:
+        consume(pipeline)
+        apply_all(pipeline)
+
+
+class _Turns(Event):
+    """While the orchestrator waits for its poll, the worker slot does every task that is there."""
+
+    def __init__(self, worker: SnapshotWorker, tables: Sequence[TableName], since: datetime) -> None:
+        super().__init__()
+        self._worker, self._tables, self._since = worker, tables, since
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self._worker.run(self._tables, self._since, _UntilIdle())
+        return False
+
+
+class _UntilIdle(Event):
+    """Set as soon as somebody waits on it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self.set()
+        return True
+
+
+def _query(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
