@@ -21,6 +21,7 @@ from cdc_pipeline.stack.state import home_of
 if TYPE_CHECKING:
     from cdc_pipeline.wiring import Pipeline
 
+_WIDTH_OF_A_FILE = 200
 POSTGRES_ONLY = frozenset({"postgres"})
 POSTGRES_AND_SPARK = frozenset({"postgres", "spark-connect"})
 
@@ -64,10 +65,13 @@ class Context:
             return
         table = Table(title=title or None, title_justify="left")
         for name in rows[0] if rows else ():
-            table.add_column(name.replace("_", " "))
+            table.add_column(name.replace("_", " "), overflow="fold")
         for row in rows:
             table.add_row(*("" if value is None else str(value) for value in row.values()))
-        Console().print(table if rows else "nothing")
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDTH_OF_A_FILE
+        console.print(table if rows else "nothing")
 
 
 def context_of(config: Path | None, *, as_json: bool) -> Context:

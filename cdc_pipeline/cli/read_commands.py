@@ -14,19 +14,6 @@ from cdc_pipeline.errors import UsageError
 from cdc_pipeline.settings_file import json_schema
 
 CHECK_FAILED = 3
-_STATUS_COLUMNS = (
-    "source_table",
-    "state",
-    "slices_waiting",
-    "rows_waiting",
-    "lake_position_lsn",
-    "lake_as_of",
-    "seconds_behind",
-    "lease_owner",
-    "last_claim_error",
-    "parked_reason",
-    "events_quarantined",
-)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,7 +35,7 @@ def status(
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         rows = pipeline.store.inspection.run("lag")
-    context.show([{name: row[name] for name in _STATUS_COLUMNS} for row in rows] if not as_json else rows)
+    context.show(rows if as_json else [_short(row) for row in rows])
 
 
 def verify(
@@ -113,6 +100,20 @@ def run_query(
 def schema() -> None:
     """Print the JSON Schema of pipeline.yml, for editors."""
     typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    as_of = row["lake_as_of"]
+    return {
+        "table": row["source_table"],
+        "state": row["state"],
+        "waiting": f"{row['slices_waiting']} slices, {row['rows_waiting']} rows",
+        "lake_equals_source_as_of": f"{as_of:%Y-%m-%d %H:%M:%S}Z" if as_of else None,
+        "seconds_behind": row["seconds_behind"],
+        "worker": row["lease_owner"],
+        "kept_aside": row["events_quarantined"],
+        "problem": row["parked_reason"] or row["last_claim_error"],
+    }
 
 
 def _parameter(text: str) -> tuple[str, str]:
