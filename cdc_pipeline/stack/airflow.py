@@ -12,6 +12,7 @@ def airflow_environment(place: Place) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": f"{place.project}/dags",
         "AIRFLOW__CORE__PLUGINS_FOLDER": f"{place.project}/plugins",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
@@ -25,5 +26,7 @@ def airflow_environment(place: Place) -> dict[str, str]:
         "AIRFLOW__API_AUTH__JWT_SECRET": place.jwt_secret,
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }

@@ -1,0 +1,77 @@
+"""The tables of a pipeline with slices to apply, asked again and again by one connection for all of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+import structlog
+
+from cdc_pipeline.errors import CdcError
+
+log = structlog.get_logger()
+
+_PATIENCE_SECONDS = 10
+_NEWEST_WAITING = """
+    SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name AS source_table,
+           newest.number,
+           held.table_id IS NOT NULL AS is_leased
+    FROM cdc.source_table AS t
+    CROSS JOIN LATERAL (
+        SELECT s.number
+        FROM cdc.slice AS s
+        WHERE s.table_id = t.table_id AND s.state = 'registered' AND s.path IS NOT NULL
+        ORDER BY s.number DESC
+        LIMIT 1
+    ) AS newest
+    LEFT JOIN cdc.lease AS held ON held.table_id = t.table_id AND held.expires_at > clock_timestamp()
+    WHERE t.stream = $1 AND t.state = 'live'
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """A live table with at least one slice with events that is not applied."""
+
+    newest: int
+    is_leased: bool
+
+
+async def backlogs(
+    find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
+) -> AsyncGenerator[Mapping[str, Backlog]]:
+    """For ever: each table with a backlog, by `db.schema.table`, as it is now. One query per poll.
+
+    While the store is away nothing comes, the log says why, and `find_url` is asked anew before each try.
+    """
+    pause, connection = poll_interval.total_seconds(), None
+    try:
+        while True:
+            try:
+                connection = connection or await _connected(find_url)
+                rows = await connection.fetch(_NEWEST_WAITING, stream)
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, CdcError) as error:
+                log.warning("backlogs not read", stream=stream, error=f"{type(error).__name__}: {error}")
+                _leave(connection)
+                connection = None
+            else:
+                yield {row["source_table"]: Backlog(newest=row["number"], is_leased=row["is_leased"]) for row in rows}
+            await asyncio.sleep(pause)
+    finally:
+        _leave(connection)
+
+
+async def _connected(find_url: Callable[[], str]) -> "asyncpg.Connection":
+    url = await asyncio.to_thread(find_url)
+    return await asyncpg.connect(
+        url,
+        timeout=_PATIENCE_SECONDS,
+        command_timeout=_PATIENCE_SECONDS,
+        server_settings={"application_name": "cdc", "default_transaction_read_only": "on"},
+    )
+
+
+def _leave(connection: "asyncpg.Connection | None") -> None:
+    if connection is not None:
+        connection.terminate()

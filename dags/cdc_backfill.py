@@ -1,0 +1,38 @@
+"""Whatever is registered and not applied -> the lake, up to the end of the hours that a person picks."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+from cdc_dag import configured_settings, database_tag, default_args, runbook
+from cdc_params import tables, until
+from cdc_timetable import HoursOnRequest
+
+SETTINGS = configured_settings()
+HOUR = timedelta(hours=1)
+
+with DAG(
+    dag_id="cdc_backfill",
+    description="Applies every slice that waits, from the Snapshot Cutoff Time on, a backlog in few commits",
+    doc_md=runbook("cdc_backfill"),
+    schedule=HoursOnRequest(),
+    params={"tables": tables(SETTINGS), "until": until()},
+    tags=["cdc", database_tag(SETTINGS)],
+    default_args=default_args(retries=100, waits_for_lease=True),
+    max_active_runs=1,
+    catchup=False,
+):
+
+    @task(max_active_tis_per_dag=1, execution_timeout=timedelta(hours=6))
+    def apply_backlog(params: Any = None, partition_date: datetime | None = None) -> list[dict[str, Any]]:
+        from cdc_pipeline.opening import opened_pipeline
+        from cdc_pipeline.runs import run_backfill
+
+        limits = [datetime.fromisoformat(params["until"])] if params["until"] else []
+        if partition_date is not None:
+            limits.append(partition_date + HOUR)
+        with opened_pipeline() as pipeline:
+            names = pipeline.table_names(tuple(params["tables"]))
+            return run_backfill(pipeline, names, until=min(limits, default=None))
+
+    apply_backlog()

@@ -1,0 +1,54 @@
+"""One DAG per table: its waiting slices -> its lake table, within seconds of their registration."""
+
+import zlib
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
+from cdc_dag import asset, configured_settings, default_args, runbook
+from cdc_trigger import SliceReadyTrigger
+
+from cdc_pipeline.dag_ids import slice_dag_id
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+
+FALLBACK_MINUTES = 5
+
+
+def slice_dag(settings: Settings, table: TableName) -> DAG:
+    ready = AssetWatcher(name="slice_ready", trigger=SliceReadyTrigger(pipeline=settings.name, table=str(table)))
+    minute = zlib.crc32(str(table).encode()) % FALLBACK_MINUTES
+    lake = asset(settings, table, "lake")
+    with DAG(
+        dag_id=slice_dag_id(table),
+        description=f"Applies the waiting slices of {table} to the lake",
+        doc_md=runbook("cdc_slice"),
+        schedule=AssetOrTimeSchedule(
+            assets=[asset(settings, table, "slices", watchers=[ready])],
+            timetable=CronTriggerTimetable(f"{minute}-59/{FALLBACK_MINUTES} * * * *", timezone="UTC"),
+        ),
+        tags=["cdc", f"db:{table.database}"],
+        default_args=default_args(),
+        max_active_runs=1,
+        catchup=False,
+    ) as dag:
+
+        @task(outlets=[lake], execution_timeout=timedelta(hours=1))
+        def slice_to_lake(outlet_events: Any = None) -> dict[str, Any]:
+            from cdc_pipeline.opening import opened_pipeline
+            from cdc_pipeline.runs import run_slices
+
+            with opened_pipeline() as pipeline:
+                report = run_slices(pipeline, table)
+            outlet_events[lake].extra = report
+            return report
+
+        slice_to_lake()
+    return dag
+
+
+SETTINGS = configured_settings()
+WANTED = get_parsing_context().dag_id
+for name in (found.table for found in SETTINGS.tables):
+    if WANTED in (None, slice_dag_id(name)):
+        slice_dag(SETTINGS, name)

@@ -1,0 +1,57 @@
+"""The initial lake: one orchestrator and a few worker slots build it as of one Snapshot Cutoff."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+from cdc_dag import configured_settings, database_tag, default_args, runbook
+from cdc_params import poll_seconds, tables, target_file_mb, worker_slots
+
+SETTINGS = configured_settings()
+
+with DAG(
+    dag_id="cdc_snapshot",
+    description="Builds the initial lake of the chosen tables while the source goes on",
+    doc_md=runbook("cdc_snapshot"),
+    schedule=None,
+    params={
+        "tables": tables(SETTINGS),
+        "concurrency": worker_slots(SETTINGS),
+        "target_file_mb": target_file_mb(SETTINGS),
+        "poll_seconds": poll_seconds(SETTINGS),
+    },
+    tags=["cdc", database_tag(SETTINGS)],
+    default_args=default_args(),
+    max_active_runs=1,
+    fail_fast=True,
+):
+
+    @task
+    def begin(params: Any = None) -> list[dict[str, Any]]:
+        from cdc_pipeline.opening import opened_pipeline
+        from snapshot.runs import begin_run
+
+        with opened_pipeline() as pipeline:
+            return begin_run(pipeline, params["tables"], params["concurrency"])
+
+    @task(priority_weight=100)
+    def orchestrate(slots: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
+        from cdc_pipeline.opening import opened_pipeline
+        from snapshot.runs import orchestrate_run
+
+        chosen, since = slots[0]["chosen"], datetime.fromisoformat(slots[0]["since"])
+        size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
+        with opened_pipeline() as pipeline:
+            return orchestrate_run(pipeline, chosen, since, target_file_bytes=size, poll_interval=interval)
+
+    @task
+    def work_slot(chosen: list[str], since: str, slot: int) -> int:
+        from cdc_pipeline.opening import opened_pipeline
+        from snapshot.runs import work_run
+
+        with opened_pipeline() as pipeline:
+            return work_run(pipeline, chosen, datetime.fromisoformat(since), slot)
+
+    begun: Any = begin()
+    orchestrate(begun)
+    work_slot.expand_kwargs(begun)

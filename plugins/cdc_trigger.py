@@ -1,0 +1,57 @@
+"""Slices waiting in the metadata store -> events of a table's asset: one poller for all tables of a pipeline."""
+
+import time
+from collections.abc import AsyncIterator, Hashable
+from datetime import timedelta
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from cdc_pipeline.doorbell import Doorbell
+
+POLL_INTERVAL = timedelta(seconds=1)
+PATIENCE = timedelta(seconds=10)
+LONGEST_PATIENCE = timedelta(minutes=5)
+
+
+class SliceReadyTrigger(BaseEventTrigger):
+    """Level-triggered: what waited before it started wakes the table too, and so does what an event failed to clear.
+
+    Only names are kept in Airflow's database; where the metadata store is, the triggerer's environment says.
+    """
+
+    def __init__(self, pipeline: str, table: str) -> None:
+        BaseEventTrigger.__init__(self)
+        self.pipeline = pipeline
+        self.table = table
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.SliceReadyTrigger", {"pipeline": self.pipeline, "table": self.table}
+
+    def shared_stream_key(self) -> Hashable:
+        return ("cdc", self.pipeline)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        from cdc_pipeline.metadata_store.waiting import backlogs
+
+        async for found in backlogs(_metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
+            yield found
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        bell = Doorbell(PATIENCE, LONGEST_PATIENCE)
+        async for found in shared_stream:
+            backlog = found.get(self.table)
+            newest, is_leased = (backlog.newest, backlog.is_leased) if backlog else (None, False)
+            if bell.rings(newest, is_leased=is_leased, now=time.monotonic()):
+                yield TriggerEvent({"table": self.table, "newest_slice": newest})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event
+
+
+def _metadata_store_url() -> str:
+    from cdc_pipeline.opening import configured_endpoints
+
+    return configured_endpoints().metadata_store_url
