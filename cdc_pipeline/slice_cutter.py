@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.record import ABSENT, OPERATION, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.protocol import EventBatch, Integers, TableEvents, Transactions, UnfitEvent
-from cdc_pipeline.time_slice import EPOCH, Label, label_of
+from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
 CUT_AT = "cut-at:"
@@ -46,14 +46,26 @@ class CutSlices:
 
 
 class SliceCutter:
-    """Holds the events that are not in a slice yet. Feed it batches in stream order; it answers with finished cuts."""
+    """Holds the events that are not in a slice yet. Feed it batches in stream order; it answers with finished cuts.
 
-    def __init__(self, *, start: int, commit_time: datetime, slice_length: timedelta, slice_rows: int) -> None:
+    `last_label` is that of the last registered slice; no later one is earlier. `commit_time` labels a cut in which no
+    transaction was seen yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: int,
+        commit_time: datetime,
+        slice_length: timedelta,
+        slice_rows: int,
+        last_label: Label | None = None,
+    ) -> None:
         self._start = start
         self._commit_time = commit_time
         self._length = slice_length
         self._slice_rows = slice_rows
-        self._floor = 0
+        self._floor = None if last_label is None else self._number(last_label.start)
         self._events: dict[TableName, list[TableEvents]] = {}
         self._unfit: list[tuple[TableName, UnfitEvent]] = []
         self._transactions = _no_transactions()
@@ -62,10 +74,7 @@ class SliceCutter:
     @property
     def due(self) -> datetime:
         """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
-        labels = self._labels()
-        if len(labels):
-            return self._label(int(labels[-1])).end
-        return label_of(self._commit_time, self._length).end
+        return self._label(self._last(self._labels())).end
 
     def add(self, batch: EventBatch) -> list[CutSlices]:
         """Cuts that became possible, in order of position. Transactions before the start were registered earlier."""
@@ -77,17 +86,38 @@ class SliceCutter:
             self._unfit.extend((events.table, event) for event in fresh)
         self._transactions = _joined(self._transactions, _from(batch.transactions, self._start))
         self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
-        cuts = dict.fromkeys((*self._label_changes(), *self._schema_changes(), *self._full()), False)
-        cuts.update(self._marked())
-        return [self._cut(position, requested=cuts[position]) for position in sorted(cuts) if position > self._start]
+        cuts = []
+        while (place := self._next_place()) is not None:
+            cuts.append(self._cut(place[0], requested=place[1]))
+        return cuts
+
+    def _next_place(self) -> tuple[int, bool] | None:
+        """The first position at which what is open has to be cut, and whether somebody asked for it."""
+        places = dict.fromkeys((*self._label_changes(), *self._schema_changes(), *self._full()), False)
+        places.update(self._marked())
+        return min(((place, asked) for place, asked in places.items() if place > self._start), default=None)
 
     def _labels(self) -> Integers:
-        """Number of the interval of each open transaction; one that only carries a mark belongs to what is open."""
-        intervals = self._transactions.commit_time // (self._length // _MICROSECOND)
+        """Number of the interval of each open transaction, never lower than that of the one before it.
+
+        A transaction that only carries a mark belongs to what is open; its own time counts for what comes after it.
+        """
+        intervals = self._intervals()
         only_mark = np.isin(self._transactions.commit_position, list(self._marks))
-        previous = (self._commit_time - EPOCH) // self._length
-        intervals = np.where(only_mark, previous, intervals)
-        return np.maximum.accumulate(np.maximum(intervals, self._floor))
+        before = np.concatenate((intervals[:1] if self._floor is None else [self._floor], intervals[:-1]))
+        own = np.where(only_mark, before[: len(intervals)], intervals)
+        return np.maximum.accumulate(np.maximum(own, before[: len(intervals)]))
+
+    def _intervals(self) -> Integers:
+        return self._transactions.commit_time // (self._length // _MICROSECOND)
+
+    def _last(self, labels: Integers) -> int:
+        if len(labels):
+            return int(labels[-1])
+        return self._number(self._commit_time) if self._floor is None else self._floor
+
+    def _number(self, time: datetime) -> int:
+        return (time - EPOCH) // self._length
 
     def _label_changes(self) -> list[int]:
         changes = np.flatnonzero(np.diff(self._labels()) > 0)
@@ -105,9 +135,13 @@ class SliceCutter:
         return [int(ends[ends <= position][-1]) for position in changed if (ends <= position).any()]
 
     def _full(self) -> list[int]:
-        rows = sum(chunk.rows.num_rows for chunks in self._events.values() for chunk in chunks)
-        ends = self._transactions.end_position
-        return [int(ends[-1])] if len(ends) and rows >= self._slice_rows else []
+        """Behind the transaction that brings the row which fills the slice."""
+        places = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
+        if sum(map(len, places)) < self._slice_rows:
+            return []
+        filling = np.partition(np.concatenate(places), self._slice_rows - 1)[self._slice_rows - 1]
+        ends = self._transactions.end_position[self._transactions.commit_position == filling]
+        return [int(end) for end in ends]
 
     def _marked(self) -> dict[int, bool]:
         """Behind a plain mark; and at the very position that a mark asks for, if that is not registered yet."""
@@ -122,11 +156,12 @@ class SliceCutter:
 
     def _cut(self, position: int, *, requested: bool) -> CutSlices:
         inside = self._transactions.commit_position < position
-        labels, last = self._labels()[inside], None
-        self._floor = max(self._floor, int(labels[-1]) if len(labels) else (self._commit_time - EPOCH) // self._length)
-        if len(labels):
+        label, last = self._last(self._labels()[inside]), None
+        self._floor = label
+        if inside.any():
             last = int(self._transactions.commit_position[inside][-1])
             self._commit_time = EPOCH + int(self._transactions.commit_time[inside][-1]) * _MICROSECOND
+            self._floor = max(label, int(self._intervals()[inside][-1]))
         slices = {
             (name, number): rows
             for name, chunks in self._events.items()
@@ -135,7 +170,7 @@ class SliceCutter:
         cut = CutSlices(
             start=self._start,
             end=position,
-            label=self._label(self._floor),
+            label=self._label(label),
             commit_time=self._commit_time,
             last_commit_position=last,
             requested=requested,

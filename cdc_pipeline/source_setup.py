@@ -121,6 +121,7 @@ def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
                 commit_time=assignment.label.start if assignment.label else pipeline.clock(),
                 slice_length=pipeline.settings.slice_length,
                 slice_rows=source.slice_rows,
+                last_label=assignment.label,
             ),
             table_ids={name: store.tables.table(name).table_id for name in keys},
             object_store=pipeline.objects,
