@@ -43,21 +43,20 @@ class LocalObjectStore:
     def get(self, key: str) -> bytes:
         try:
             return self._path(key).read_bytes()
-        except FileNotFoundError as error:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise self._missing(key) from error
 
     def head(self, key: str) -> ObjectInfo:
-        try:
-            return ObjectInfo(key=key, size_bytes=self._path(key).stat().st_size)
-        except FileNotFoundError as error:
-            raise self._missing(key) from error
+        path = self._path(key)
+        if not path.is_file():
+            raise self._missing(key)
+        return ObjectInfo(key=key, size_bytes=path.stat().st_size)
 
     def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
-        found = [
-            path for path in self._path(prefix).rglob("*") if path.is_file() and not path.name.startswith(_PENDING)
-        ]
-        for path in sorted(found):
-            yield ObjectInfo(key=path.relative_to(self._root).as_posix(), size_bytes=path.stat().st_size)
+        files = (path for path in self._path(prefix).rglob("*") if path.is_file())
+        keys = (path.relative_to(self._root).as_posix() for path in files if not path.name.startswith(_PENDING))
+        for key in sorted(keys):
+            yield ObjectInfo(key=key, size_bytes=self._path(key).stat().st_size)
 
     def delete(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
