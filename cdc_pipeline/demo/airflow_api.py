@@ -56,6 +56,10 @@ class AirflowApi:
                 raise AirflowRefused(f"the run {run_id} of {dag_id} is {state}", expected="success")
             _pause()
 
+    def run_states(self, dag_id: str) -> set[str]:
+        """States of the newest hundred runs."""
+        return {run["state"] for run in self._call("GET", f"dags/{dag_id}/dagRuns", order_by="-id")["dag_runs"]}
+
     def backfill(self, dag_id: str, *, start: datetime, end: datetime) -> int:
         """Id of a backfill over [start, end], as the form of the UI starts it."""
         body = {

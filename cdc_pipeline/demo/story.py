@@ -14,14 +14,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from cdc_pipeline.demo.seed import seed
-from cdc_pipeline.demo.workload import Workload
 from rich.console import Console
 from rich.table import Table
 
 from cdc_pipeline.application import apply_tables
 from cdc_pipeline.cli.stack_commands import progress
+from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
+from cdc_pipeline.demo.seed import seed
+from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
@@ -98,10 +99,10 @@ def prepare_folder(folder: Path) -> Path:
 
 def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[Verified, ...]:
     tables = pipeline.table_names()
-    dags = tuple(slice_dag(table) for table in tables)
+    dags = tuple(slice_dag_id(table) for table in tables)
     with phases.phase("Airflow: one DAG per table, snapshot, backfill, maintenance"):
         airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), PATIENCE_SECONDS)
-    workload = Workload(pipeline.endpoints.source_url, random=random.Random(7))  # noqa: S311
+    workload = Workload(pipeline.endpoints.source_url, chance=random.Random(7))
     workload.start()
     try:
         with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
@@ -120,10 +121,6 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         apply_tables(pipeline, tables)
         tell("reading both sides")
         return verify(pipeline, tables)
-
-
-def slice_dag(table: TableName) -> str:
-    return f"cdc_slice__{table.database}__{table.schema}__{table.table}"
 
 
 def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Callable[[str], None]) -> None:

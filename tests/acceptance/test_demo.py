@@ -1,0 +1,129 @@
+"""The whole stack: `cdc demo` from nothing to its proof, every command of the documents, and `cdc down`."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from cdc_pipeline.demo.airflow_api import open_airflow
+from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.endpoints import endpoints
+from cdc_pipeline.stack.marked import STACK_VARIABLE
+from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.stack.state import home_of, open_installation
+
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("spark")]
+
+DEMO_SECONDS = 900
+COMMAND_SECONDS = 300
+DOCUMENTS = ("README.md", "docs/operations.md", "docs/inspection.md", "docs/airflow.md")
+BY_MAKE = ("make demo", "make test", "make down", "make setup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A demo that ended; its stack is up."""
+
+    config: Path
+    exit_code: int
+    output: str
+
+
+def cdc(config: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "cdc_pipeline", *arguments],
+        env={**os.environ, "CDC_CONFIG": str(config)},
+        cwd=config.parent,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    folder = tmp_path_factory.mktemp("demo")
+    config = folder / "pipeline.yml"
+    ended = subprocess.run(
+        [sys.executable, "-m", "cdc_pipeline", "demo", "--folder", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEMO_SECONDS,
+        check=False,
+    )
+    try:
+        yield Demo(config=config, exit_code=ended.returncode, output=ended.stdout)
+    finally:
+        went_down = cdc(config, "down")
+    check_nothing_is_left(config, went_down)
+
+
+def check_nothing_is_left(config: Path, went_down: "subprocess.CompletedProcess[str]") -> None:
+    """`cdc down` ended every process of the installation, and its ports are free."""
+    assert went_down.returncode == 0, went_down.stderr
+    settings = load_settings(config, {})
+    home = home_of(settings, {})
+    identity = open_installation(home).identity
+    assert [process.pid for process in psutil.process_iter() if _belongs_to(process, identity)] == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(endpoints(settings, home).airflow_url)
+
+
+def test_the_demo_survives_a_killed_worker_and_ends_with_no_differing_row(demo: Demo) -> None:
+    assert demo.exit_code == 0, demo.output
+    assert "kill -9" in demo.output
+    settings = load_settings(demo.config, {})
+    for table in settings.tables:
+        (line,) = [line for line in demo.output.splitlines() if line.lstrip(" │|").startswith(table.name)]
+        cells = [cell.strip() for cell in re.split(r"[│|]", line) if cell.strip()]
+        source, lake, differing, slices = int(cells[1]), int(cells[2]), int(cells[3]), int(cells[6])
+        assert (differing, source == lake, slices >= 3) == (0, True, True), line
+
+
+def test_airflow_did_the_work(demo: Demo) -> None:
+    settings = load_settings(demo.config, {})
+    url = endpoints(settings, home_of(settings, {})).airflow_url
+    with open_airflow(url) as airflow:
+        for dag_id in ("cdc_snapshot", "cdc_backfill", "cdc_slice__shop__public__orders"):
+            assert "success" in airflow.run_states(dag_id)
+
+
+def commands(document: str) -> list[str]:
+    """Lines of its `sh` blocks; a line that only makes sense once per machine is left to `make`."""
+    text = (PROJECT / document).read_text(encoding="utf-8")
+    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines() if line]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_of_the_documents_works(demo: Demo, document: str) -> None:
+    assert commands(document) or document != "docs/operations.md"
+    for command in commands(document):
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == ".venv/bin/cdc", command
+        ended = cdc(demo.config, *arguments)
+        assert ended.returncode in (0, 4), f"{command}\n{ended.stdout}{ended.stderr}"
+
+
+def test_what_make_is_told_in_the_readme_is_what_the_makefile_has() -> None:
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for line in BY_MAKE:
+        assert line in readme
+        assert line.removeprefix("make ") in targets
+
+
+def _belongs_to(process: psutil.Process, identity: str) -> bool:
+    try:
+        return process.environ().get(STACK_VARIABLE, "").startswith(identity)
+    except psutil.Error:
+        return False
