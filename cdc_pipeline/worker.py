@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from heapq import nlargest
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -182,19 +183,18 @@ def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
             merged[-1][1] = max(merged[-1][1], high)
         else:
             merged.append([low, high])
-    while len(merged) > MOST_KEY_RANGES:
-        _close_narrowest_gap(merged)
-    return tuple(KeyRange(low, high) for low, high in merged)
+    kept = sorted([0, *_widest_gaps(merged), len(merged)])
+    return tuple(KeyRange(merged[first][0], merged[end - 1][1]) for first, end in pairwise(kept) if first < end)
 
 
-def _close_narrowest_gap(ranges: list[list[Any]]) -> None:
-    """Gaps have a width only between numbers; of other ids the whole span becomes one range."""
-    if all(isinstance(bound, int) for span in ranges for bound in span):
-        gaps = [after[0] - before[1] for before, after in pairwise(ranges)]
-        place = gaps.index(min(gaps))
-        ranges[place : place + 2] = [[ranges[place][0], ranges[place + 1][1]]]
-    else:
-        ranges[:] = [[ranges[0][0], ranges[-1][1]]]
+def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
+    """Places of the ranges that begin behind a gap that stays. Gaps have a width only between numbers."""
+    if len(ranges) <= MOST_KEY_RANGES:
+        return list(range(1, len(ranges)))
+    if not all(isinstance(bound, int) for span in ranges for bound in span):
+        return []
+    widths = {place: ranges[place][0] - ranges[place - 1][1] for place in range(1, len(ranges))}
+    return nlargest(MOST_KEY_RANGES - 1, widths, key=widths.__getitem__)
 
 
 def _claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:

@@ -1,0 +1,38 @@
+"""Registered slices as the metadata store gives them, for tests that need no store."""
+
+from datetime import UTC, datetime, timedelta
+
+from cdc_pipeline.metadata_store.rows import SliceRow
+from cdc_pipeline.metadata_store.states import SliceState
+
+MORNING = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGISTERED) -> SliceRow:
+    return SliceRow(
+        table_id=1,
+        number=number,
+        slice_id=f"slice-{number}",
+        boundary_id=number,
+        stream_partition=0,
+        label_start=MORNING,
+        label_end=MORNING + timedelta(minutes=1),
+        start_offset=f"{number:016x}",
+        end_offset=f"{number + 1:016x}",
+        path=f"{number}.parquet" if rows else None,
+        size_bytes=10,
+        rows=rows,
+        sha256=f"sha-{number}" if rows else None,
+        schema_id="schema",
+        key_changes=0,
+        partial_rows=0,
+        truncates=0,
+        key_ranges=[],
+        state=state,
+        claim_id=None,
+        registered_at=MORNING,
+        applied_at=None,
+        position=f"{number + 1:016x}",
+        commit_time=MORNING,
+        requested=False,
+    )
