@@ -31,33 +31,43 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
     """The named processes, and what they depend on, are there inside the block; what is external is left alone.
 
     Only what does not run yet is started, and exactly that is ended: by this process, or by the kernel when it dies.
-    Another command that came to use it meanwhile is waited for. `postgres` brings its databases.
+    Another command that came to use it meanwhile is waited for. `postgres` brings its databases. The processes of the
+    stack itself are told every server by URL: nothing is embedded for them, and they wait for nobody.
     """
     installation = open_installation(home)
+    wanted = _embedded(settings, parts)
+    if not wanted:
+        yield endpoints_of(settings, installation)
+        return
     with one_user(home) as users, ExitStack() as started:
         if is_up(installation):
             users.close()
-            _wait_until(lambda: _are_ready(home, parts), installation, "the stack")
+            _wait_until(lambda: _are_ready(home, wanted), installation, "the stack")
         else:
-            installation, own = _start_missing(settings, config, installation, parts, started)
+            installation, own = _start_missing(settings, config, installation, wanted, started)
             if own:  # a command inside another command's block started nothing, and must not wait for it
                 started.callback(wait_for_the_others, users)
         yield endpoints_of(settings, installation)
 
 
-def _start_missing(
-    settings: Settings, config: Path, installation: Installation, parts: frozenset[str], started: ExitStack
-) -> tuple[Installation, list[str]]:
-    """The installation as it is now, and the names of what was started."""
-    own: list[str] = []
+def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
+    """What of the parts is this installation's own to start."""
     wanted = parts | {DATABASES} if POSTGRES in parts else parts
     if EMBEDDED not in (settings.source.url, settings.metadata_store):
         wanted -= {POSTGRES, DATABASES}
+    return wanted if settings.spark == EMBEDDED else wanted - {SPARK}
+
+
+def _start_missing(
+    settings: Settings, config: Path, installation: Installation, wanted: frozenset[str], started: ExitStack
+) -> tuple[Installation, list[str]]:
+    """The installation as it is now, and the names of what was started."""
+    own: list[str] = []
     with exclusive(installation.home / "parts.lock"):
         there = set(marked(parts_mark(installation)).values())
         free = [port for port, name in PORTS.items() if name not in there]
         renewed, described = plan(settings, config=config, installation=installation, free=free)
-        for process in with_dependencies(described, frozenset(wanted)):
+        for process in with_dependencies(described, wanted):
             if process.one_shot:
                 _run(process, renewed)
             elif process.name not in there:
