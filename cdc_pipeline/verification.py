@@ -24,8 +24,7 @@ from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.sources.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres_catalogue import read_slot
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, snapshot_connection
-from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_stream import MESSAGE_PREFIX
+from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, connect
 from cdc_pipeline.steps import step
 from cdc_pipeline.types import arrow_schema
 from cdc_pipeline.wiring import Pipeline

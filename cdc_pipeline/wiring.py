@@ -11,12 +11,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from pyspark.sql import SparkSession
-
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.session import OpenSession, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
@@ -28,6 +26,7 @@ from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.worker import ClaimLimits, SliceWorker
 
 LakeFactory = Callable[[ObjectStore, OnStep], Lake]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
@@ -41,7 +40,7 @@ class Pipeline:
     objects: ObjectStore
     store: MetadataStore
     lake: Lake
-    spark_session: Callable[[], SparkSession]
+    spark_session: OpenSession
     owner: str
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]

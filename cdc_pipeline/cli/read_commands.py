@@ -8,10 +8,10 @@ import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
-from cdc_pipeline.cli.stack_commands import process_documents
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.settings_file import json_schema
+from cdc_pipeline.stack.display import process_documents
 
 CHECK_FAILED = 3
 

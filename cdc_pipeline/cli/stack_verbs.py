@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
-from cdc_pipeline.cli.stack_commands import down_command, up_command
+from cdc_pipeline.stack.display import down_command, up_command
 
 Config = Annotated[Path | None, typer.Option("--config", help="pipeline.yml; default: CDC_CONFIG, else ./pipeline.yml")]
 

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_pipeline.application import apply_tables
-from cdc_pipeline.cli.stack_commands import progress
 from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.seed import seed
@@ -29,6 +28,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.stack.control import down, up
+from cdc_pipeline.stack.display import progress
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.stack.parts import running
 from cdc_pipeline.stack.state import home_of

@@ -1,6 +1,6 @@
 """A Spark Connect session, tuned for small merges and apart from every other session."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.quoting import table_at
 
+OpenSession = Callable[[], SparkSession]
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",

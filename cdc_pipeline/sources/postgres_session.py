@@ -9,6 +9,8 @@ import psycopg2.extras
 
 from cdc_pipeline.errors import SourceAway
 
+MESSAGE_PREFIX = "cdc_pipeline"
+"""Under which our own messages travel through the source's log."""
 _FORMATS = (
     "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c timezone=UTC"

@@ -15,12 +15,11 @@ from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Co
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, Truncate
 from cdc_pipeline.sources.postgres_catalogue import TypeRow, canonical_type, read_types
-from cdc_pipeline.sources.postgres_session import answering, connect, connect_for_replication
+from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, answering, connect, connect_for_replication
 from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
-MESSAGE_PREFIX = "cdc_pipeline"
 _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
 _MOST_MESSAGES = 20_000
 _MOST_BYTES = 32 << 20

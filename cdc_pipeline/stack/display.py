@@ -1,4 +1,4 @@
-"""The verbs `up`, `down` and `status --processes`: the processes of an installation, for people."""
+"""An installation's processes shown to people: what `up`, `down` and `status --processes` print."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
