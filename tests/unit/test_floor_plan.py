@@ -48,4 +48,4 @@ def test_rooms_are_listed_floor_by_floor_as_the_contract_has_them(house: str) ->
 def test_every_room_says_in_its_first_line_what_it_is(house: str) -> None:
     for path in sorted((ROOT / house).rglob("*.py")):
         if "migrations" not in path.parts:
-            assert re.match(r'"""\S.+', path.read_text(encoding="utf-8")), path
+            assert re.match(r'r?"""\S.+', path.read_text(encoding="utf-8")), path
