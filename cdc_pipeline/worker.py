@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from cdc_pipeline.errors import CdcError, LeaseBusy, ObjectMissing, SliceDamaged, StaleEpoch
+from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, ObjectMissing, SliceDamaged, StaleEpoch
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.orchestrator import Apply, MarkApplied, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, View, Wait, next_move
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema
 from cdc_pipeline.steps import OnStep, step
@@ -67,7 +67,7 @@ class SliceWorker:
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
             outcomes: list[UpsertOutcome] = []
             while True:
-                move = next_move(self._view(row.table_id, self.lake_table(table), until))
+                move = self._next_move(held[0], self._view(row.table_id, self.lake_table(table), until))
                 match move:
                     case Wait():
                         return Applied(outcomes=tuple(outcomes), ended=move.reason)
@@ -97,6 +97,14 @@ class SliceWorker:
             is_full=len(within) == len(behind) > 0 and (behind[-1].requested or len(behind) >= self.limits.slices),
             open_claim=open_claim,
         )
+
+    def _next_move(self, lease: Lease, view: View) -> Move:
+        """What was read while a newer owner worked proves nothing: then StaleEpoch is raised and no alarm."""
+        try:
+            return next_move(view)
+        except FenceMismatch:
+            self.store.leases.renew(lease, duration=self.lease_length)
+            raise
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: TableName, move: Apply) -> UpsertOutcome:
         if move.resumed is None:
