@@ -56,7 +56,7 @@ def check_registry(slices: tuple[SliceRow, ...]) -> None:
 
 def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[SliceRow, ...]) -> None:
     """Since the last publication the log names each slice once, in order, as registered; claims say the same."""
-    claims = [commit for commit in since_publication(pipeline, table) if "claim_id" in commit.user_metadata]
+    claims = [commit for commit in since_publication(pipeline, table) if commit.user_metadata.get("claim_id")]
     named = [identity for commit in claims for identity in recorded_slices(commit)]
     assert [identity.number for identity in named] == sorted({identity.number for identity in named})
     by_number = {row.number: row for row in slices}
@@ -67,12 +67,15 @@ def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tup
     assert all(earlier[1] + 1 == later[0] for earlier, later in pairwise(bounds))
     behind = {row.number for row in slices if row.rows and row.number >= (bounds[0][0] if bounds else EVERYTHING)}
     assert behind <= {identity.number for identity in named}
-    for commit, (first, last) in zip(claims, bounds, strict=True):
-        claim_id = commit.user_metadata["claim_id"]
-        (row,) = world.store_query(
-            f"SELECT state, first_number, last_number, lake_version FROM cdc.claim WHERE claim_id = '{claim_id}'"
-        )
-        assert row == ("applied", first, last, commit.version)
+    ids = [commit.user_metadata["claim_id"] for commit in claims]
+    recorded = world.store_query(
+        "SELECT claim_id::text, state, first_number, last_number, lake_version FROM cdc.claim"
+        f" WHERE claim_id::text IN ({', '.join(map(repr, ['', *ids]))}) ORDER BY lake_version"
+    )
+    versions = [commit.version for commit in claims]
+    assert recorded == [
+        (claim_id, "applied", *both, version) for claim_id, both, version in zip(ids, bounds, versions, strict=True)
+    ]
 
 
 def since_publication(pipeline: Pipeline, table: LakeTable) -> list[Commit]:

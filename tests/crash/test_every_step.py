@@ -5,6 +5,9 @@ from collections.abc import Callable
 import pytest
 import structlog
 
+from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.record import TableName
+from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check
@@ -16,9 +19,8 @@ from tests.crash.steps import (
     STREAM_TO_SLICES,
     lethal,
 )
-from tests.crash.world import World, apply_all, go_on, take_snapshot
+from tests.crash.world import World, apply_all, go_on, register_changes, take_snapshot
 from tests.support.pipelines import consume
-from tests.support.streams import run_sql
 
 log = structlog.get_logger()
 
@@ -64,14 +66,51 @@ def test_a_slice_worker_killed_at_any_step_loses_nothing_and_doubles_nothing(wor
         check(world)
 
 
-def register_changes(world: World) -> None:
-    world.change(marks=2)
+def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world: World) -> None:
+    things = world.tables[0]
+    sites = snapshot_sites(world, things, SNAPSHOT_TO_STAGING, up_to="lake_table.create")
+    for site in sites:
+        survive_snapshot(world, things, site)
+
+
+def test_a_snapshot_killed_at_any_step_from_staging_to_the_lake_shows_every_row_once(world: World) -> None:
+    parts = world.tables[1]
+    sites = snapshot_sites(world, parts, STAGING_TO_LAKE, since="lake_table.create")
+    for site in sites:
+        survive_snapshot(world, parts, site)
+
+
+def snapshot_sites(
+    world: World, table: TableName, expected: frozenset[str], *, since: str = "", up_to: str = ""
+) -> list[Site]:
+    world.change()
+    sites = recorded(world, lambda pipeline: take_snapshot(pipeline, [table]))
+    names = [site.name for site in sites]
+    first = names.index(since) if since else 0
+    return lethal(sites[first : names.index(up_to) if up_to else None], expected)
+
+
+def survive_snapshot(world: World, table: TableName, site: Site) -> None:
+    """The stream flows on before, between and after; nobody has read the last changes when the snapshot is taken."""
+    world.change()
+    die(world, lambda pipeline: take_snapshot(pipeline, [table]), site)
+    register_changes(world)
+    world.bury_the_dead()
     with world.process() as pipeline:
-        consume(pipeline)
+        (snapshot,) = take_snapshot(pipeline, [table])
+    assert snapshot.state is SnapshotState.PUBLISHED, snapshot.error
+    go_on(world)
+    check(world)
 
 
-def test_tmp(world: World) -> None:
-    for tables in (world.tables[:1], world.tables[1:]):
-        world.change(marks=2)
-        for s in recorded(world, lambda p: take_snapshot(p, tables)): 
-            if str(s.moment)=='before': print(s)
+def test_a_set_up_killed_at_any_step_is_completed_by_the_next_one(new: World) -> None:
+    sites = lethal(recorded(new, set_up_source), SET_UP)
+    for site in sites:
+        new.forget_everything()
+        die(new, set_up_source, site)
+        with new.process() as pipeline:
+            consume(pipeline)
+            new.change()
+            take_snapshot(pipeline, new.tables)
+        go_on(new)
+        check(new)

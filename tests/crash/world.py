@@ -1,5 +1,6 @@
 """A source with two tables, a metadata store and a lake, that outlive the processes which work on them."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -26,17 +27,21 @@ from tests.support.eventually import eventually
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import consume, pipeline_settings
 from tests.support.postgres import fresh_database
-from tests.support.streams import run_sql
+from tests.support.streams import database_of, run_sql
 
 CREATE = """
 CREATE TABLE things (id int PRIMARY KEY, name text, body text, price numeric(10,2), changed timestamptz);
 ALTER TABLE things ALTER body SET STORAGE EXTERNAL;
-CREATE TABLE parts (thing int, place text, amount int, PRIMARY KEY (thing, place))
+CREATE TABLE parts (thing int, place text, amount int, PRIMARY KEY (thing, place));
+INSERT INTO things SELECT -n, repeat('n', 150), 'b', n, now() FROM generate_series(1000001, 1000060) AS n
 """
 THINGS = {"name": "public.things", "update_time": "changed"}
 PARTS = {"name": "public.parts", "deletes": "soft", "partition_by": [{"column": "place"}]}
 MARK = "SELECT pg_logical_emit_message(true, 'cdc_pipeline', 'cut')"
+AT_ONCE = 'ALTER DATABASE "{}" SET synchronous_commit = on'
+"""The source sends a transaction only when its log is flushed: with the forgetful server's setting, a while later."""
 SMALLEST_FILE = 8192
+_FOUR = "generate_series(0, 3) AS k"
 _LARGE = "repeat('x', 3000)"
 
 
@@ -70,15 +75,15 @@ class World:
         new = 10 * self.rounds
         run_sql(
             self.source_url,
+            *(["TRUNCATE parts"] if self.rounds % 5 == 0 else []),
             *(f"INSERT INTO things VALUES ({new + k}, 'n{k}', {_LARGE}, 1.5, now())" for k in range(3)),
-            f"INSERT INTO parts SELECT {new}, 'p' || k, k FROM generate_series(0, 2) AS k",
+            f"INSERT INTO parts SELECT {new} + k, CASE k % 2 WHEN 0 THEN 'east' ELSE 'west' END FROM {_FOUR}",
             *([MARK] if marks else []),
             f"UPDATE things SET name = 'changed', changed = now() WHERE id IN ({new}, {new - 10})",
-            f"UPDATE things SET id = -id WHERE id = {new + 1}; UPDATE parts SET amount = NULL WHERE thing = {new}",
-            f"DELETE FROM things WHERE id = {new + 2}; DELETE FROM parts WHERE thing = {new} AND place = 'p1'",
+            f"UPDATE things SET id = -id WHERE id = {new + 1}; UPDATE parts SET amount = thing WHERE thing = {new}",
+            f"DELETE FROM things WHERE id = {new + 2}; DELETE FROM parts WHERE thing = {new + 1}",
             *([MARK] * (marks - 1)),
-            *(["TRUNCATE parts"] if self.rounds % 5 == 0 else []),
-            f"INSERT INTO parts VALUES ({new}, 'p1', 7), ({new}, 'p9', 7)",
+            f"INSERT INTO parts VALUES ({new + 1}, 'west', 7), ({new + 4}, 'east', 7)",
         )
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
@@ -87,13 +92,31 @@ class World:
     def store_query(self, statement: str) -> list[tuple[Any, ...]]:
         return _query(self.store_url, statement)
 
-    def bury_the_dead(self) -> None:
-        """What time does: leases of the dead expire, and the source notices that their connections are gone."""
+    def forget_everything(self) -> None:
+        """Rows of the source stay; publication, slot, metadata store and lake are as before the first set-up."""
+        name = self.settings.source.slot
+        run_sql(
+            self.source_url,
+            f'DROP PUBLICATION "{name}"',
+            f"SELECT pg_drop_replication_slot('{name}')",
+        )
+        tables = self.store_query(
+            "SELECT string_agg(format('cdc.%I', tablename), ', ') FROM pg_tables"
+            " WHERE schemaname = 'cdc' AND tablename <> 'alembic_version'"
+        )
+        run_sql(self.store_url, f"TRUNCATE {tables[0][0]} RESTART IDENTITY CASCADE")
+        shutil.rmtree(self.settings.folder / self.settings.lake, ignore_errors=True)
+
+    def expire_leases(self) -> None:
         run_sql(
             self.store_url,
             "UPDATE cdc.lease SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()",
             "UPDATE cdc.snapshot_task SET lease_expires_at = clock_timestamp() WHERE state = 'claimed'",
         )
+
+    def bury_the_dead(self) -> None:
+        """What time does: leases of the dead expire, and the source notices that their connections are gone."""
+        self.expire_leases()
         used = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND (active OR temporary)"
         assert eventually(lambda: not self.query(used))
 
@@ -101,7 +124,7 @@ class World:
 @contextmanager
 def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
     with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
-        run_sql(source_url, CREATE)
+        run_sql(source_url, AT_ONCE.format(database_of(source_url)), CREATE)
         upgrade(store_url)
         settings = pipeline_settings(
             folder,
@@ -137,6 +160,12 @@ def take_snapshot(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Snap
     since = pipeline.store.history.now()
     turns = _Turns(snapshot_worker(pipeline, pipeline.owner), tables, since)
     return snapshot_orchestrator(pipeline, poll_interval=timedelta(seconds=1)).run(tables, turns)
+
+
+def register_changes(world: World) -> None:
+    world.change(marks=2)
+    with world.process() as pipeline:
+        consume(pipeline)
 
 
 def go_on(world: World) -> None:
