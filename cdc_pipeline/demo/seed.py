@@ -1,38 +1,47 @@
 """The demo's source: the shop's tables with their first rows, and those of pgbench."""
 
 import os
-import subprocess
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import asdict, dataclass
 from importlib.resources import files
-from pathlib import Path
 
-import psycopg2
+import psycopg2.extensions
 
-from cdc_pipeline.errors import SetupError
-from cdc_pipeline.stack.postgres import find_binaries
+from cdc_pipeline.demo.pgbench import initialize_pgbench
+from cdc_pipeline.sources.postgres_session import connect
 
-_PGBENCH_IS_THERE = "SELECT to_regclass('public.pgbench_tellers') IS NOT NULL"
+_HAS_ROWS = "SELECT EXISTS (SELECT FROM customers)"
 
 
-def seed(source_url: str) -> None:
-    """What is already there is left as it is."""
-    with closing(psycopg2.connect(source_url)) as connection, connection.cursor() as cursor:
-        cursor.execute((files("cdc_pipeline.demo") / "shop.sql").read_text(encoding="utf-8"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Rows of each table; `lines` are order items per order, `pgbench` hundreds of thousands of accounts."""
+
+    customers: int = 2_000
+    products: int = 500
+    orders: int = 20_000
+    lines: int = 3
+    pgbench: int = 1
+
+
+DEMO_SCALE = Scale()
+
+
+def seed(source_url: str, scale: Scale = DEMO_SCALE, *, environment: Mapping[str, str] = os.environ) -> None:
+    """What is already there is left as it is; a killed call is repaired by the next."""
+    with closing(connect(source_url)) as connection, connection.cursor() as cursor:
+        cursor.execute(_statements("shop.sql"))
+        if not _has_rows(cursor):
+            cursor.execute(_statements("shop_rows.sql"), asdict(scale))
         connection.commit()
-        cursor.execute(_PGBENCH_IS_THERE)
-        (there,) = cursor.fetchone() or (False,)
-    if not there:
-        _initialize_pgbench(source_url)
+    initialize_pgbench(source_url, scale=scale.pgbench, environment=environment)
 
 
-def pgbench() -> Path:
-    """The program that lies beside the embedded server."""
-    return find_binaries(dict(os.environ)) / "pgbench"
+def _has_rows(cursor: psycopg2.extensions.cursor) -> bool:
+    cursor.execute(_HAS_ROWS)
+    return cursor.fetchone() == (True,)
 
 
-def _initialize_pgbench(source_url: str) -> None:
-    ended = subprocess.run(
-        [pgbench(), "--initialize", "--scale=1", "--quiet", source_url], capture_output=True, text=True, check=False
-    )
-    if ended.returncode:
-        raise SetupError(f"pgbench could not make its tables: {ended.stderr[-500:]}", remedy="run the demo again")
+def _statements(name: str) -> str:
+    return (files("cdc_pipeline.demo") / name).read_text(encoding="utf-8")

@@ -1,178 +1,128 @@
 """People who write to the shop: concurrent sessions of short and long transactions, and pgbench beside them."""
 
-import random
-import subprocess
+import os
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
+from random import Random
+from threading import Event, Lock
 
-import psycopg2
-import psycopg2.errors
 import psycopg2.extensions
-
-from cdc_pipeline.demo.seed import pgbench
-
-Cursor = psycopg2.extensions.cursor
-_LONG_SECONDS = 6.0
-_PAUSE_SECONDS = 0.04
-_CUSTOMERS, _PRODUCTS, _ORDERS = 2000, 500, 20000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """One kind of transaction, and how often it is chosen among all."""
-
-    name: str
-    weight: int
-    run: Callable[[Cursor, random.Random, Event], None]
-
-
-def insert_order(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    cursor.execute(
-        "INSERT INTO orders (order_id, customer_id, total, note, attributes)"
-        " VALUES (nextval('fresh_id'), %s, %s, %s, %s) RETURNING order_id",
-        (
-            chance.randint(1, _CUSTOMERS),
-            chance.randint(0, 99999) / 100,
-            chance.choice([None, "", "Grüße, 東京"]),
-            chance.choice([None, "null", '{"gift": true}']),
-        ),
-    )
-    (order_id,) = cursor.fetchone() or (0,)
-    cursor.executemany(
-        "INSERT INTO order_items VALUES (%s, %s, %s, %s, %s)",
-        [(order_id, line, chance.randint(1, _PRODUCTS), line, chance.randint(1, 999)) for line in (1, 2)],
-    )
-
-
-def update_order(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    status = chance.choice(["paid", "shipped", "returned"])
-    cursor.execute(
-        "UPDATE orders SET status = %s, total = total + 1, updated_at = now() WHERE order_id = %s",
-        (status, chance.randint(_ORDERS - 2000, _ORDERS)),
-    )
-
-
-def update_price(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    """The long description stays, so the log leaves it out."""
-    cursor.execute(
-        "UPDATE products SET price = price + 0.01, updated_at = now() WHERE product_id = %s",
-        (chance.randint(1, _PRODUCTS),),
-    )
-
-
-def delete_order(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    order_id = chance.randint(1, _ORDERS - 2000)
-    cursor.execute("DELETE FROM order_items WHERE order_id = %s", (order_id,))
-    cursor.execute("DELETE FROM orders WHERE order_id = %s", (order_id,))
-
-
-def delete_customer(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    cursor.execute("DELETE FROM customers WHERE customer_id = %s", (chance.randint(1, _CUSTOMERS),))
-
-
-def change_key(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    """A product moves to a fresh id, with its long description left out of the log."""
-    cursor.execute(
-        "UPDATE products SET product_id = nextval('fresh_id'), updated_at = now() WHERE product_id ="
-        " (SELECT product_id FROM products WHERE product_id > %s ORDER BY product_id LIMIT 1)",
-        (chance.randint(1, 1_000_000),),
-    )
-
-
-def swap_keys(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    """Two customers change places through a third id, in one transaction."""
-    first = chance.randint(1, _CUSTOMERS - 1)
-    for old, new in ((first, -first), (first + 1, first), (-first, first + 1)):
-        cursor.execute("UPDATE customers SET customer_id = %s WHERE customer_id = %s", (new, old))
-
-
-def insert_and_delete(cursor: Cursor, _chance: random.Random, _stop: Event) -> None:
-    cursor.execute("INSERT INTO orders (order_id, customer_id) VALUES (nextval('fresh_id'), 1) RETURNING order_id")
-    cursor.execute("DELETE FROM orders WHERE order_id = %s", cursor.fetchone())
-
-
-def long_transaction(cursor: Cursor, chance: random.Random, stop: Event) -> None:
-    """Its update_time is its start, its commit comes seconds and slices later."""
-    order_id = chance.randint(_ORDERS - 2000, _ORDERS)
-    cursor.execute("UPDATE orders SET note = 'early', updated_at = now() WHERE order_id = %s", (order_id,))
-    stop.wait(_LONG_SECONDS)
-    cursor.execute("UPDATE orders SET note = 'late', updated_at = now() WHERE order_id = %s", (order_id,))
-
-
-def rollback(cursor: Cursor, chance: random.Random, _stop: Event) -> None:
-    """Half is taken back by a savepoint, then all of it."""
-    cursor.execute("UPDATE orders SET note = 'never' WHERE order_id = %s", (chance.randint(1, _ORDERS),))
-    cursor.execute("SAVEPOINT half")
-    cursor.execute("INSERT INTO customers (customer_id, reference, name) VALUES (-1, gen_random_uuid(), 'nobody')")
-    cursor.execute("ROLLBACK TO SAVEPOINT half")
-    cursor.connection.rollback()
-
-
-ACTS = (
-    Act(name="inserts", weight=30, run=insert_order),
-    Act(name="updates", weight=40, run=update_order),
-    Act(name="updates beside a large text", weight=15, run=update_price),
-    Act(name="deletes", weight=8, run=delete_order),
-    Act(name="soft deletes", weight=2, run=delete_customer),
-    Act(name="key changes", weight=4, run=change_key),
-    Act(name="key swaps", weight=2, run=swap_keys),
-    Act(name="insert and delete", weight=2, run=insert_and_delete),
-    Act(name="long transactions", weight=1, run=long_transaction),
-    Act(name="rollbacks", weight=2, run=rollback),
+from psycopg2.extensions import (
+    ISOLATION_LEVEL_READ_COMMITTED,
+    ISOLATION_LEVEL_REPEATABLE_READ,
+    TransactionRollbackError,
 )
+
+from cdc_pipeline.demo.pgbench import finished_transactions, running_pgbench
+from cdc_pipeline.demo.transactions import KINDS, Kind, work_for_long
+from cdc_pipeline.sources.postgres_session import answering, connect
+
+LONG = "long transactions"
+PGBENCH = "pgbench transactions"
+_PGBENCH_CLIENTS = 2
+_LONGEST_REST_SECONDS = 2.0
 
 
 class Workload:
-    """About a hundred transactions a second until it is stopped; nothing of it is left then."""
+    """Writes until it is stopped. Every second session asks for repeatable reads; one more only works for long.
 
-    def __init__(self, source_url: str, *, chance: random.Random, sessions: int = 4, pgbench_rate: int = 20) -> None:
+    `chance` decides who does what and when, apart from what the sessions do to each other.
+    """
+
+    def __init__(
+        self,
+        source_url: str,
+        *,
+        chance: Random,
+        sessions: int = 4,
+        transactions_per_second: float = 120.0,
+        pgbench_per_second: float = 20.0,
+        stopping: Event | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         self._url = source_url
-        self._chances = [random.Random(chance.random()) for _ in range(sessions)]
-        self._rate = pgbench_rate
-        self._stop = Event()
+        self._chances = [Random(chance.getrandbits(64)) for _ in range(sessions + 1)]
+        self._rate_of_session = transactions_per_second / sessions
+        self._pgbench_rate = pgbench_per_second
+        self._stopping = stopping or Event()
+        self._environment = environment
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
-        self._threads: list[Thread] = []
-        self._pgbench: subprocess.Popen[bytes] | None = None
+        self._running = ExitStack()
+        self._sessions: list[Future[None]] = []
+        self._pgbench_before = 0
 
     def start(self) -> None:
-        self._threads = [Thread(target=self._session, args=(chance,), daemon=True) for chance in self._chances]
-        for thread in self._threads:
-            thread.start()
-        self._pgbench = subprocess.Popen(
-            [pgbench(), "--no-vacuum", "--client=2", f"--rate={self._rate}", "--time=3600", self._url],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        self._pgbench_before = finished_transactions(self._url)
+        self._running.enter_context(
+            running_pgbench(
+                self._url,
+                clients=_PGBENCH_CLIENTS,
+                transactions_per_second=self._pgbench_rate,
+                environment=self._environment,
+            )
         )
+        threads = self._running.enter_context(ThreadPoolExecutor(len(self._chances), "shop"))
+        self._sessions = [threads.submit(self._work, number, chance) for number, chance in enumerate(self._chances)]
 
     def stop(self) -> dict[str, int]:
-        """How many transactions of each kind were committed."""
-        self._stop.set()
-        if self._pgbench is not None:
-            self._pgbench.terminate()
-            self._pgbench.wait()
-        for thread in self._threads:
-            thread.join()
-        return dict(sorted(self._counts.items()))
+        """How many transactions of each kind were done; long ones end early. Raises what ended a session before."""
+        self._stopping.set()
+        self._running.close()
+        for session in self._sessions:
+            session.result()
+        return self.counts()
 
-    def _session(self, chance: random.Random) -> None:
-        weights = [act.weight for act in ACTS]
-        with closing(psycopg2.connect(self._url)) as connection:
-            while not self._stop.wait(_PAUSE_SECONDS):
-                (act,) = chance.choices(ACTS, weights)
-                self._perform(connection, act, chance)
-
-    def _perform(self, connection: psycopg2.extensions.connection, act: Act, chance: random.Random) -> None:
-        """Two sessions may want the same row, or an id that is taken by now: then this one gives way."""
-        try:
-            with connection.cursor() as cursor:
-                act.run(cursor, chance, self._stop)
-            connection.commit()
-        except (psycopg2.errors.DeadlockDetected, psycopg2.errors.UniqueViolation):
-            connection.rollback()
-            return
+    def counts(self) -> dict[str, int]:
+        """The same while it runs, by name."""
+        pgbench = finished_transactions(self._url) - self._pgbench_before
         with self._lock:
-            self._counts[act.name] += 1
+            return dict(sorted((self._counts | Counter({PGBENCH: pgbench})).items()))
+
+    def _work(self, number: int, chance: Random) -> None:
+        with answering(), closing(connect(self._url)) as connection:
+            if number == 0:
+                self._work_for_long(connection, chance)
+            else:
+                connection.set_session(
+                    ISOLATION_LEVEL_REPEATABLE_READ if number % 2 else ISOLATION_LEVEL_READ_COMMITTED
+                )
+                self._work_at_rate(connection, chance)
+
+    def _work_at_rate(self, connection: psycopg2.extensions.connection, chance: Random) -> None:
+        for kind in dealt(chance):
+            if self._stopping.wait(chance.expovariate(self._rate_of_session)):
+                return
+            self._do(connection, kind, chance)
+
+    def _work_for_long(self, connection: psycopg2.extensions.connection, chance: Random) -> None:
+        kind = Kind(name=LONG, share=1, run=partial(work_for_long, stopping=self._stopping))
+        while not self._stopping.wait(chance.uniform(0, _LONGEST_REST_SECONDS)):
+            self._do(connection, kind, chance)
+
+    def _do(self, connection: psycopg2.extensions.connection, kind: Kind, chance: Random) -> None:
+        """Again and again while other sessions are in its way."""
+        while True:
+            try:
+                with connection.cursor() as cursor:
+                    done = kind.run(cursor, chance)
+                connection.commit()
+            except TransactionRollbackError:
+                connection.rollback()
+                if self._stopping.is_set():
+                    return
+            else:
+                break
+        if done:
+            with self._lock:
+                self._counts[kind.name] += 1
+
+
+def dealt(chance: Random) -> Iterator[Kind]:
+    """Kinds without end, shuffled like cards: each has its share in every hundred."""
+    cards = [kind for kind in KINDS for _ in range(kind.share)]
+    while True:
+        yield from chance.sample(cards, len(cards))

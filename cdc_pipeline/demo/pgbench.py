@@ -1,0 +1,71 @@
+"""pgbench, as the second writer beside the shop: its tables, and its clients while they run."""
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from psycopg2.extensions import make_dsn, parse_dsn
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.stack.launch import start
+from cdc_pipeline.stack.postgres import find_binaries
+
+_LONGER_THAN_ANY_DEMO_SECONDS = 86_400
+_IS_WHOLE = "SELECT to_regclass('public.pgbench_accounts_pkey') IS NOT NULL"
+"""pgbench makes this index last."""
+_FINISHED = "SELECT count(*) FROM pgbench_history"
+
+
+def initialize_pgbench(source_url: str, *, scale: int, environment: Mapping[str, str]) -> None:
+    """Make and fill pgbench's tables unless all of them are there."""
+    if _answer(source_url, _IS_WHOLE):
+        return
+    command, variables = _command(source_url, ["--initialize", "--quiet", f"--scale={scale}"], environment)
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise SetupError(f"pgbench could not make its tables: {ended.stderr.strip()}", remedy="mend what it names")
+
+
+@contextmanager
+def running_pgbench(
+    source_url: str, *, clients: int, transactions_per_second: float, environment: Mapping[str, str]
+) -> Iterator[None]:
+    """Its clients write until the block ends. Raises SetupError at the end if they had ended before."""
+    options = ["--no-vacuum", f"--client={clients}", f"--rate={transactions_per_second}"]
+    options.append(f"--time={_LONGER_THAN_ANY_DEMO_SECONDS}")
+    command, variables = _command(source_url, options, environment)
+    with TemporaryFile() as output:
+        process = start(command, environment=variables, folder=Path.cwd(), output=output, tied=True)
+        try:
+            yield
+            if process.poll() is not None:
+                output.seek(0)
+                raise SetupError(f"pgbench ended by itself: {output.read().decode(errors='replace').strip()}")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def finished_transactions(source_url: str) -> int:
+    """How many pgbench has ever committed here."""
+    return _answer(source_url, _FINISHED)
+
+
+def _command(source_url: str, options: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """With the environment in which it finds the password, which a list of processes would show."""
+    parts = parse_dsn(source_url)
+    password = {"PGPASSWORD": parts.pop("password")} if "password" in parts else {}
+    program = find_binaries(environment) / "pgbench"
+    if not program.exists():
+        raise SetupError(f"there is no {program}", expected="pgbench beside initdb", remedy="unset CDC_POSTGRES_BIN")
+    return [str(program), *options, make_dsn(**parts)], {**environment, **password}
+
+
+def _answer(source_url: str, query: str) -> int:
+    with closing(connect(source_url)) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        (answer,) = cursor.fetchone() or (0,)
+        return int(answer)

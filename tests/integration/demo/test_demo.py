@@ -1,0 +1,162 @@
+"""The demo's source: seeded once, written to in every way, left without a trace of the writers."""
+
+from contextlib import closing
+from importlib.resources import as_file, files
+from pathlib import Path
+from random import Random
+from threading import Event, active_count
+
+import psutil
+import psycopg2
+import pytest
+
+from cdc_pipeline.demo.seed import Scale, seed
+from cdc_pipeline.demo.transactions import KINDS
+from cdc_pipeline.demo.workload import LONG, PGBENCH, Workload
+from cdc_pipeline.errors import SetupError, SourceAway
+from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.support.eventually import eventually
+from tests.support.pipelines import pipeline_settings
+from tests.support.streams import prepare, run_sql
+
+SMALL = Scale(customers=200, products=50, orders=500, lines=3)
+TABLES = ("customers", "products", "orders", "order_items", "pgbench_accounts", "pgbench_branches", "pgbench_tellers")
+EVERY_KIND = {*(kind.name for kind in KINDS), LONG, PGBENCH}
+
+
+def count(url: str, query: str) -> int:
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        (number,) = cursor.fetchone() or (0,)
+        return int(number)
+
+
+def rows(url: str, table: str) -> int:
+    return count(url, f"SELECT count(*) FROM {table}")
+
+
+def connections(url: str) -> int:
+    """Apart from the one that asks."""
+    return count(
+        url,
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    )
+
+
+def test_a_second_seed_leaves_everything_as_it_is(database: str) -> None:
+    seed(database, SMALL)
+    first = [rows(database, table) for table in TABLES]
+    assert first == [200, 50, 500, 1500, 100_000, 1, 10]
+    run_sql(database, "DELETE FROM orders WHERE order_id = 1", "UPDATE pgbench_tellers SET tbalance = 7")
+    seed(database, SMALL)
+    assert [rows(database, table) for table in TABLES] == [200, 50, 499, 1497, 100_000, 1, 10]
+    assert rows(database, "pgbench_tellers WHERE tbalance = 7") == 10
+
+
+def test_a_seed_that_was_killed_in_pgbench_is_repaired_by_the_next(database: str) -> None:
+    seed(database, SMALL)
+    run_sql(database, "ALTER TABLE pgbench_accounts DROP CONSTRAINT pgbench_accounts_pkey", "TRUNCATE pgbench_accounts")
+    seed(database, SMALL)
+    assert rows(database, "pgbench_accounts") == 100_000
+
+
+def test_texts_of_products_are_long_and_lie_out_of_line(database: str) -> None:
+    seed(database, SMALL)
+    assert rows(database, "products WHERE length(description) NOT BETWEEN 5000 AND 20000") == 0
+    toast = "SELECT reltoastrelid::regclass FROM pg_class WHERE relname = 'products'"
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        cursor.execute(toast)
+        ((name,),) = cursor.fetchall()
+    assert count(database, f"SELECT count(DISTINCT chunk_id) FROM {name}") == 50
+
+
+def test_every_kind_of_transaction_really_happens_and_nothing_of_the_writers_stays(database: str) -> None:
+    seed(database, SMALL)
+    threads, children = active_count(), set(psutil.Process().children())
+    workload = Workload(database, chance=Random(1), transactions_per_second=400)
+    workload.start()
+    try:
+        assert eventually(lambda: workload.counts().keys() >= EVERY_KIND)
+    finally:
+        counts = workload.stop()
+    assert min(counts.values()) > 0
+    assert active_count() == threads
+    assert set(psutil.Process().children()) == children
+    assert eventually(lambda: connections(database) == 0)
+    assert rows(database, "customers WHERE customer_id < 0") == 0
+    assert rows(database, "pgbench_history") >= counts[PGBENCH]
+
+
+def test_the_password_of_the_source_is_not_in_the_list_of_processes(postgres: PostgresServer, database: str) -> None:
+    seed(database, SMALL)
+    workload = Workload(database, chance=Random(1))
+    workload.start()
+    try:
+        commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+    finally:
+        workload.stop()
+    assert [command for command in commands if "--client=2" in command]
+    assert postgres.password not in str(commands)
+
+
+def test_a_workload_that_was_told_to_stop_by_its_event_ends_its_long_transactions_early(database: str) -> None:
+    seed(database, SMALL)
+    stopping = Event()
+    workload = Workload(database, chance=Random(1), stopping=stopping)
+    workload.start()
+    stopping.set()
+    counts = workload.stop()
+    assert sum(counts.values()) < 1000
+
+
+def test_a_session_that_broke_is_told_at_the_stop(database: str) -> None:
+    seed(database, SMALL)
+    workload = Workload(database, chance=Random(1))
+    workload.start()
+    assert eventually(lambda: connections(database) >= 5)
+    run_sql(
+        database,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = '' AND pid <> pg_backend_pid()",
+    )
+    with pytest.raises(SourceAway):
+        workload.stop()
+
+
+def test_pgbench_that_ended_by_itself_is_told_at_the_stop(database: str) -> None:
+    seed(database, SMALL)
+    before = set(psutil.Process().children())
+    workload = Workload(database, chance=Random(1))
+    workload.start()
+    (pgbench,) = set(psutil.Process().children()) - before
+    run_sql(database, "DROP TABLE pgbench_tellers")
+    assert eventually(lambda: pgbench.status() == psutil.STATUS_ZOMBIE)
+    with pytest.raises(SetupError, match="pgbench ended by itself"):
+        workload.stop()
+
+
+def test_the_template_fits_the_seeded_source(database: str, tmp_path: Path) -> None:
+    with as_file(files("cdc_pipeline.demo") / "pipeline.yml") as template:
+        settings = load_settings(template, {})
+    assert tuple(table.table.table for table in settings.tables) == TABLES
+    assert {table.table.database for table in settings.tables} == {"shop"}
+    seed(database, SMALL)
+    named = [table.model_dump() | {"name": f"public.{table.table.table}"} for table in settings.tables]
+    _, plan = prepare(database, pipeline_settings(tmp_path, database, named).tables)
+    keys = {table.name.table: table.schema.key for table in plan.tables}
+    assert keys["order_items"] == ("order_id", "line_no")
+    assert keys["pgbench_accounts"] == ("aid",)
+
+
+def test_the_shop_shows_every_family_of_types(database: str) -> None:
+    seed(database, SMALL)
+    query = (
+        "SELECT count(DISTINCT atttypid) FROM pg_attribute"
+        " JOIN pg_class ON pg_class.oid = attrelid AND relkind = 'r' AND relname !~ '^pg'"
+        " JOIN pg_namespace ON pg_namespace.oid = relnamespace AND nspname = 'public'"
+        " WHERE attnum > 0 AND atttypid = ANY ('{numeric,timestamptz,jsonb,uuid,boolean,order_status,text[],date,"
+        "smallint,bigint,bytea,double precision}'::regtype[])"
+    )
+    assert count(database, query) == 12
