@@ -141,7 +141,7 @@ class MemoryLake:
         files = tuple(log.active_files(latest))
         keys = [f"{lake_key(table.name)}/{unquote(file['path'])}" for file in files]
         parts = [pq.read_table(io.BytesIO(self._store.get(key))) for key in keys]
-        rows = pa.concat_tables([_lake_schema(table).empty_table(), *parts], promote_options="default")
+        rows = pa.concat_tables(parts or [_lake_schema(table).empty_table()], promote_options="default")
         numbers = (commit.transaction_version(table.app_id) for commit in log.backwards(latest))
         transaction = next((number for number in numbers if number is not None), None)
         return Stored(version=latest, rows=rows, files=files, transaction=transaction)

@@ -1,0 +1,302 @@
+"""What every lake does, whatever it is made of: the promises of `cdc_pipeline.lake.protocol.Lake`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.lake import Compaction, DataFile, Lake, LakeTable, Publication
+from cdc_pipeline.lake.schema_change import SchemaConflict
+from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import DELETED, Column, TableSchema
+from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.types import arrow_schema
+from tests.support.lake import NOW, PEOPLE, Feed, event, lake_rows, move, table_of, version
+from tests.support.memory_lake import MemoryLake
+
+Rows = dict[tuple[object, ...], dict[str, object]]
+MakeLake = Callable[[OnStep], Lake]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One kind of lake over one bucket. `make` opens it anew, as another process would."""
+
+    store: LocalObjectStore
+    make: MakeLake
+    read: Callable[[LakeTable], Rows]
+
+    def values(self, table: LakeTable) -> dict[object, tuple[object, ...]]:
+        """Name and age of everybody by id."""
+        rows = self.read(table).values()
+        return {row["id"]: (row["name"], row["age"]) for row in rows if not row.get(DELETED)}
+
+
+@contextmanager
+def memory_arm(store: LocalObjectStore, _request: pytest.FixtureRequest) -> Iterator[Arm]:
+    def make(on_step: OnStep) -> MemoryLake:
+        return MemoryLake(store=store, clock=lambda: NOW, on_step=on_step)
+
+    def read(table: LakeTable) -> Rows:
+        found = make(no_step).rows(table)
+        rows: Rows = {tuple(row[name] for name in table.schema.key): row for row in found}
+        assert len(rows) == len(found)
+        return rows
+
+    yield Arm(store=store, make=make, read=read)
+
+
+@contextmanager
+def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterator[Arm]:
+    session = connect(request.getfixturevalue("spark_url"))
+
+    def make(on_step: OnStep) -> SparkLake:
+        return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step)
+
+    yield Arm(store=store, make=make, read=lambda table: lake_rows(session, store, table))
+    session.stop()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(memory_arm, id="memory"),
+        pytest.param(spark_arm, id="spark", marks=pytest.mark.xdist_group("spark")),
+    ]
+)
+def arm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arm]:
+    with request.param(LocalObjectStore(tmp_path / "bucket"), request) as arm:
+        yield arm
+
+
+@pytest.fixture
+def lake(arm: Arm) -> Lake:
+    return arm.make(no_step)
+
+
+@pytest.fixture
+def feed(arm: Arm, lake: Lake) -> Feed:
+    table = table_of()
+    lake.create_table(table)
+    return Feed(store=arm.store, table=table)
+
+
+def published(arm: Arm, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:
+    """Files of a snapshot with this many people, that nobody sees yet."""
+    rows = [{"id": number, "name": f"n{number}", "age": number} for number in range(people)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), sink)
+    key = f"{staging_prefix(table.name, snapshot_id)}/part.parquet"
+    arm.store.put_if_absent(key, sink.getvalue().to_pybytes())
+    work = Compaction(snapshot_id=snapshot_id, attempt="0-1", staged_keys=(key,), target_files=2, version=version(100))
+    return lake.compact(table, work)
+
+
+def test_a_table_that_is_not_there_has_neither_fence_nor_version(lake: Lake, arm: Arm) -> None:
+    table = table_of()
+    assert (lake.read_fence(table), lake.read_version(table)) == (None, None)
+    with pytest.raises(LakeError, match="no lake table"):
+        lake.upsert(table, Feed(store=arm.store, table=table).claim([event("i", 1, 1, name="a", age=1)]))
+    with pytest.raises(LakeError, match="no lake table"):
+        lake.publish(table, Publication(snapshot_id="s1", files=(), fence_number=0))
+
+
+def test_a_table_is_created_once_and_is_empty(lake: Lake, arm: Arm) -> None:
+    table = table_of()
+    lake.create_table(table)
+    lake.create_table(table)
+    fence = lake.read_fence(table)
+    assert fence is not None
+    assert (fence.number, fence.slices, fence.snapshot_id) == (0, (), None)
+    assert (lake.read_version(table), arm.values(table)) == (0, {})
+
+
+def test_a_snapshot_is_invisible_until_it_is_published_whole(lake: Lake, arm: Arm, feed: Feed) -> None:
+    files = published(arm, lake, feed.table, 10, "s1")
+    assert arm.values(feed.table) == {}
+    content = Publication(snapshot_id="s1", files=files, fence_number=7)
+    shown = lake.publish(feed.table, content)
+    assert arm.values(feed.table) == {number: (f"n{number}", number) for number in range(10)}
+    fence = lake.read_fence(feed.table)
+    assert fence is not None
+    assert (fence.number, fence.snapshot_id, fence.lake_version) == (7, "s1", shown)
+    assert (lake.publish(feed.table, content), lake.read_version(feed.table)) == (shown, shown)
+
+
+def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: Lake, arm: Arm, feed: Feed) -> None:
+    first = Publication(snapshot_id="s1", files=published(arm, lake, feed.table, 10, "s1"), fence_number=0)
+    shown = lake.publish(feed.table, first)
+    lake.upsert(feed.table, feed.claim([event("i", 101, 50, name="new", age=1)]))
+    assert lake.publish(feed.table, first) == shown
+    second = Publication(snapshot_id="s2", files=published(arm, lake, feed.table, 3, "s2"), fence_number=0)
+    with pytest.raises(FenceMismatch, match="at slice 1"):
+        lake.publish(feed.table, second)
+    lake.publish(feed.table, replace(second, fence_number=1))
+    assert set(arm.values(feed.table)) == {0, 1, 2}
+    assert lake.upsert(feed.table, feed.claim([event("u", 102, 1, age=9)])).updated == 1
+
+
+def test_inserts_updates_deletes_and_partial_rows_arrive_and_are_counted(lake: Lake, arm: Arm, feed: Feed) -> None:
+    people = [event("i", number, number, name="a", age=number) for number in (1, 2, 3)]
+    first = lake.upsert(feed.table, feed.claim(people))
+    second = lake.upsert(
+        feed.table,
+        feed.claim([event("u", 4, 1, age=10), event("d", 5, 2), event("d", 6, 99)], [event("u", 7, 1, name="b")]),
+    )
+    assert (first.inserted, first.updated, first.deleted, first.ignored) == (3, 0, 0, 0)
+    assert (second.inserted, second.updated, second.deleted, second.ignored) == (0, 1, 1, 1)
+    assert (second.rows_read, second.already_applied) == (4, False)
+    assert second.lake_version == lake.read_version(feed.table) == first.lake_version + 1
+    assert arm.values(feed.table) == {1: ("b", 10), 3: ("a", 3)}
+
+
+def test_the_fence_names_the_claim_and_its_slices(lake: Lake, feed: Feed) -> None:
+    work = feed.claim([event("i", 1, 1, name="a", age=1)], [], [event("i", 2, 2, name="b", age=2)])
+    outcome = lake.upsert(feed.table, work)
+    fence = lake.read_fence(feed.table, expected_version=outcome.lake_version)
+    assert fence is not None
+    assert fence == lake.read_fence(feed.table)
+    assert (fence.number, fence.claim_id, fence.lake_version) == (3, work.claim_id, outcome.lake_version)
+    assert fence.slices == tuple(content.identity for content in work.slices)
+
+
+def test_a_claim_without_rows_moves_the_fence_alone(lake: Lake, arm: Arm, feed: Feed) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    outcome = lake.upsert(feed.table, feed.claim([], []))
+    fence = lake.read_fence(feed.table)
+    assert fence is not None
+    assert (fence.number, fence.slices, outcome.already_applied) == (3, (), False)
+    assert arm.values(feed.table) == {1: ("a", 1)}
+
+
+def test_a_claim_that_the_lake_has_is_applied_no_second_time(lake: Lake, feed: Feed) -> None:
+    old = feed.claim([event("i", 1, 1, name="a", age=1)])
+    lake.upsert(feed.table, old)
+    assert lake.upsert(feed.table, old).already_applied
+    lake.upsert(feed.table, feed.claim([event("u", 2, 1, name="b")]))
+    last = lake.read_version(feed.table)
+    assert lake.upsert(feed.table, old).already_applied
+    assert lake.read_version(feed.table) == last
+
+
+def test_older_and_equal_versions_change_nothing(lake: Lake, arm: Arm, feed: Feed) -> None:
+    events = [event("i", 5, 1, name="a", age=1), event("i", 6, 2, name="b", age=2)]
+    lake.upsert(feed.table, feed.claim(events))
+    before = arm.read(feed.table)
+    outcome = lake.upsert(feed.table, feed.claim([*events, event("u", 3, 2, name="old", age=0), event("d", 6, 2)]))
+    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (0, 0, 0, 2)
+    assert arm.read(feed.table) == before
+
+
+def test_events_below_the_cutoff_are_ignored(lake: Lake, arm: Arm, feed: Feed) -> None:
+    work = feed.claim([event("i", 1, 1, name="a", age=1), event("i", 9, 2, name="b", age=2)])
+    lake.upsert(feed.table, replace(work, cutoff_version=version(5)))
+    assert set(arm.values(feed.table)) == {2}
+
+
+def test_a_claim_that_does_not_follow_the_fence_is_refused(lake: Lake, feed: Feed) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    feed.claim([event("i", 2, 2, name="b", age=1)])
+    with pytest.raises(FenceMismatch, match="at slice 1; expected 2"):
+        lake.upsert(feed.table, feed.claim([event("i", 3, 3, name="c", age=1)]))
+
+
+def test_another_slice_under_an_applied_number_is_refused(lake: Lake, feed: Feed) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    feed.next_number = 1
+    with pytest.raises(FenceMismatch, match=r"differing numbers: \[1\]"):
+        lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="other", age=1)]))
+
+
+@pytest.mark.parametrize("place", ["lake_schema.read", "lake_table.merge"])
+def test_a_zombie_with_the_same_claim_has_no_second_effect(arm: Arm, feed: Feed, place: str) -> None:
+    lake = arm.make(no_step)
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    work, later = feed.claim([event("u", 2, 1, age=2)]), feed.claim([event("d", 3, 1)])
+    passed: list[str] = []
+
+    def rival(name: str, _moment: object) -> None:
+        if name == place and not passed:
+            passed.append(name)
+            lake.upsert(feed.table, work)
+            lake.upsert(feed.table, later)
+
+    try:
+        outcome = arm.make(rival).upsert(feed.table, work)
+    except LakeError:
+        outcome = None
+    assert passed
+    assert outcome is None or outcome.already_applied
+    assert arm.values(feed.table) == {}
+    assert lake.read_version(feed.table) == 3
+
+
+def test_soft_deletes_flag_the_row_and_keep_its_values(lake: Lake, arm: Arm) -> None:
+    table = table_of(deletes="soft")
+    lake.create_table(table)
+    feed = Feed(store=arm.store, table=table)
+    lake.upsert(table, feed.claim([event("i", number, number, name="a", age=number) for number in (1, 2)]))
+    outcome = lake.upsert(table, feed.claim([event("d", 3, 1), event("d", 4, 99)]))
+    assert (outcome.inserted, outcome.updated, outcome.deleted) == (0, 1, 0)
+    assert {row["id"]: (row["name"], row[DELETED]) for row in arm.read(table).values()} == {
+        1: ("a", True),
+        2: ("a", False),
+    }
+    lake.upsert(table, feed.claim([event("i", 5, 1, name="again", age=5)]))
+    assert arm.values(table) == {1: ("again", 5), 2: ("a", 2)}
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_truncate_empties_the_table_of_what_is_older(lake: Lake, arm: Arm, deletes: str) -> None:
+    table = table_of(deletes="soft" if deletes == "soft" else "hard")
+    lake.create_table(table)
+    feed = Feed(store=arm.store, table=table)
+    lake.upsert(table, feed.claim([event("i", number, number, name="a", age=1) for number in (1, 2, 9)]))
+    lake.upsert(
+        table, feed.claim([event("i", 3, 3, name="a", age=1)], [event("t", 5), event("i", 6, 4, name="b", age=4)])
+    )
+    assert arm.values(table) == {9: ("a", 1), 4: ("b", 4)}
+
+
+def test_a_key_change_moves_the_row_and_a_swap_of_keys_swaps(lake: Lake, arm: Arm, feed: Feed) -> None:
+    lake.upsert(
+        feed.table, feed.claim([event("i", number, number, name=f"n{number}", age=number) for number in (1, 2)])
+    )
+    lake.upsert(feed.table, feed.claim([*move(3, (1,), (10,), age=3)]))
+    assert arm.values(feed.table) == {10: ("n1", 3), 2: ("n2", 2)}
+    lake.upsert(feed.table, feed.claim([*move(4, (10,), (0,)), *move(5, (2,), (10,)), *move(6, (0,), (2,))]))
+    assert arm.values(feed.table) == {10: ("n2", 2), 2: ("n1", 3)}
+
+
+def test_an_added_column_is_added_and_a_changed_type_is_refused(lake: Lake, arm: Arm, feed: Feed) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    wider = TableSchema(columns=(*PEOPLE.columns, Column(name="city", type="text")), key=PEOPLE.key)
+    lake.upsert(
+        replace(feed.table, schema=wider),
+        feed.claim([event("i", 2, 2, name="b", age=2, city="rome")], schema=wider),
+    )
+    assert {row["id"]: row["city"] for row in arm.read(feed.table).values()} == {1: None, 2: "rome"}
+    changed = TableSchema(columns=(*PEOPLE.columns[:2], Column(name="age", type="text")), key=PEOPLE.key)
+    with pytest.raises(SchemaConflict, match="age"):
+        lake.upsert(
+            replace(feed.table, schema=changed),
+            feed.claim([event("i", 3, 3, name="c", age="old")], schema=changed),
+        )
+
+
+def test_merging_small_files_changes_neither_rows_nor_fence(lake: Lake, arm: Arm, feed: Feed) -> None:
+    for number in (1, 2, 3):
+        lake.upsert(feed.table, feed.claim([event("i", number, number, name="a", age=number)]))
+    rows, fence = arm.read(feed.table), lake.read_fence(feed.table)
+    lake.optimize(feed.table)
+    after = lake.read_fence(feed.table)
+    assert fence is not None
+    assert after == replace(fence, lake_version=fence.lake_version + 1)
+    assert arm.read(feed.table) == rows
