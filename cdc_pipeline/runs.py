@@ -15,7 +15,9 @@ log = structlog.get_logger()
 
 
 def run_slices(pipeline: Pipeline, table: TableName) -> dict[str, Any]:
-    """Applies what waits. A busy lease is a success: its holder does the work."""
+    """Applies what waits. A busy lease is a success, its holder does the work; so is a table that is still unknown."""
+    if all(row.name != table for row in pipeline.store.tables.tables()):
+        return {"table": str(table), "ended": "the consumer has not registered the table yet"}
     (result,) = apply_tables(pipeline, [table])
     if result.error is not None and not isinstance(result.error, LeaseBusy):
         raise result.error

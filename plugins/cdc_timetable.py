@@ -9,10 +9,10 @@ from airflow.timetables.trigger import CronPartitionTimetable
 
 class HoursOnRequest(CronPartitionTimetable):
     can_be_scheduled = False
-    description = "On request, by the hour"
 
     def __init__(self) -> None:
         super().__init__("0 * * * *", timezone="UTC")
+        self.description = "On request, by the hour"
 
     @property
     def summary(self) -> str:

@@ -17,6 +17,7 @@ TUNING = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
