@@ -25,13 +25,15 @@ PATIENCE_MILLISECONDS = 10_000
 
 
 @contextmanager
-def started_server(environment: dict[str, str]) -> Iterator[PostgresServer]:
+def started_server(
+    environment: dict[str, str], kind: type[PostgresServer] = PostgresServer
+) -> Iterator[PostgresServer]:
     folder = Path(tempfile.mkdtemp(prefix="cdc-test-postgres-"))
     folder.chmod(0o711)
     try:
         account = server_account()
         (folder / "server").mkdir()
-        server = PostgresServer(
+        server = kind(
             folder=folder / "server",
             binaries=reachable_binaries(find_binaries(environment), account, folder),
             port=free_port(),

@@ -1,0 +1,20 @@
+"""A source with one table, an empty metadata store, and `cdc` beside a pipeline.yml that names both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.support.command_line import CommandLine
+from tests.support.postgres import fresh_database
+from tests.support.streams import run_sql
+
+
+@pytest.fixture
+def cdc(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[CommandLine]:
+    run_sql(database, "CREATE TABLE orders (id int PRIMARY KEY, note text)")
+    with fresh_database(postgres) as store_url:
+        command_line = CommandLine(folder=tmp_path, source_url=database, store_url=store_url)
+        command_line.write_settings()
+        yield command_line
