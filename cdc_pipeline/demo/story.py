@@ -80,6 +80,7 @@ def run_demo(folder: Path, console: Console) -> bool:
             verdicts = _main_job(pipeline, airflow, phases)
             _show_verdicts(pipeline, verdicts, console)
     except BaseException:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of the stack behind
         down(home)
         raise
     _show_phases(phases, console)
