@@ -27,7 +27,6 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/comparison.py": "called inside lake_table.compare",
     "cdc_pipeline/lake/delta_log.py": "the log that fence.move and snapshot.publish append to",
     "cdc_pipeline/lake/maintenance.py": "called inside lake_table.optimize and lake_table.vacuum",
-    "cdc_pipeline/lake/session.py": "warming up a scratch table",
     "cdc_pipeline/sources/postgres_stream.py": "the stream that source.mark and slot.confirm call",
 }
 """Where such calls lie outside a step, and why."""
@@ -59,11 +58,14 @@ def unnamed_effects() -> Iterator[str]:
 def calls_outside_steps(node: ast.AST) -> Iterator[ast.Call]:
     if isinstance(node, ast.With) and any(is_step(item.context_expr) for item in node.items):
         return
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in EFFECTS:
-        if ".read." not in ast.unparse(node.func):
-            yield node
+    if isinstance(node, ast.Call) and is_effect(node.func):
+        yield node
     for child in ast.iter_child_nodes(node):
         yield from calls_outside_steps(child)
+
+
+def is_effect(called: ast.expr) -> bool:
+    return isinstance(called, ast.Attribute) and called.attr in EFFECTS and ".read." not in ast.unparse(called)
 
 
 def is_step(expression: ast.expr) -> bool:
