@@ -38,7 +38,7 @@ def migrate(config: Config = None) -> None:
 
 def warm_up(config: Config = None) -> None:
     """Let the Spark driver merge once, so that the first slice finds its classes loaded."""
-    from cdc_pipeline.lake.session import warm_up as warm_up_session
+    from cdc_pipeline.warm_up import warm_up as warm_up_driver
 
     with context_of(config, as_json=False).pipeline(POSTGRES_AND_SPARK) as pipeline:
-        warm_up_session(pipeline.spark_session(), pipeline.objects.spark_url("staging-area/.warm-up"))
+        warm_up_driver(pipeline)

@@ -43,7 +43,8 @@ def running_pgbench(
             yield
             if process.poll() is not None:
                 output.seek(0)
-                raise SetupError(f"pgbench ended by itself: {output.read().decode(errors='replace').strip()}")
+                said = output.read().decode(errors="replace").strip()
+                raise SetupError(f"pgbench ended by itself: {said}", remedy="mend what it names, and start again")
         finally:
             process.terminate()
             process.wait()

@@ -7,7 +7,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake.quoting import table_at
 
 OpenSession = Callable[[], SparkSession]
 TUNING = {
@@ -69,21 +68,3 @@ def tagged(session: SparkSession, tag: str) -> Iterator[None]:
         yield
     finally:
         session.removeTag(tag)
-
-
-def warm_up(session: SparkSession, scratch_url: str) -> None:
-    """Create, merge into and empty a scratch table: the first MERGE of a driver loads thousands of classes."""
-    target = table_at(scratch_url)
-    with spark_calls("warming up"):
-        session.sql(
-            f"CREATE TABLE IF NOT EXISTS {target} (id BIGINT, name STRING, _cdc_version STRING) USING delta"
-            " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
-        ).collect()
-        for version in ("1", "2"):
-            session.sql(
-                f"MERGE INTO {target} AS t"
-                f" USING (SELECT id, 'x' AS name, '{version}' AS _cdc_version FROM range(2)) AS s ON t.id = s.id"
-                " WHEN MATCHED AND s._cdc_version > t._cdc_version THEN UPDATE SET *"
-                " WHEN NOT MATCHED THEN INSERT *"
-            ).collect()
-        session.sql(f"DELETE FROM {target}").collect()
