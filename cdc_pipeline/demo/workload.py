@@ -57,20 +57,22 @@ class Workload:
 
     def start(self) -> None:
         self._pgbench_before = finished_transactions(self._url)
-        self._running.enter_context(
-            running_pgbench(
-                self._url,
-                clients=_PGBENCH_CLIENTS,
-                transactions_per_second=self._pgbench_rate,
-                environment=self._environment,
+        with ExitStack() as starting:
+            starting.enter_context(
+                running_pgbench(
+                    self._url,
+                    clients=_PGBENCH_CLIENTS,
+                    transactions_per_second=self._pgbench_rate,
+                    environment=self._environment,
+                )
             )
-        )
-        threads = self._running.enter_context(ThreadPoolExecutor(len(self._chances), "shop"))
-        self._sessions = [threads.submit(self._work, number, chance) for number, chance in enumerate(self._chances)]
+            threads = starting.enter_context(ThreadPoolExecutor(len(self._chances), "shop"))
+            starting.callback(self._stopping.set)
+            self._sessions = [threads.submit(self._work, *session) for session in enumerate(self._chances)]
+            self._running = starting.pop_all()
 
     def stop(self) -> dict[str, int]:
         """How many transactions of each kind were done; long ones end early. Raises what ended a session before."""
-        self._stopping.set()
         self._running.close()
         for session in self._sessions:
             session.result()
