@@ -1,7 +1,7 @@
 """What every lake does, whatever it is made of: the promises of `cdc_pipeline.lake.protocol.Lake`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,13 +56,16 @@ def memory_arm(store: LocalObjectStore, _request: pytest.FixtureRequest) -> Iter
 
 @contextmanager
 def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterator[Arm]:
-    session = connect(request.getfixturevalue("spark_url"))
+    url: str = request.getfixturevalue("spark_url")
+    with ExitStack() as opened:
 
-    def make(on_step: OnStep) -> SparkLake:
-        return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step)
+        def make(on_step: OnStep) -> SparkLake:
+            lake = SparkLake(open_session=lambda: connect(url), store=store, clock=lambda: NOW, on_step=on_step)
+            opened.callback(lake.close)
+            return lake
 
-    yield Arm(store=store, make=make, read=lambda table: lake_rows(session, store, table))
-    session.stop()
+        reader = make(no_step)
+        yield Arm(store=store, make=make, read=lambda table: lake_rows(reader.session, store, table))
 
 
 @pytest.fixture(
