@@ -22,6 +22,7 @@ from cdc_pipeline.sources.postgres_session import answering, connect
 
 LONG = "long transactions"
 PGBENCH = "pgbench transactions"
+_ISOLATION = (ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ)
 _PGBENCH_CLIENTS = 2
 _LONGEST_REST_SECONDS = 2.0
 
@@ -85,14 +86,16 @@ class Workload:
             return dict(sorted((self._counts | Counter({PGBENCH: pgbench})).items()))
 
     def _work(self, number: int, chance: Random) -> None:
-        with answering(), closing(connect(self._url)) as connection:
-            if number == 0:
-                self._work_for_long(connection, chance)
-            else:
-                connection.set_session(
-                    ISOLATION_LEVEL_REPEATABLE_READ if number % 2 else ISOLATION_LEVEL_READ_COMMITTED
-                )
-                self._work_at_rate(connection, chance)
+        """One that breaks stops them all: half a workload would prove less than it seems."""
+        try:
+            with answering(), closing(connect(self._url)) as connection:
+                if number == 0:
+                    self._work_for_long(connection, chance)
+                else:
+                    connection.set_session(_ISOLATION[number % 2])
+                    self._work_at_rate(connection, chance)
+        finally:
+            self._stopping.set()
 
     def _work_at_rate(self, connection: psycopg2.extensions.connection, chance: Random) -> None:
         for kind in dealt(chance):
