@@ -23,7 +23,6 @@ from tests.support.lake import NOW, PEOPLE, Feed, event, lake_rows, move, table_
 from tests.support.memory_lake import MemoryLake
 
 Rows = dict[tuple[object, ...], dict[str, object]]
-MakeLake = Callable[[OnStep], Lake]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class Arm:
     """One kind of lake over one bucket. `make` opens it anew, as another process would."""
 
     store: LocalObjectStore
-    make: MakeLake
+    make: Callable[[OnStep], Lake]
     read: Callable[[LakeTable], Rows]
 
     def values(self, table: LakeTable) -> dict[object, tuple[object, ...]]:
@@ -147,8 +146,7 @@ def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: 
 
 
 def test_inserts_updates_deletes_and_partial_rows_arrive_and_are_counted(lake: Lake, arm: Arm, feed: Feed) -> None:
-    people = [event("i", number, number, name="a", age=number) for number in (1, 2, 3)]
-    first = lake.upsert(feed.table, feed.claim(people))
+    first = lake.upsert(feed.table, feed.claim([event("i", id_, id_, name="a", age=id_) for id_ in (1, 2, 3)]))
     second = lake.upsert(
         feed.table,
         feed.claim([event("u", 4, 1, age=10), event("d", 5, 2), event("d", 6, 99)], [event("u", 7, 1, name="b")]),
@@ -192,8 +190,8 @@ def test_a_claim_that_the_lake_has_is_applied_no_second_time(lake: Lake, feed: F
 def test_older_and_equal_versions_change_nothing(lake: Lake, arm: Arm, feed: Feed) -> None:
     events = [event("i", 5, 1, name="a", age=1), event("i", 6, 2, name="b", age=2)]
     lake.upsert(feed.table, feed.claim(events))
-    before = arm.read(feed.table)
-    outcome = lake.upsert(feed.table, feed.claim([*events, event("u", 3, 2, name="old", age=0), event("d", 6, 2)]))
+    before, late = arm.read(feed.table), [event("u", 3, 2, name="old", age=0), event("d", 6, 2)]
+    outcome = lake.upsert(feed.table, feed.claim([*events, *late]))
     assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (0, 0, 0, 2)
     assert arm.read(feed.table) == before
 
@@ -220,8 +218,7 @@ def test_another_slice_under_an_applied_number_is_refused(lake: Lake, feed: Feed
 
 @pytest.mark.parametrize("place", ["lake_schema.read", "lake_table.merge"])
 def test_a_zombie_with_the_same_claim_has_no_second_effect(arm: Arm, feed: Feed, place: str) -> None:
-    lake = arm.make(no_step)
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    (lake := arm.make(no_step)).upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
     work, later = feed.claim([event("u", 2, 1, age=2)]), feed.claim([event("d", 3, 1)])
     passed: list[str] = []
 
@@ -248,10 +245,8 @@ def test_soft_deletes_flag_the_row_and_keep_its_values(lake: Lake, arm: Arm) -> 
     lake.upsert(table, feed.claim([event("i", number, number, name="a", age=number) for number in (1, 2)]))
     outcome = lake.upsert(table, feed.claim([event("d", 3, 1), event("d", 4, 99)]))
     assert (outcome.inserted, outcome.updated, outcome.deleted) == (0, 1, 0)
-    assert {row["id"]: (row["name"], row[DELETED]) for row in arm.read(table).values()} == {
-        1: ("a", True),
-        2: ("a", False),
-    }
+    flags = {row["id"]: (row["name"], row[DELETED]) for row in arm.read(table).values()}
+    assert flags == {1: ("a", True), 2: ("a", False)}
     lake.upsert(table, feed.claim([event("i", 5, 1, name="again", age=5)]))
     assert arm.values(table) == {1: ("again", 5), 2: ("a", 2)}
 
