@@ -98,6 +98,13 @@ class SnapshotSettings(_Frozen):
     poll_interval: Duration = timedelta(seconds=10)
 
 
+class DriverSettings(_Frozen):
+    """The embedded Spark driver."""
+
+    memory: str = Field(default="2g", pattern=r"^[1-9][0-9]*[mg]$")
+    java_options: str = Field(default="", description="options of its Java machine")
+
+
 class WorkerSettings(_Frozen):
     """How slices are applied."""
 
@@ -121,6 +128,7 @@ class Settings(BaseSettings):
     tables: tuple[TableSettings, ...] = Field(min_length=1)
     snapshot: SnapshotSettings = SnapshotSettings()
     worker: WorkerSettings = WorkerSettings()
+    driver: DriverSettings = DriverSettings()
 
     @field_validator("slice_length")
     @classmethod

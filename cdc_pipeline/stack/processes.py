@@ -40,7 +40,7 @@ def processes(settings: Settings, place: Place) -> tuple[Process, ...]:
     embedded_spark = settings.spark == EMBEDDED
     return (
         *_servers(settings, place),
-        *(_spark(place) if embedded_spark else ()),
+        *(_spark(settings, place) if embedded_spark else ()),
         *_own(settings, place),
         *_airflow(place),
     )
@@ -76,7 +76,7 @@ def _servers(settings: Settings, place: Place) -> Iterable[Process]:
     )
 
 
-def _spark(place: Place) -> Iterable[Process]:
+def _spark(settings: Settings, place: Place) -> Iterable[Process]:
     yield Process(
         name=SPARK,
         waits_for="the Spark driver to listen",
@@ -87,6 +87,8 @@ def _spark(place: Place) -> Iterable[Process]:
             listen=place.listen,
             port=place.ports["spark"],
             folder=f"{place.home}/spark",
+            memory=settings.driver.memory,
+            java_options=settings.driver.java_options,
         ),
         environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"},
         port_name="spark",

@@ -20,7 +20,15 @@ SETTINGS = {
 
 
 def server_command(
-    *, spark_home: str, jars: Sequence[str], cores: int, listen: str, port: int, folder: str, memory: str = "2g"
+    *,
+    spark_home: str,
+    jars: Sequence[str],
+    cores: int,
+    listen: str,
+    port: int,
+    folder: str,
+    memory: str = "2g",
+    java_options: str = "",
 ) -> tuple[str, ...]:
     """`folder` takes what the driver spills, and its warehouse. Only the Connect port leaves loopback, if any."""
     settings = SETTINGS | {
@@ -34,7 +42,14 @@ def server_command(
     }
     return (
         *(f"{spark_home}/bin/spark-submit", "--class", CONNECT_SERVER, "--master", "local[*]"),
-        *("--driver-memory", memory, "--driver-java-options", "-Duser.timezone=UTC", "--jars", ",".join(jars)),
+        *(
+            "--driver-memory",
+            memory,
+            "--driver-java-options",
+            f"-Duser.timezone=UTC {java_options}".strip(),
+            "--jars",
+            ",".join(jars),
+        ),
         *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
     )
 
