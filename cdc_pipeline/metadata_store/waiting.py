@@ -13,6 +13,7 @@ from cdc_pipeline.errors import CdcError
 log = structlog.get_logger()
 
 _PATIENCE_SECONDS = 10
+_SLOWER_WHEN_AWAY = 5
 _NEWEST_WAITING = """
     SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name AS source_table,
            newest.number,
@@ -57,7 +58,7 @@ async def backlogs(
                 connection = None
             else:
                 yield {row["source_table"]: Backlog(newest=row["number"], is_leased=row["is_leased"]) for row in rows}
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause if connection is not None else pause * _SLOWER_WHEN_AWAY)
     finally:
         _leave(connection)
 

@@ -1,0 +1,70 @@
+"""Airflow in processes of its own, so that what it imports, warns of and writes stays away from the tests."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdc_pipeline.stack.project import PROJECT
+
+RESULT = "result: "
+_TIE = ("setpriv", "--pdeathsig", "TERM", "--") if shutil.which("setpriv") else ()
+"""It ends with the tests, however they end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Airflow:
+    """An AIRFLOW_HOME with a migrated SQLite database."""
+
+    environment: Mapping[str, str]
+
+    def call(self, module: str, *arguments: str, **environment: str) -> Any:
+        """What the module printed as its result."""
+        with self.process(module, *arguments, **environment) as process:
+            output, _ = process.communicate()
+        results = [line for line in output.splitlines() if line.startswith(RESULT)]
+        assert process.returncode == 0, output
+        assert len(results) == 1, output
+        return json.loads(results[0].removeprefix(RESULT))
+
+    @contextmanager
+    def process(self, module: str, *arguments: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+        """A running `python -m tests.dags.<module>`; ended with the block."""
+        process = subprocess.Popen(
+            [*_TIE, sys.executable, "-m", f"tests.dags.{module}", *arguments],
+            env={**os.environ, **self.environment, **environment},
+            cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
+
+def report(result: Any) -> None:
+    """Hand a result over to `Airflow.call`."""
+    sys.stdout.write(f"{RESULT}{json.dumps(result, default=str)}\n")
+    sys.stdout.flush()
+
+
+def airflow_environment(home: Path) -> dict[str, str]:
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        "PYTHONPATH": str(PROJECT / "plugins"),
+    }

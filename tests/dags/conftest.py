@@ -1,0 +1,35 @@
+"""One migrated Airflow for all DAG tests of a session, and a pipeline.yml for them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.dags.airflow_process import Airflow, airflow_environment
+
+SHOP = """
+name: shop
+lake: lake
+source: {kind: postgres, publication: cdc_shop, slot: cdc_shop}
+tables:
+  - name: shop.public.orders
+  - name: shop.public.order_items
+  - name: shop.odd__schema._t
+  - name: shop.odd.schema_-t
+"""
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
+    environment = airflow_environment(tmp_path_factory.mktemp("airflow"))
+    migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
+    subprocess.run(migrate, env={**os.environ, **environment}, check=True, capture_output=True)
+    return Airflow(environment=environment)
+
+
+@pytest.fixture(scope="session")
+def shop_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("shop") / "pipeline.yml"
+    path.write_text(SHOP)
+    return str(path)

@@ -1,0 +1,112 @@
+"""The DAG folder as Airflow parses it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline import errors
+from cdc_pipeline.dag_ids import slice_dag_id
+from cdc_pipeline.errors import CdcError, LeaseBusy
+from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
+from cdc_pipeline.record import TableName
+from cdc_pipeline.stack.project import PROJECT
+from tests.dags.airflow_process import Airflow
+
+MOST_LINES = 60
+MOST_SECONDS = 2.0
+COMMON = {"cdc_snapshot", "cdc_backfill", "cdc_maintenance"}
+
+
+@pytest.fixture(scope="module")
+def parsed(airflow: Airflow, shop_file: str) -> Any:
+    return airflow.call("parse_dags", CDC_CONFIG=shop_file)
+
+
+def params(parsed: Any) -> Iterator[dict[str, Any]]:
+    for dag in parsed["dags"].values():
+        yield from dag["params"].values()
+
+
+def test_every_table_has_a_dag_of_its_own_beside_the_common_ones(parsed: Any) -> None:
+    assert parsed["import_errors"] == {}
+    slices = {name for name in parsed["dags"] if name.startswith("cdc_slice__")}
+    assert set(parsed["dags"]) - slices == COMMON
+    assert {"cdc_slice__shop__public__orders", "cdc_slice__shop__public__order_items"} < slices
+    assert len(slices) == 4
+
+
+def test_every_dag_says_whose_it_is_what_it_does_and_what_to_do(parsed: Any) -> None:
+    for dag in parsed["dags"].values():
+        assert dag["tags"] == ["cdc", "db:shop"]
+        assert dag["owners"] == ["cdc"]
+        assert dag["description"]
+        assert "| you see | it means | do this |" in dag["doc_md"]
+        assert dag["max_active_runs"] == 1
+        assert dag["has_retry_policy"]
+
+
+def test_every_field_of_a_form_has_a_title_a_description_and_a_range(parsed: Any) -> None:
+    assert list(params(parsed))
+    for schema in params(parsed):
+        assert schema["title"]
+        assert schema["description"]
+        assert schema["section"]
+        if schema["type"] == "integer":
+            assert schema["minimum"] < schema["maximum"]
+        elif schema["type"] == "array":
+            assert schema["items"]["enum"] == schema["examples"]
+        else:
+            assert schema["format"] == "date-time"
+
+
+def test_the_form_refuses_a_retention_that_the_lake_refuses(parsed: Any) -> None:
+    assert parsed["dags"]["cdc_maintenance"]["params"]["retention_days"]["minimum"] == SHORTEST_RETENTION.days
+
+
+def test_a_snapshot_leaves_room_for_its_orchestrator_and_for_slices(parsed: Any) -> None:
+    assert parsed["dags"]["cdc_snapshot"]["params"]["concurrency"]["maximum"] == 2
+
+
+def test_parsing_twice_yields_the_same_dags(airflow: Airflow, shop_file: str, parsed: Any) -> None:
+    again = airflow.call("parse_dags", CDC_CONFIG=shop_file, PYTHONHASHSEED="7")
+    for name, dag in parsed["dags"].items():
+        assert json.dumps(again["dags"][name], sort_keys=True) == json.dumps(dag, sort_keys=True)
+
+
+def test_parsing_is_cheap_and_loads_no_driver(parsed: Any) -> None:
+    assert parsed["heavy"] == []
+    assert parsed["seconds"] < MOST_SECONDS
+
+
+def test_a_wrong_pipeline_file_is_shown_with_its_line(airflow: Airflow, shop_file: str, tmp_path: Path) -> None:
+    wrong = tmp_path / "pipeline.yml"
+    wrong.write_text(Path(shop_file).read_text() + "lak: lake\n")
+    parsed = airflow.call("parse_dags", CDC_CONFIG=str(wrong))
+    assert parsed["dags"] == {}
+    assert all("the key 'lak' is unknown; did you mean 'lake'?" in text for text in parsed["import_errors"].values())
+
+
+def test_dag_files_stay_thin() -> None:
+    files = sorted((PROJECT / "dags").glob("*.py"))
+    assert len(files) == 4
+    assert [file.name for file in files if len(file.read_text().splitlines()) > MOST_LINES] == []
+
+
+def test_tables_whose_names_look_alike_have_different_dags() -> None:
+    names = [("a", "b__c", "d"), ("a__b", "c", "d"), ("a", "b", "c__d"), ("a", "_b", "c"), ("a_", "b", "c")]
+    names += [("a", "b", "ä"), ("a", "b", "-E4-"), ("a", "b", "c d"), ("a", "b", "c")]
+    ids = [slice_dag_id(TableName(database=db, schema=schema, table=table)) for db, schema, table in names]
+    assert len(set(ids)) == len(names)
+    assert all(name.replace("_", "").replace("-", "").isalnum() and name.isascii() for name in ids)
+
+
+def test_exactly_the_errors_that_may_pass_by_themselves_are_tried_again(airflow: Airflow) -> None:
+    decided = airflow.call("decide_retries")
+    assert {"CdcError", "LeaseBusy", "StoreAway"} < set(decided)
+    for name, of in decided.items():
+        error: type[CdcError] = getattr(errors, name)
+        assert of["slice"] == ("retry" if error.retryable else "fail"), name
+        assert of["backfill"] == ("retry" if error.retryable or error is LeaseBusy else "fail"), name

@@ -1,0 +1,162 @@
+"""Each DAG run by Airflow over a real source, metadata store and Spark."""
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdc_pipeline.dag_ids import slice_dag_id
+from cdc_pipeline.record import TableName
+from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.wiring import Pipeline
+from snapshot.runs import begin_run, orchestrate_run, work_run
+from tests.dags.airflow_process import Airflow
+from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.postgres import fresh_database
+from tests.support.streams import run_sql
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CREATE = "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (1, 'one'), (2, 'two')"
+TASKS_OF_A_SMALL_TABLE = 3
+EVERYTHING = "every event that is registered is applied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """A pipeline whose servers run, and an Airflow that finds it by environment."""
+
+    pipeline: Pipeline
+    source_url: str
+    airflow: Airflow
+    environment: Mapping[str, str]
+
+    @property
+    def items(self) -> TableName:
+        return self.pipeline.table_names()[0]
+
+    @property
+    def slice_dag(self) -> str:
+        return slice_dag_id(self.items)
+
+    def run(self, dag_id: str, *left_to_others: str, **conf: Any) -> Any:
+        return self.airflow.call("run_dag", dag_id, json.dumps(conf), *left_to_others, **self.environment)
+
+    def change(self, *statements: str) -> None:
+        """Each registered as a slice of its own."""
+        for statement in statements:
+            run_sql(self.source_url, statement)
+            consume(self.pipeline)
+
+    def lake(self) -> list[tuple[int, str]]:
+        return sorted((row["id"], row["name"]) for row in lake_rows(self.pipeline, self.items))
+
+
+@pytest.fixture
+def installation(
+    postgres: PostgresServer, database: str, spark_url: str, tmp_path: Path, airflow: Airflow
+) -> Iterator[Installation]:
+    run_sql(database, CREATE)
+    settings = pipeline_settings(tmp_path, database, [{"name": "public.items"}], snapshot={"concurrency": 1})
+    config = tmp_path / "pipeline.yml"
+    config.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude={"worker", "slice_length", "snapshot"})))
+    with (
+        fresh_database(postgres) as store_url,
+        opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline,
+    ):
+        environment = {
+            "CDC_CONFIG": str(config),
+            "CDC_HOME": str(tmp_path / "home"),
+            "CDC_METADATA_STORE": store_url,
+            "CDC_SPARK": spark_url,
+        }
+        yield Installation(pipeline=pipeline, source_url=database, airflow=airflow, environment=environment)
+
+
+def test_a_slice_run_applies_what_waits_and_leaves_as_a_success_while_somebody_else_works(
+    installation: Installation,
+) -> None:
+    consume(installation.pipeline)
+    early = installation.run(installation.slice_dag)
+    assert early["state"] == "success"
+    assert early["results"]["slice_to_lake[-1]"]["ended"] == "the table has no published snapshot yet"
+    take_snapshot(installation.pipeline, installation.items)
+    installation.change("INSERT INTO items VALUES (3, 'three')", "UPDATE items SET name = 'changed' WHERE id = 1")
+    table_id = installation.pipeline.store.tables.table(installation.items).table_id
+    lease = installation.pipeline.store.leases.acquire(table_id, owner="another", duration=timedelta(minutes=10))
+    busy = installation.run(installation.slice_dag)
+    assert busy["state"] == "success"
+    assert "is held by another" in busy["results"]["slice_to_lake[-1]"]["ended"]
+    assert installation.lake() == [(1, "one"), (2, "two")]
+    installation.pipeline.store.leases.release(lease)
+    applied = installation.run(installation.slice_dag)
+    assert applied["state"] == "success"
+    report = applied["results"]["slice_to_lake[-1]"]
+    assert (report["claims"], report["inserted"], report["updated"], report["ended"]) == (1, 1, 1, EVERYTHING)
+    assert installation.lake() == [(1, "changed"), (2, "two"), (3, "three")]
+
+
+def test_a_snapshot_run_publishes_what_its_worker_slots_made(installation: Installation) -> None:
+    consume(installation.pipeline)
+    with worker_slot(installation.pipeline) as working:
+        ended = installation.run("cdc_snapshot", "work_slot", concurrency=2, poll_seconds=1)
+        assert ended["state"] == "success"
+        assert working.result() == TASKS_OF_A_SMALL_TABLE
+    assert sorted(ended["tasks"]) == ["begin[-1]", "orchestrate[-1]", "work_slot[0]", "work_slot[1]"]
+    (published,) = ended["results"]["orchestrate[-1]"]
+    assert (published["table"], published["rows"]) == (str(installation.items), 2)
+    assert installation.lake() == [(1, "one"), (2, "two")]
+
+
+def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
+    installation: Installation,
+) -> None:
+    pipeline, names = installation.pipeline, [str(installation.items)]
+    begun, other = begin_run(pipeline, names, 2)
+    since = datetime.fromisoformat(begun["since"])
+    assert (begun["slot"], other["slot"], begun["chosen"]) == (0, 1, names)
+    with worker_slot(pipeline):
+        first = orchestrate_run(pipeline, names, since, target_file_bytes=1 << 20, poll_interval=POLL)
+    assert orchestrate_run(pipeline, names, since, target_file_bytes=1 << 20, poll_interval=POLL) == first
+    assert work_run(pipeline, names, since, 0) == 0
+
+
+@contextmanager
+def worker_slot(pipeline: Pipeline) -> Iterator["Future[int]"]:
+    """One that works while the block runs, until every table has a snapshot."""
+    since = pipeline.store.history.now().isoformat()
+    names = [str(name) for name in pipeline.table_names()]
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        yield threads.submit(work_run, pipeline, names, datetime.fromisoformat(since), 7)
+
+
+def test_a_backfill_run_applies_the_backlog_in_one_commit_up_to_the_given_time(installation: Installation) -> None:
+    consume(installation.pipeline)
+    take_snapshot(installation.pipeline, installation.items)
+    installation.change("INSERT INTO items VALUES (3, 'three')", "INSERT INTO items VALUES (4, 'four')")
+    early = installation.run("cdc_backfill", until="2024-01-01T00:00:00Z")
+    assert early["state"] == "success"
+    assert early["results"]["apply_backlog[-1]"][0]["claims"] == 0
+    late = installation.run("cdc_backfill", tables=[str(installation.items)])
+    assert late["state"] == "success"
+    report = late["results"]["apply_backlog[-1]"][0]
+    assert (report["claims"], report["inserted"]) == (1, 2)
+    assert installation.lake() == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
+
+
+def test_a_maintenance_run_keeps_the_rows_and_waits_for_nobody(installation: Installation) -> None:
+    consume(installation.pipeline)
+    first = installation.run("cdc_maintenance")
+    assert first["state"] == "success"
+    assert first["results"]["maintain_table[0]"]["ended"] == "the table has no lake yet"
+    take_snapshot(installation.pipeline, installation.items)
+    done = installation.run("cdc_maintenance")
+    assert done["results"]["maintain_table[0]"]["ended"] == "done"
+    assert installation.lake() == [(1, "one"), (2, "two")]

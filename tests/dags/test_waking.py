@@ -1,0 +1,148 @@
+"""What wakes a table's worker: the backlog in the store, asked for all tables at once, and a bell that does not nag."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.doorbell import Doorbell
+from cdc_pipeline.metadata_store.waiting import Backlog, backlogs
+from cdc_pipeline.stack.ports import free_port
+from tests.dags.airflow_process import RESULT, Airflow
+from tests.support.metadata_store import STREAM, Shop, opened_shop
+from tests.support.streams import run_sql
+
+ORDERS, CUSTOMERS = "shop.public.orders", "shop.public.customers"
+AT_ONCE = timedelta(milliseconds=10)
+SECONDS = timedelta(seconds=1)
+HANG_UP = """
+    SELECT pg_terminate_backend(pid)
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '%is_leased%'
+    """
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Shop]:
+    """Both tables are live."""
+    with opened_shop(database) as shop:
+        run_sql(database, "UPDATE cdc.source_table SET state = 'live'")
+        yield shop
+
+
+def register_both(shop: Shop, end: int) -> None:
+    rows = {(shop.orders.table_id, 0): 3, (shop.customers.table_id, 1): 2}
+    shop.store.registry.register(shop.cut(end - 1, end, rows))
+
+
+async def first_that(
+    stream: AsyncGenerator[Mapping[str, Backlog]], wanted: Callable[[Mapping[str, Backlog]], bool]
+) -> Mapping[str, Backlog]:
+    async with aclosing(stream), asyncio.timeout(30):
+        return await anext(found async for found in stream if wanted(found))
+
+
+def first(shop: Shop) -> Mapping[str, Backlog]:
+    stream = backlogs(lambda: shop.url, STREAM.name, poll_interval=AT_ONCE)
+    return asyncio.run(first_that(stream, lambda _: True))
+
+
+def test_one_answer_holds_every_table_that_waited_before_anybody_asked(shop: Shop) -> None:
+    register_both(shop, 1)
+    register_both(shop, 2)
+    newest = {row.table_id: row.number for row in shop.store.slices.slices(shop.orders.table_id, 1, 99) if row.rows}
+    found = first(shop)
+    assert set(found) == {ORDERS, CUSTOMERS}
+    assert found[ORDERS] == Backlog(newest=newest[shop.orders.table_id], is_leased=False)
+
+
+def test_silence_and_tables_that_are_not_live_wake_nobody(shop: Shop) -> None:
+    register_both(shop, 1)
+    shop.store.registry.register(shop.cut(1, 2, {(shop.customers.table_id, 0): 0}))
+    run_sql(
+        shop.url,
+        "UPDATE cdc.slice SET state = 'applied' WHERE table_id = " + str(shop.customers.table_id) + " AND rows > 0",
+        f"UPDATE cdc.source_table SET state = 'parked' WHERE table_id = {shop.orders.table_id}",
+    )
+    assert first(shop) == {}
+
+
+def test_a_table_with_a_holder_is_told_apart(shop: Shop) -> None:
+    register_both(shop, 1)
+    shop.acquire()
+    found = first(shop)
+    assert (found[ORDERS].is_leased, found[CUSTOMERS].is_leased) == (True, False)
+
+
+def test_it_goes_on_when_the_store_comes_back_elsewhere(shop: Shop) -> None:
+    register_both(shop, 1)
+    urls = iter([f"postgresql://nobody@127.0.0.1:{free_port()}/gone", shop.url])
+    stream = backlogs(lambda: next(urls), STREAM.name, poll_interval=AT_ONCE)
+    assert set(asyncio.run(first_that(stream, bool))) == {ORDERS, CUSTOMERS}
+
+
+def test_it_goes_on_when_its_connection_is_cut(shop: Shop) -> None:
+    async def cut_then_register() -> None:
+        async with aclosing(backlogs(lambda: shop.url, STREAM.name, poll_interval=AT_ONCE)) as stream:
+            assert await anext(stream) == {}
+            await asyncio.to_thread(run_sql, shop.url, HANG_UP)
+            await asyncio.to_thread(register_both, shop, 1)
+            async with asyncio.timeout(30):
+                assert await anext(found async for found in stream if found)
+
+    asyncio.run(cut_then_register())
+
+
+def bell() -> Doorbell:
+    return Doorbell(10 * SECONDS, 60 * SECONDS)
+
+
+def test_the_bell_rings_at_once_for_a_backlog_and_for_each_newer_slice() -> None:
+    door = bell()
+    assert door.rings(5, is_leased=False, now=100)
+    assert not door.rings(5, is_leased=False, now=101)
+    assert door.rings(6, is_leased=False, now=102)
+
+
+def test_the_bell_rings_again_ever_more_rarely_while_the_same_slice_waits() -> None:
+    door = bell()
+    rung = [now for now in range(300) if door.rings(5, is_leased=False, now=now)]
+    assert rung == [0, 10, 30, 70, 130, 190, 250]
+
+
+def test_the_bell_is_silent_while_somebody_works_and_rings_when_work_is_left() -> None:
+    door = bell()
+    assert door.rings(5, is_leased=False, now=0)
+    assert not any(door.rings(6, is_leased=True, now=now) for now in range(1, 60))
+    assert door.rings(6, is_leased=False, now=60)
+
+
+def test_the_bell_forgets_a_slice_that_was_applied() -> None:
+    door = bell()
+    assert door.rings(5, is_leased=False, now=0)
+    assert not door.rings(None, is_leased=False, now=1)
+    assert door.rings(5, is_leased=False, now=2)
+
+
+def test_the_trigger_in_airflow_wakes_each_table_for_what_waited_before_it_started(
+    shop: Shop, airflow: Airflow, tmp_path: Path
+) -> None:
+    register_both(shop, 1)
+    config = tmp_path / "pipeline.yml"
+    config.write_text(
+        "name: shop\nlake: lake\nspark: sc://nowhere:1\n"
+        "source: {kind: postgres, url: 'postgresql://nowhere/shop'}\ntables: [{name: shop.public.orders}]\n"
+    )
+    with airflow.process(
+        "watch_slices", STREAM.name, ORDERS, CUSTOMERS, CDC_CONFIG=str(config), CDC_METADATA_STORE=shop.url
+    ) as process:
+        assert process.stdout is not None
+        lines = (line.removeprefix(RESULT) for line in process.stdout if line.startswith(RESULT))
+        events = [json.loads(next(lines)) for _ in range(2)]
+        assert {event["table"] for event in events} == {ORDERS, CUSTOMERS}
+        register_both(shop, 2)
+        assert {json.loads(next(lines))["table"] for _ in range(2)} == {ORDERS, CUSTOMERS}
