@@ -17,7 +17,7 @@ from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, ObjectMissin
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
+from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow, SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, View, Wait, next_move
@@ -59,15 +59,16 @@ class SliceWorker:
     on_step: OnStep
 
     def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
-        """Applies what waits, claim by claim; with `until`, no boundary whose label begins at or after it.
+        """Applies what is registered when it begins, claim by claim; with `until`, nothing labelled at or after it.
 
+        What comes meanwhile is left to the next run, so that one busy table never keeps a slot from its neighbours.
         Raises LeaseBusy when somebody else is at work, FenceMismatch and SliceDamaged before anything is changed.
         """
         row = self.store.tables.table(table)
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
             outcomes: list[UpsertOutcome] = []
             while True:
-                move = self._next_move(held[0], self._view(row.table_id, self.lake_table(table), until))
+                move = self._next_move(held[0], self._view(row, self.lake_table(table), until))
                 match move:
                     case Wait():
                         return Applied(outcomes=tuple(outcomes), ended=move.reason)
@@ -77,7 +78,8 @@ class SliceWorker:
                     case Apply():
                         outcomes.append(self._apply(*held, table, move))
 
-    def _view(self, table_id: int, lake_table: LakeTable, until: datetime | None) -> View:
+    def _view(self, seen: SourceTable, lake_table: LakeTable, until: datetime | None) -> View:
+        table_id = seen.table_id
         fence = self.lake.read_fence(lake_table)
         if fence is None:
             return View(fence=None, published_snapshot=None, fenced={}, behind_fence=(), is_full=False, open_claim=None)
@@ -88,7 +90,10 @@ class SliceWorker:
         open_claim = self.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
             behind = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
-        within = tuple(row for row in behind if until is None or row.label_start < until)
+            until = None  # what a dead worker claimed is finished whole
+        within = tuple(
+            row for row in behind if row.number < seen.next_slice_number and (until is None or row.label_start < until)
+        )
         return View(
             fence=fence,
             published_snapshot=self.store.history.published_snapshot(table_id),

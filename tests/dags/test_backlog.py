@@ -1,0 +1,58 @@
+"""Runs over several tables without Airflow: what a backfill finishes, waits for, and reports."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.maintenance import maintain
+from cdc_pipeline.runs import run_backfill, run_slices
+from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.steps import Moment
+from tests.crash.failpoint import Crash
+from tests.crash.world import World, new_world, register_changes, take_snapshot
+from tests.support.pipelines import consume
+
+LONG_AGO = datetime(2024, 1, 1, tzinfo=UTC)
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    with new_world(postgres, tmp_path) as world:
+        with world.process() as pipeline:
+            consume(pipeline)
+            take_snapshot(pipeline, pipeline.table_names())
+        register_changes(world)
+        yield world
+
+
+def crash_at_the_merge(name: str, moment: Moment) -> None:
+    if (name, moment) == ("lake_table.merge", Moment.BEFORE):
+        raise Crash
+
+
+def test_a_bounded_backfill_finishes_the_claim_of_a_dead_worker_whole(world: World) -> None:
+    with pytest.raises(Crash), world.process(crash_at_the_merge) as pipeline:
+        run_slices(pipeline, world.tables[0])
+    world.bury_the_dead()
+    with world.process() as pipeline:
+        reports = run_backfill(pipeline, world.tables, until=LONG_AGO)
+    assert [report["claims"] for report in reports] == [1, 0]
+
+
+def test_a_busy_table_keeps_a_backfill_waiting_after_all_others_are_done(world: World) -> None:
+    busy, free = world.tables
+    with world.process() as pipeline:
+        busy_id, free_id = (pipeline.store.tables.table(name).table_id for name in (busy, free))
+        lease = pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(minutes=1))
+        with pytest.raises(LeaseBusy):
+            run_backfill(pipeline, world.tables)
+        assert pipeline.store.slices.waiting(free_id).slices == 0
+        assert pipeline.store.slices.waiting(busy_id).slices > 0
+        assert "is held by another" in maintain(pipeline, busy, WEEK)["ended"]
+        pipeline.store.leases.release(lease)
+        assert [report["claims"] for report in run_backfill(pipeline, world.tables)] == [1, 0]
+        assert pipeline.store.slices.waiting(busy_id).slices == 0
