@@ -87,13 +87,12 @@ class SliceWorker:
         behind = self.store.slices.next_slices(
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
         )
-        open_claim = self.store.claims.open_claim(table_id)
-        if open_claim is not None and open_claim.last_number > fence.number:
-            behind = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
-            until = None  # what a dead worker claimed is finished whole
         within = tuple(
             row for row in behind if row.number < seen.next_slice_number and (until is None or row.label_start < until)
         )
+        open_claim = self.store.claims.open_claim(table_id)
+        if open_claim is not None and open_claim.last_number > fence.number:
+            behind = within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
         return View(
             fence=fence,
             published_snapshot=self.store.history.published_snapshot(table_id),

@@ -34,7 +34,7 @@ SERVER_OPTIONS = {
 }
 """What the source, the metadata store and Airflow need of one server; the compose file has the same."""
 NATIVE_OPTIONS = {"listen_addresses": LOOPBACK, "unix_socket_directories": "", "update_process_title": "off"}
-FORGETFUL_OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+FORGETFUL_OPTIONS = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
