@@ -31,7 +31,8 @@ lint: setup-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not stack" $(TESTS)
+	$(BIN)/pytest -m stack $(TESTS)
 
 compose: setup
 	$(BIN)/python -m cdc_pipeline.stack.compose > docker/docker-compose.yml

@@ -36,7 +36,7 @@ from cdc_pipeline.verification import Verified, verify
 from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
 
 SLICES_PER_TABLE = 3
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 300.0
 VICTIM = "orders"
 _POLL_SECONDS = 0.2
 _HELD_BACK_SECONDS = 8.0
