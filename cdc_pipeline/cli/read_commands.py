@@ -2,7 +2,7 @@
 
 import json
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,10 @@ from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.settings_file import json_schema
 from cdc_pipeline.stack.display import process_documents
+
+if TYPE_CHECKING:
+    from cdc_pipeline.lake.comparison import Difference
+    from cdc_pipeline.verification import Verified
 
 CHECK_FAILED = 3
 
@@ -51,34 +55,37 @@ def verify(
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
         verdicts = verify_tables(pipeline, names, patience=timedelta(seconds=patience))
-    rows: list[dict[str, Any]] = [
-        {
-            "table": str(verdict.table),
-            "source_rows": verdict.comparison.source_rows,
-            "lake_rows": verdict.comparison.lake_rows,
-            "differing_rows": verdict.comparison.differing_rows,
-            "position": verdict.position,
-            "time": verdict.time,
-        }
-        for verdict in verdicts
-    ]
-    differences = [
-        {
-            "table": str(verdict.table),
-            "id": json.dumps(found.id, default=str),
-            "kind": found.kind,
-            "columns": list(found.columns),
-        }
-        for verdict in verdicts
-        for found in verdict.comparison.differences
-    ]
+    differences = [_difference(verdict, found) for verdict in verdicts for found in verdict.comparison.differences]
     if as_json:
-        context.show([{**row, "differences": _of(row["table"], differences)} for row in rows])
+        context.show(
+            [_verdict(verdict) | {"differences": _of(str(verdict.table), differences)} for verdict in verdicts]
+        )
     else:
-        context.show(rows, title="lake equals source" if not differences else "lake does NOT equal source")
+        equal = "lake does NOT equal source" if differences else "lake equals source"
+        context.show([_verdict(verdict) for verdict in verdicts], title=equal)
         if differences:
             context.show(differences)
     raise typer.Exit(CHECK_FAILED if differences else 0)
+
+
+def _verdict(verdict: "Verified") -> dict[str, Any]:
+    return {
+        "table": str(verdict.table),
+        "source_rows": verdict.comparison.source_rows,
+        "lake_rows": verdict.comparison.lake_rows,
+        "differing_rows": verdict.comparison.differing_rows,
+        "position": verdict.position,
+        "time": verdict.time,
+    }
+
+
+def _difference(verdict: "Verified", found: "Difference") -> dict[str, Any]:
+    return {
+        "table": str(verdict.table),
+        "id": json.dumps(found.id, default=str),
+        "kind": found.kind,
+        "columns": list(found.columns),
+    }
 
 
 def run_query(
