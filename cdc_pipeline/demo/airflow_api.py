@@ -60,14 +60,15 @@ class AirflowApi:
         """States of the newest hundred runs."""
         return {run["state"] for run in self._call("GET", f"dags/{dag_id}/dagRuns", order_by="-id")["dag_runs"]}
 
-    def backfill(self, dag_id: str, *, start: datetime, end: datetime) -> int:
-        """Id of a backfill over [start, end], as the form of the UI starts it."""
+    def backfill(self, dag_id: str, *, start: datetime, end: datetime, conf: Mapping[str, Any]) -> int:
+        """Id of a backfill over [start, end], as the form of the UI starts it; `conf` holds the DAG's params."""
         body = {
             "dag_id": dag_id,
             "from_date": start.isoformat(),
             "to_date": end.isoformat(),
             "max_active_runs": 1,
             "reprocess_behavior": "completed",
+            "dag_run_conf": dict(conf),
         }
         return int(self._call("POST", "backfills", body=body)["id"])
 
