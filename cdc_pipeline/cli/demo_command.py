@@ -9,6 +9,7 @@ from rich.console import Console
 from cdc_pipeline.stack.project import PROJECT
 
 CHECK_FAILED = 3
+WIDTH_OF_A_FILE = 160
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="where the demo lives; default: .cdc/demo of the project")
 ]
@@ -22,5 +23,8 @@ def demo(folder: Folder = None) -> None:
     """Start everything, run the main job on live data with one worker killed in the middle, compare every row."""
     from cdc_pipeline.demo.story import run_demo
 
-    equal = run_demo((folder or PROJECT / ".cdc" / "demo").absolute(), Console())
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH_OF_A_FILE
+    equal = run_demo((folder or PROJECT / ".cdc" / "demo").absolute(), console)
     raise typer.Exit(0 if equal else CHECK_FAILED)

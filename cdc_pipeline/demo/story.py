@@ -38,6 +38,7 @@ from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
 SLICES_PER_TABLE = 3
 PATIENCE_SECONDS = 300.0
 VICTIM = "orders"
+TRANSACTIONS_PER_SECOND = 60.0
 HELD_BACK = ("customers", "orders")
 _POLL_SECONDS = 0.2
 _HELD_BACK_SECONDS = 8.0
@@ -104,7 +105,9 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
     dags = tuple(slice_dag_id(table) for table in tables)
     with phases.phase("Airflow: one DAG per table, snapshot, backfill, maintenance"):
         airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), PATIENCE_SECONDS)
-    workload = Workload(pipeline.endpoints.source_url, chance=random.Random(7))
+    workload = Workload(
+        pipeline.endpoints.source_url, chance=random.Random(7), transactions_per_second=TRANSACTIONS_PER_SECOND
+    )
     workload.start()
     try:
         with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
