@@ -11,6 +11,7 @@ from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.slice_cutter import SliceCutter
 from cdc_pipeline.sources.postgres_catalogue import Slot, read_slot
+from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_session import connect
 from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
 from cdc_pipeline.sources.postgres_stream import PostgresStream
@@ -92,8 +93,7 @@ def _refuse_lost_slot(pipeline: Pipeline, slot: Slot | None) -> None:
 
 
 def _shown(offset: str) -> str:
-    position = decode_position(offset)
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+    return lsn_text(decode_position(offset))
 
 
 @contextmanager

@@ -34,12 +34,16 @@ class HeldPosition:
 
     @property
     def lsn(self) -> str:
-        """As PostgreSQL writes it."""
-        return f"{self.position >> 32:X}/{self.position & 0xFFFFFFFF:X}"
+        return lsn_text(self.position)
 
     @property
     def version(self) -> str:
         return encode_version(self.position, SNAPSHOT_ORDINAL)
+
+
+def lsn_text(position: int) -> str:
+    """A position as PostgreSQL writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 @contextmanager
