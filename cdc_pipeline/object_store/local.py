@@ -68,9 +68,6 @@ class LocalObjectStore:
     def delta_url(self, key: str) -> str:
         return str(self._path(key))
 
-    def delta_options(self) -> dict[str, str]:
-        return {}
-
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         return pyarrow.fs.LocalFileSystem(), str(self._root)
 

@@ -45,8 +45,5 @@ class ObjectStore(Protocol):
     def delta_url(self, key: str) -> str:
         """The same place as the `deltalake` package takes it (a path or `s3://…`)."""
 
-    def delta_options(self) -> dict[str, str]:
-        """Storage options that `deltalake` needs beside the place."""
-
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """A pyarrow file system and the root below which keys lie, for streaming Parquet in and out."""
