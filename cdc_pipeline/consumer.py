@@ -173,4 +173,5 @@ def _new_slice(table_id: int, number: int, key: str, schema_id: str, file: Slice
         partial_rows=file.partial_rows,
         truncates=file.truncates,
         key_ranges=file.key_ranges,
+        truncated_at=file.truncated_at,
     )

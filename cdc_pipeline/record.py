@@ -10,6 +10,7 @@ TRANSACTION = "_cdc_transaction"
 ABSENT = "_cdc_absent"
 OLD_ID_PREFIX = "_cdc_old_"
 DELETED = "_cdc_deleted"
+STATE = "_cdc_state"
 OWN_PREFIX = "_cdc_"
 
 SNAPSHOT_ORDINAL = 0
@@ -78,7 +79,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The columns of a source table in the source's order, and its id. `key` is never empty."""
+    """The columns of a source table in the source's order, and its id. A table without a key is a bag of rows."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
@@ -93,6 +94,10 @@ class TableSchema:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def is_bag(self) -> bool:
+        return not self.key
 
     def to_json(self) -> dict[str, object]:
         return {"columns": [[column.name, column.type] for column in self.columns], "key": list(self.key)}

@@ -27,7 +27,10 @@ ROW_GROUP_ROWS = 128_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFile:
-    """Content of one slice file. `key_ranges`: inclusive ranges of the first id column that hold all its ids."""
+    """Content of one slice file. `key_ranges`: inclusive ranges of the first id column that hold all its ids.
+
+    `truncated_at`: the version of its last truncate.
+    """
 
     content: bytes
     sha256: str
@@ -36,6 +39,7 @@ class SliceFile:
     partial_rows: int
     truncates: int
     key_ranges: tuple[tuple[Any, Any], ...]
+    truncated_at: str | None
 
 
 def event_schema(schema: TableSchema) -> pa.Schema:
@@ -53,7 +57,10 @@ def event_schema(schema: TableSchema) -> pa.Schema:
 
 
 def write_slice_file(rows: pa.Table, schema: TableSchema) -> SliceFile:
-    """Sorts by id, then version; zstd-1 with page checksums and statistics. `rows` is in stream order."""
+    """Sorts by id, then version; zstd-1 with page checksums and statistics. `rows` is in stream order.
+
+    Events of a bag stay in the order of their versions.
+    """
     order = [(name, "ascending") for name in (*schema.key, VERSION)]
     in_order = rows.take(pc.sort_indices(rows, sort_keys=order))
     sink = pa.BufferOutputStream()
@@ -76,7 +83,8 @@ def write_slice_file(rows: pa.Table, schema: TableSchema) -> SliceFile:
         key_changes=_count(operations, Operation.MOVE),
         partial_rows=in_order.num_rows - in_order[ABSENT].null_count,
         truncates=_count(operations, Operation.TRUNCATE),
-        key_ranges=key_ranges(in_order[schema.key[0]]),
+        key_ranges=() if schema.is_bag else key_ranges(in_order[schema.key[0]]),
+        truncated_at=_last_truncate(in_order),
     )
 
 
@@ -104,6 +112,12 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
 def _count(operations: pa.ChunkedArray, operation: Operation) -> int:
     total = pc.sum(pc.equal(operations, operation.value)).as_py()
     return int(total or 0)
+
+
+def _last_truncate(rows: pa.Table) -> str | None:
+    truncates = rows[VERSION].filter(pc.equal(rows[OPERATION], Operation.TRUNCATE.value))
+    version: str | None = pc.max(truncates).as_py()
+    return version
 
 
 def _texts(rows: pa.Table) -> list[str]:

@@ -28,13 +28,17 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeTable:
-    """One table of the lake. `table_uuid` names it in its own log, for ever."""
+    """One table of the lake. `table_uuid` names it in its own log, for ever. A schema without a key makes it a bag.
+
+    `ordered`: events of one id come in the order of their versions; otherwise deletes leave tombstones.
+    """
 
     name: TableName
     table_uuid: str
     schema: TableSchema
     partition_by: tuple[PartitionBy, ...] = ()
     deletes: Literal["hard", "soft"] = "hard"
+    ordered: bool = True
     create_time: str | None = None
     update_time: str | None = None
 
@@ -70,7 +74,9 @@ class ClaimWork:
 
     Events with a version below `cutoff_version` are ignored. `partial_rows`, `key_changes` and `truncates` count rows
     of the whole claim: where they are zero, the lake takes a cheaper way. Every id of the claim lies in one of
-    `key_ranges`; none given means that no range is known.
+    `key_ranges`; none given means that no range is known. `late`: some slice may hold events older than what is
+    applied. `tombstones`: deletes leave what later, older events lose against. `truncated_at`: the greatest version of
+    a truncate up to `last_number`; events at or below it do nothing.
     """
 
     claim_id: str
@@ -82,6 +88,9 @@ class ClaimWork:
     key_changes: int = 0
     truncates: int = 0
     key_ranges: tuple[KeyRange, ...] = ()
+    late: bool = False
+    tombstones: bool = False
+    truncated_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ class ClaimOutcome:
     rows_updated: int = 0
     rows_deleted: int = 0
     rows_ignored: int = 0
+    rows_parked: int = 0
+    rows_tied: int = 0
     bytes: int = 0
     seconds: float = 0.0
 

@@ -37,6 +37,8 @@ class NewSlice:
     partial_rows: int = 0
     truncates: int = 0
     key_ranges: tuple[tuple[Any, Any], ...] = ()
+    truncated_at: str | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,8 @@ claim = Table(
     Column("error", Text),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=NOW),
     time("finished_at"),
+    count("rows_parked"),
+    count("rows_tied"),
     one_of("state", ClaimState),
     CheckConstraint("first_number <= last_number", name="claim_bounds"),
     Index("claim_first_number", "table_id", "first_number"),
@@ -165,6 +167,8 @@ slice_table = Table(
     Column("claim_id", ForeignKey("cdc.claim.claim_id")),
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=NOW),
     time("applied_at"),
+    offset("truncated_at", nullable=True),
+    Column("late", Boolean, nullable=False, server_default=text("false")),
     UniqueConstraint("table_id", "slice_id"),
     UniqueConstraint("table_id", "boundary_id", "stream_partition"),
     ForeignKeyConstraint(["table_id", "schema_id"], ["cdc.table_schema.table_id", "cdc.table_schema.schema_id"]),
@@ -184,6 +188,7 @@ slice_table = Table(
         postgresql_where=text("state = 'registered' AND path IS NOT NULL"),
     ),
     Index("slice_with_file", "table_id", "number", postgresql_where=text("path IS NOT NULL")),
+    Index("slice_truncated", "table_id", "number", postgresql_where=text("truncated_at IS NOT NULL")),
 )
 
 lease = Table(

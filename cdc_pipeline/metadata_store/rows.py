@@ -78,7 +78,10 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRow:
-    """A registered slice; `path` is None for an empty one. `position`, `commit_time`, `requested`: its boundary's."""
+    """A registered slice; `path` is None for an empty one. `position`, `commit_time`, `requested`: its boundary's.
+
+    `truncated_at`: version of its last truncate. `late`: it may hold events older than what is applied before it.
+    """
 
     table_id: int
     number: int
@@ -102,6 +105,8 @@ class SliceRow:
     claim_id: UUID | None
     registered_at: datetime
     applied_at: datetime | None
+    truncated_at: str | None
+    late: bool
     position: str
     commit_time: datetime
     requested: bool
@@ -147,6 +152,8 @@ class Claim:
     error: str | None
     started_at: datetime
     finished_at: datetime | None
+    rows_parked: int
+    rows_tied: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from itertools import groupby
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, exists, func, select
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import SliceRow, Waiting
-from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.metadata_store.states import QuarantineState, SliceState
 
 _SLICE, _BOUNDARY = models.slice_table, models.boundary
 
@@ -45,6 +45,24 @@ class Slices:
         with self.database.transaction("slice.read") as connection:
             rows = connection.execute(query.order_by(_SLICE.c.number)).all()
         return tuple(SliceRow(**row._asdict()) for row in rows)
+
+    def truncated_through(self, table_id: int, number: int) -> str:
+        """The greatest version of a truncate in any registered slice up to `number`; "" for none."""
+        query = select(func.max(_SLICE.c.truncated_at)).where(
+            _SLICE.c.table_id == table_id, _SLICE.c.number <= number, _SLICE.c.truncated_at.is_not(None)
+        )
+        with self.database.transaction("slice.read_truncated") as connection:
+            return connection.scalar(query) or ""
+
+    def awaits_quarantined(self, table_id: int) -> bool:
+        """Whether events of the table are kept aside that may come back, older than what is applied by then."""
+        query = select(
+            exists().where(
+                models.quarantine.c.table_id == table_id, models.quarantine.c.state == QuarantineState.WAITING
+            )
+        )
+        with self.database.transaction("quarantine.await") as connection:
+            return bool(connection.scalar(query))
 
     def waiting(self, table_id: int) -> Waiting:
         query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(

@@ -32,6 +32,8 @@ def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGI
         claim_id=None,
         registered_at=MORNING,
         applied_at=None,
+        truncated_at=None,
+        late=False,
         position=f"{number + 1:016x}",
         commit_time=MORNING,
         requested=False,
