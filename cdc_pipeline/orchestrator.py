@@ -16,7 +16,8 @@ class View:
     `fence` is the lake's word, None when there is no lake table. `published_snapshot` is the registry's.
     `fenced`: the registry's rows for the numbers that the fence names. `behind_fence`: registered slices from
     fence + 1 on, in order, whole boundaries, as many as one claim may take; `is_full` when more could not come with
-    them. `open_claim`: left by a worker that died.
+    them. `open_claim`: left by a worker that died. `active_snapshot` is being taken: slices behind its cutoff wait, and
+    are not among `behind_fence`.
     """
 
     fence: Fence | None
@@ -25,6 +26,7 @@ class View:
     behind_fence: Sequence[SliceRow]
     is_full: bool
     open_claim: Claim | None
+    active_snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,8 @@ def next_move(view: View) -> Move:
     if claim is not None:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
     if not any(row.rows for row in view.behind_fence) and not view.is_full:
+        if view.active_snapshot is not None:
+            return Wait(reason=f"what lies behind the cutoff of snapshot {view.active_snapshot} waits for it")
         return Wait(reason="every event that is registered is applied")
     return Apply(slices=tuple(view.behind_fence), resumed=None)
 

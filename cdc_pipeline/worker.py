@@ -87,9 +87,11 @@ class SliceWorker:
         behind = self.store.slices.next_slices(
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
         )
-        within = tuple(
-            row for row in behind if row.number < seen.next_slice_number and (until is None or row.label_start < until)
-        )
+        active = self.store.snapshots.active_snapshot(table_id)
+        end = seen.next_slice_number
+        if active is not None:
+            end = min(end, self.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
+        within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))
         open_claim = self.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
             behind = within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
@@ -100,6 +102,7 @@ class SliceWorker:
             behind_fence=within,
             is_full=len(within) == len(behind) > 0 and (behind[-1].requested or len(behind) >= self.limits.slices),
             open_claim=open_claim,
+            active_snapshot=None if active is None else active.snapshot_id,
         )
 
     def _next_move(self, lease: Lease, view: View) -> Move:

@@ -25,6 +25,8 @@ from snapshot.plan import plan_ranges
 
 log = structlog.get_logger()
 
+_BUSY_SECONDS = 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrchestrator:
@@ -50,8 +52,10 @@ class SnapshotOrchestrator:
         with ExitStack() as holding:
             if fresh:
                 run_id = self.new_id().hex[:8]
-                cutoff = holding.enter_context(hold_position(self.source_url, _slot_name(run_id), self.on_step))
-                ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
+                with ExitStack() as leases:
+                    self._hold_still(leases, fresh, stop)
+                    cutoff = holding.enter_context(hold_position(self.source_url, _slot_name(run_id), self.on_step))
+                    ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
             snapshots = self._advance_all(wanted)
             while not stop.is_set() and any(found.state not in FINISHED_SNAPSHOTS for found in snapshots):
@@ -60,6 +64,23 @@ class SnapshotOrchestrator:
                 stop.wait(self.poll_interval.total_seconds())
                 snapshots = self._advance_all(wanted)
         return tuple(snapshots)
+
+    def _hold_still(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
+        """No worker applies anything to the tables while their cutoff is fixed: it lies behind all that is applied.
+
+        Waits for workers that are at it. Once the snapshot is known, workers stop at its cutoff by themselves.
+        """
+        for name in sorted(tables):
+            table_id = self.store.tables.table(name).table_id
+            while True:
+                try:
+                    leases.enter_context(
+                        held_lease(self.store.leases, table_id, owner=self.owner, duration=self.lease_length)
+                    )
+                    break
+                except LeaseBusy:
+                    if stop.wait(_BUSY_SECONDS):
+                        raise
 
     def _resumable(self, name: TableName) -> str | None:
         active = self.store.snapshots.active_snapshot(self.store.tables.table(name).table_id)

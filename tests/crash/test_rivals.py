@@ -172,6 +172,32 @@ def test_two_orchestrators_that_publish_at_once_publish_once(world: World) -> No
     check(world)
 
 
+def test_slices_behind_the_cutoff_wait_while_a_snapshot_is_taken(world: World) -> None:
+    def rival() -> None:
+        register_changes(world)
+        with world.process() as pipeline:
+            for table in world.tables:
+                assert "waits for it" in pipeline.slice_worker().slice_to_lake(table).ended
+
+    for place in ("snapshot_file.put", "staging_file.put", "lake_file.put"):
+        meanwhile = Meanwhile(place, rival)
+        with world.process(meanwhile) as pipeline:
+            snapshots = take_snapshot(pipeline, world.tables)
+        assert meanwhile.has_happened
+        assert {snapshot.state for snapshot in snapshots} == {SnapshotState.PUBLISHED}
+        go_on(world)
+        check(world)
+
+
+def test_a_snapshot_fixes_its_cutoff_only_when_the_worker_has_left(world: World) -> None:
+    with world.process() as pipeline:
+        table_id = pipeline.store.tables.table(world.tables[0]).table_id
+        lease = pipeline.store.leases.acquire(table_id, owner="a worker", duration=timedelta(seconds=1))
+        (snapshot,) = take_snapshot(pipeline, world.tables[:1])
+    assert snapshot.state is SnapshotState.PUBLISHED
+    assert snapshot.cutoff_time >= lease.expires_at
+
+
 def finish_snapshot(world: World) -> None:
     """Another process takes everything over, as it may once task leases and lease have expired."""
     world.expire_leases()
