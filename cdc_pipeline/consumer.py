@@ -123,7 +123,7 @@ class Consumer:
                         stream_partition=event.stream_partition,
                         version=event.version,
                         column=event.column,
-                        reason=f"the value of {event.column} does not fit its type in the lake",
+                        reason=event.reason,
                         payload=dict(event.payload),
                     )
                     for name, event in cut.unfit

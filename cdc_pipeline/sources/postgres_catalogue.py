@@ -36,6 +36,13 @@ FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
 """
+_WITHOUT_WHOLE_ROWS = """
+SELECT format('%%I.%%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relreplident <> 'f' AND c.relkind = 'r'
+  AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
+ORDER BY 1
+"""
 _SLOT = """
 SELECT plugin, database, active_pid, restart_lsn::text, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, temporary
 FROM pg_replication_slots WHERE slot_name = %s
@@ -72,16 +79,19 @@ class TypeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueTable:
-    """A table as the source's catalogue has it. `identity` are the columns that a delete event carries."""
+    """A table as the source's catalogue has it. `identity` are the columns that a delete event carries.
+
+    `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
+    """
 
     name: TableName
     oid: int
     relkind: str
-    replica_identity: str
     readable: bool
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...]
     identity: tuple[str, ...]
+    without_whole_rows: tuple[str, ...]
 
     def schema(self, key: tuple[str, ...]) -> TableSchema:
         return TableSchema(columns=self.columns, key=key)
@@ -152,11 +162,11 @@ def read_table(
         name=name,
         oid=oid,
         relkind=relkind,
-        replica_identity=replica_identity,
         readable=readable,
         columns=columns,
         primary_key=primary_key,
         identity=_identity(replica_identity, columns, primary_key, indexes),
+        without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
     )
 
 
@@ -195,7 +205,11 @@ def read_published(connection: psycopg2.extensions.connection, publication: str)
     return set(rows(connection, _PUBLISHED, (publication,)))
 
 
-def rows(connection: psycopg2.extensions.connection, query: str, parameters: Sequence[object] = ()) -> list[Any]:
+def rows(
+    connection: psycopg2.extensions.connection,
+    query: str,
+    parameters: Sequence[object] | Mapping[str, object] = (),
+) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(query, parameters)
         return list(cursor.fetchall())

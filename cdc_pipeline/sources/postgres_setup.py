@@ -27,7 +27,7 @@ PLUGIN = "pgoutput"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """A table that passed every check."""
+    """A table that passed every check; one without a key is a bag of rows."""
 
     name: TableName
     oid: int
@@ -139,11 +139,11 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
 
 
 def _check_identity(name: TableName, found: CatalogueTable, key: tuple[str, ...]) -> None:
-    if not key:
+    if not key and found.without_whole_rows:
         raise SourceError(
-            f"the table {name} has no id",
-            expected="a primary key, or id in pipeline.yml with columns that no two rows share",
-            remedy=f"run ALTER TABLE {_dotted(name)} ADD PRIMARY KEY (…)",
+            f"the table {name} has no id, and its updates and deletes do not carry the whole row",
+            expected="a primary key, id in pipeline.yml with columns that no two rows share, or whole old rows",
+            remedy="run " + "; ".join(f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in found.without_whole_rows),
         )
     outside = [column for column in key if column not in found.identity]
     if outside:

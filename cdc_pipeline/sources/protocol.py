@@ -16,13 +16,14 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfitEvent:
-    """A change event that the lake's types cannot hold: kept aside whole, never applied in part."""
+    """A change event that cannot be applied, and why: kept aside whole, never applied in part."""
 
     stream_partition: int
     version: str
     commit_position: int
     column: str
     payload: Mapping[str, str | None]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

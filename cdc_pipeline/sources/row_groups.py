@@ -8,13 +8,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_pipeline.record import OLD_ID_PREFIX, TableName, TableSchema
-from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.errors import SourceChanged
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.sources.event_texts import EventTexts, payload, typed_rows
 from cdc_pipeline.sources.partitioning import stream_partition
 from cdc_pipeline.sources.pgoutput import RowGroup, TupleColumn
 from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
 from cdc_pipeline.sources.version_text import version_texts
-from cdc_pipeline.types import parse_text, resolve
 
 _INSERT, _UPDATE, _DELETE, _MOVE = b"iudm"
 _OLD_ROW = b"O"[0]
@@ -32,72 +32,98 @@ class _Halves:
 
 
 def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_partitions: int) -> TableEvents:
-    """Change events of a group in stream order; `schema` has the group's columns, in its order."""
+    """Change events of a group in stream order; `schema` has the group's columns, in its order.
+
+    Of a table without a key, an update is the delete of the whole old row and the insert of the whole new one.
+    """
     place = {column.name: index for index, column in enumerate(group.relation.columns)}
+    if schema.is_bag:
+        _check_whole_old_rows(group, table)
     halves = _split(group, [place[name] for name in schema.key])
-    texts = {name: _texts(group, place[name], halves, is_key=name in schema.key) for name in schema.names}
-    absent = {name: mask for name in schema.names if (mask := _absent(group, place[name], halves)) is not None}
-    key_texts = [texts[name] for name in schema.key]
-    versions = version_texts(group.commit_lsn[halves.row], group.ordinal[halves.row])
-    columns, unfit = _typed(schema, texts)
-    old_id = {OLD_ID_PREFIX + name: _old_id(group, place[name], halves) for name in schema.key}
-    for column in schema.key_columns:
-        name = OLD_ID_PREFIX + column.name
-        columns[name] = parse_text(old_id[name], resolve(column.type)).values
-    own = (_operations(halves.operation), versions, _moments(group, halves), pa.array(group.xid[halves.row]))
-    fields = event_schema(schema)
-    rows = pa.table(
-        [*own, _absent_names(absent, len(halves.row)), *(columns[name] for name in fields.names[5:])], fields
+    of_identity = schema.names if schema.is_bag else schema.key
+    events = EventTexts(
+        operation=_operations(halves.operation),
+        version=version_texts(group.commit_lsn[halves.row], group.ordinal[halves.row]),
+        commit_time=_moments(group, halves),
+        transaction=pa.array(group.xid[halves.row]),
+        absent=_absent_names({name: _absent(group, place[name], halves) for name in schema.names}, len(halves.row)),
+        old_id={name: _old_id(group, place[name], halves) for name in schema.key},
+        texts={name: _texts(group, place[name], halves, of_identity=name in of_identity) for name in schema.names},
     )
-    partitions = stream_partition(key_texts, stream_partitions)
+    rows, misfits = typed_rows(events, schema)
+    partitions = stream_partition([events.texts[name] for name in schema.key] or [events.version], stream_partitions)
     positions = group.commit_lsn[halves.row].astype(np.int64)
-    fits = ~np.logical_or.reduce(list(unfit.values())) if unfit else np.ones(len(positions), dtype=np.bool_)
+    fits = np.ones(len(positions), dtype=np.bool_)
+    fits[[misfit.row for misfit in misfits]] = False
     return TableEvents(
         table=table,
         schema=schema,
         rows=rows if fits.all() else rows.filter(pa.array(fits)),
         commit_position=positions[fits],
         stream_partition=partitions[fits],
-        unfit=tuple(_unfit_events(unfit, texts, versions, positions, partitions)),
+        unfit=tuple(
+            UnfitEvent(
+                stream_partition=int(partitions[misfit.row]),
+                version=events.version[misfit.row].as_py(),
+                commit_position=int(positions[misfit.row]),
+                column=misfit.column,
+                reason=misfit.reason,
+                payload=payload(events, misfit.row),
+            )
+            for misfit in misfits
+        ),
     )
 
 
+def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
+    if ((group.op != _INSERT) & (group.old_kind != _OLD_ROW)).any():
+        raise SourceChanged(
+            f"an update or delete of {table}, which has no key, came without the whole old row",
+            expected="REPLICA IDENTITY FULL for as long as the table has no key",
+            remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, and take a new snapshot',
+        )
+
+
 def _split(group: RowGroup, key: list[int]) -> _Halves:
-    """Key-changing updates twice, their delete first."""
-    moved = np.zeros(len(group.op), dtype=np.bool_)
+    """Key-changing updates twice, their delete first; without a key, every update."""
+    updates = group.op == _UPDATE
+    moved = updates if not key else np.zeros(len(group.op), dtype=np.bool_)
     if group.old is not None:
-        with_old = (group.op == _UPDATE) & (group.old_kind != 0)
         for column in key:
-            same = pc.equal(_string(group.old[column].values), _string(group.new[column].values))
-            moved |= with_old & ~np.asarray(pc.fill_null(same, fill_value=True))
+            moved = moved | (updates & (group.old_kind != 0) & _changed(group.old[column], group.new[column]))
     row = np.repeat(np.arange(len(group.op)), 1 + moved)
     first = np.concatenate(([True], np.diff(row) > 0)) if len(row) else np.zeros(0, dtype=np.bool_)
-    is_moved = moved[row]
-    operation = np.where(is_moved, np.where(first, _DELETE, _MOVE), group.op[row]).astype(np.uint8)
+    second = _MOVE if key else _INSERT
+    operation = np.where(moved[row], np.where(first, _DELETE, second), group.op[row]).astype(np.uint8)
     return _Halves(row=row, operation=operation, of_old=operation == _DELETE, moved=operation == _MOVE)
 
 
-def _texts(group: RowGroup, column: int, halves: _Halves, *, is_key: bool) -> pa.Array:
-    """Text per change event: the old image's for the id of a delete; the new one's, filled up from a whole old row."""
+def _changed(old: TupleColumn, new: TupleColumn) -> Mask:
+    """Where an id had a value and the new row has another one, or none."""
+    before, after = _string(old.values), _string(new.values)
+    emptied = pc.and_(before.is_valid(), after.is_null())
+    changed: Mask = np.asarray(pc.or_(pc.fill_null(pc.not_equal(before, after), fill_value=False), emptied))
+    return changed if new.absent is None else changed & ~new.absent
+
+
+def _texts(group: RowGroup, column: int, halves: _Halves, *, of_identity: bool) -> pa.Array:
+    """Text per change event: the old image's for the identity of a delete; the new one's, filled up from the old."""
     new = _string(group.new[column].values)
     if group.old is None:
         return new.take(pa.array(halves.row, mask=halves.of_old))
-    old = _string(group.old[column].values)
-    both = pa.concat_arrays([new, old])
+    both = pa.concat_arrays([new, _string(group.old[column].values)])
     index = halves.row.copy()
-    if is_key:
-        index[halves.of_old] += len(new)
-        return both.take(pa.array(index))
-    known = _known_from_old(group, group.new[column], halves)
-    index[known] += len(new)
-    return both.take(pa.array(index, mask=halves.of_old))
+    index[halves.of_old | _known_from_old(group, column, halves)] += len(new)
+    return both.take(pa.array(index) if of_identity else pa.array(index, mask=halves.of_old))
 
 
-def _known_from_old(group: RowGroup, column: TupleColumn, halves: _Halves) -> Mask:
-    """Values that the new image leaves out but the whole old row holds."""
-    if column.absent is None:
+def _known_from_old(group: RowGroup, column: int, halves: _Halves) -> Mask:
+    """Values that the new image leaves out but the old one holds: of an old key only the key's own are not NULL."""
+    absent = group.new[column].absent
+    if absent is None or group.old is None:
         return np.zeros(len(halves.row), dtype=np.bool_)
-    known: Mask = column.absent[halves.row] & (group.old_kind[halves.row] == _OLD_ROW)
+    in_old = (group.old_kind == _OLD_ROW) | np.asarray(group.old[column].values.is_valid())
+    known: Mask = (absent & in_old)[halves.row]
     return known
 
 
@@ -105,7 +131,7 @@ def _absent(group: RowGroup, column: int, halves: _Halves) -> Mask | None:
     new = group.new[column]
     if new.absent is None:
         return None
-    absent: Mask = new.absent[halves.row] & ~halves.of_old & ~_known_from_old(group, new, halves)
+    absent: Mask = new.absent[halves.row] & ~halves.of_old & ~_known_from_old(group, column, halves)
     return absent if absent.any() else None
 
 
@@ -115,19 +141,9 @@ def _old_id(group: RowGroup, column: int, halves: _Halves) -> pa.Array:
     return _string(group.old[column].values).take(pa.array(halves.row, mask=~halves.moved))
 
 
-def _typed(schema: TableSchema, texts: Mapping[str, pa.Array]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
-    columns: dict[str, pa.Array] = {}
-    unfit: dict[str, Mask] = {}
-    for column in schema.columns:
-        parsed = parse_text(texts[column.name], resolve(column.type))
-        columns[column.name] = parsed.values
-        if parsed.unfit is not None:
-            unfit[column.name] = np.asarray(pc.fill_null(parsed.unfit, fill_value=False))
-    return columns, unfit
-
-
-def _absent_names(absent: Mapping[str, Mask], rows: int) -> pa.Array:
+def _absent_names(masks: Mapping[str, Mask | None], rows: int) -> pa.Array:
     """Names of the absent columns per change event, NULL where there are none."""
+    absent = {name: mask for name, mask in masks.items() if mask is not None}
     if not absent:
         return pa.nulls(rows, pa.list_(pa.string()))
     names = list(absent)
@@ -136,27 +152,6 @@ def _absent_names(absent: Mapping[str, Mask], rows: int) -> pa.Array:
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     values = pa.array(names).take(pa.array(column))
     return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(counts == 0))
-
-
-def _unfit_events(
-    unfit: Mapping[str, Mask],
-    texts: Mapping[str, pa.Array],
-    versions: pa.Array,
-    positions: Integers,
-    partitions: Integers,
-) -> list[UnfitEvent]:
-    """One per change event that has a value outside its type; few, so they may be objects."""
-    rows = sorted({int(row) for mask in unfit.values() for row in np.flatnonzero(mask)})
-    return [
-        UnfitEvent(
-            stream_partition=int(partitions[row]),
-            version=versions[row].as_py(),
-            commit_position=int(positions[row]),
-            column=next(name for name, mask in unfit.items() if mask[row]),
-            payload={name: column[row].as_py() for name, column in texts.items()},
-        )
-        for row in rows
-    ]
 
 
 def _operations(codes: npt.NDArray[np.uint8]) -> pa.Array:

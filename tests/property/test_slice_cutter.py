@@ -170,6 +170,7 @@ def table_events(table: TableName, run: Sequence[Step]) -> TableEvents:
                 commit_position=each.position,
                 column="id",
                 payload={},
+                reason="does not fit",
             )
             for each, ordinal, change in changes
             if not change.fits

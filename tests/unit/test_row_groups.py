@@ -9,6 +9,7 @@ from cdc_pipeline.record import (
     COMMIT_TIME,
     OLD_ID_PREFIX,
     OPERATION,
+    OWN_PREFIX,
     TRANSACTION,
     VERSION,
     Column,
@@ -47,7 +48,7 @@ def row(id_: int, note: encode.Field = encode.NULL, at: str | None = None) -> li
     return [encode.text(str(id_)), note, encode.NULL if at is None else encode.text(at)]
 
 
-def events_of(*messages: bytes, stream_partitions: int = 1) -> TableEvents:
+def events_of(*messages: bytes, schema: TableSchema = SCHEMA, stream_partitions: int = 1) -> TableEvents:
     stream = [
         encode.begin(POSITION, TIME, 7),
         encode.relation(RELATION),
@@ -55,7 +56,7 @@ def events_of(*messages: bytes, stream_partitions: int = 1) -> TableEvents:
         encode.commit(POSITION, POSITION + 8, TIME),
     ]
     (group,) = PgOutputDecoder().feed(stream).groups
-    return table_events(group, ORDERS, SCHEMA, stream_partitions)
+    return table_events(group, ORDERS, schema, stream_partitions)
 
 
 def shown(events: TableEvents) -> list[tuple[Any, ...]]:
@@ -128,4 +129,34 @@ def test_an_event_that_does_not_fit_its_type_is_kept_aside_whole() -> None:
     assert events.commit_position.tolist() == [POSITION]
     (unfit,) = events.unfit
     assert (unfit.column, unfit.version, unfit.commit_position) == ("at", encode_version(POSITION, 1), POSITION)
-    assert {name: str(text) for name, text in unfit.payload.items()} == {"id": "1", "note": "a", "at": "infinity"}
+    assert unfit.reason == "the value of at does not fit the lake's date"
+    source = {name: text for name, text in unfit.payload.items() if not name.startswith(OWN_PREFIX)}
+    assert source == {"id": "1", "note": "a", "at": "infinity"}
+
+
+def test_an_event_without_an_id_is_kept_aside_and_its_neighbours_arrive() -> None:
+    events = events_of(
+        encode.insert(OID, [encode.NULL, encode.text("a"), encode.NULL]), encode.insert(OID, row(2, encode.text("b")))
+    )
+    assert shown(events) == [("i", 2, "b", None, None)]
+    assert [(unfit.column, unfit.reason) for unfit in events.unfit] == [("id", "the id column id is NULL")]
+
+
+def test_a_text_that_is_none_of_its_type_is_kept_aside_and_its_neighbours_arrive() -> None:
+    events = events_of(encode.insert(OID, row(1, at="yesterday")), encode.insert(OID, row(2, at="2024-01-01")))
+    assert [event[1] for event in shown(events)] == [2]
+    assert [unfit.reason for unfit in events.unfit] == ["the value of at is no text of the type date"]
+
+
+def test_an_id_that_becomes_null_is_the_delete_of_the_old_row_and_a_move_that_is_kept_aside() -> None:
+    emptied = [encode.NULL, encode.text("a"), encode.NULL]
+    events = events_of(encode.update(OID, emptied, "O", row(1, encode.text("a"))))
+    assert shown(events) == [("d", 1, None, None, None)]
+    assert [(unfit.column, unfit.payload[OPERATION]) for unfit in events.unfit] == [("id", "m")]
+
+
+def test_an_id_that_is_too_large_to_be_sent_again_is_taken_from_the_old_key() -> None:
+    events = events_of(
+        encode.update(OID, [ABSENT_NOTE, encode.text("b"), encode.NULL], "K", [encode.text("1"), *[encode.NULL] * 2])
+    )
+    assert shown(events) == [("u", 1, "b", None, None)]

@@ -198,7 +198,12 @@ def test_a_value_that_does_not_fit_is_kept_aside_and_its_neighbours_arrive(datab
     ("create", "message"),
     [
         ("SELECT 1", "has no table"),
-        ("CREATE TABLE items (id int, name text)", "has no id"),
+        ("CREATE TABLE items (id int, name text)", r"has no id.*ALTER TABLE public\.items REPLICA IDENTITY FULL"),
+        (
+            "CREATE TABLE items (id int) PARTITION BY LIST (id);"
+            ' CREATE TABLE "One" PARTITION OF items FOR VALUES IN (1)',
+            r'ALTER TABLE public\."One" REPLICA IDENTITY FULL$',
+        ),
         ("CREATE TABLE items (id int PRIMARY KEY); ALTER TABLE items REPLICA IDENTITY NOTHING", "do not carry id"),
         ("CREATE VIEW items AS SELECT 1 AS id", "is not a table"),
         ("CREATE TABLE items (id int PRIMARY KEY, _cdc_x int)", "_cdc_x"),

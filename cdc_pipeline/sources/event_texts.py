@@ -1,0 +1,159 @@
+"""Change events as the texts that their source sent -> rows of a slice file, and what keeps a row from being one."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.errors import DecodeError
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    OLD_ID_PREFIX,
+    OPERATION,
+    TRANSACTION,
+    Operation,
+    TableSchema,
+)
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.types import ColumnType, parse_text, resolve
+from cdc_pipeline.types.masks import rows_refused, without
+
+Mask = npt.NDArray[np.bool_]
+Payload = Mapping[str, str | None]
+_NOT_UTF8 = "surrogateescape"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTexts:
+    """Columns of change events, one entry per event: our own typed, the source's and the old id's as its text.
+
+    Texts may be bytes that are no valid UTF-8.
+    """
+
+    operation: pa.Array
+    version: pa.Array
+    commit_time: pa.Array
+    transaction: pa.Array
+    absent: pa.Array
+    old_id: Mapping[str, pa.Array]
+    texts: Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """Why an event cannot be applied: the first of its columns that does not fit, by row number."""
+
+    row: int
+    column: str
+    reason: str
+
+
+def typed_rows(events: EventTexts, schema: TableSchema) -> tuple[pa.Table, tuple[Misfit, ...]]:
+    """Every event as a row of a slice file; what does not fit is NULL there. Misfits are in the order of the rows."""
+    found: dict[int, Misfit] = {}
+    columns: dict[str, pa.Array] = {}
+    for name in schema.key:
+        _note(found, name, f"the id column {name} is NULL", np.asarray(events.texts[name].is_null()))
+    for name, texts in (*events.texts.items(), *((OLD_ID_PREFIX + name, old) for name, old in events.old_id.items())):
+        column_type = resolve(schema.column(name.removeprefix(OLD_ID_PREFIX)).type)
+        columns[name], refused = _parsed(texts, column_type)
+        for reason, mask in refused.items():
+            _note(found, name, f"the value of {name} {reason} {column_type.name}", mask)
+    own = (events.operation, events.version, events.commit_time, events.transaction, events.absent)
+    fields = event_schema(schema)
+    rows = pa.table([*own, *(columns[name] for name in fields.names[len(own) :])], fields)
+    return rows, tuple(found[row] for row in sorted(found))
+
+
+def payload(events: EventTexts, row: int) -> dict[str, str | None]:
+    """One event whole, every value as text; bytes that are no UTF-8 as lone surrogates."""
+    transaction, absent = events.transaction[row].as_py(), events.absent[row].as_py()
+    own = {
+        OPERATION: events.operation[row].as_py(),
+        COMMIT_TIME: events.commit_time[row].as_py().isoformat(),
+        TRANSACTION: None if transaction is None else str(transaction),
+        ABSENT: None if absent is None else json.dumps(absent, ensure_ascii=False),
+    }
+    old_id = {OLD_ID_PREFIX + name: _text(texts[row]) for name, texts in events.old_id.items()}
+    return {**own, **old_id, **{name: _text(texts[row]) for name, texts in events.texts.items()}}
+
+
+def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: TableSchema) -> EventTexts:
+    """The way back from `payload`, under the columns that the table has now.
+
+    A column that came later is NULL in an insert and absent in an update; one that went is dropped.
+    """
+    absent = [_absent(each, schema) for each in payloads]
+    return EventTexts(
+        operation=pa.array([each[OPERATION] for each in payloads], pa.string()),
+        version=pa.array(versions, pa.string()),
+        commit_time=pa.array(
+            [datetime.fromisoformat(each[COMMIT_TIME] or "") for each in payloads], pa.timestamp("us", "UTC")
+        ),
+        transaction=pa.array([_number(each.get(TRANSACTION)) for each in payloads], pa.int64()),
+        absent=pa.array(absent, pa.list_(pa.string())),
+        old_id={name: _octets(payloads, OLD_ID_PREFIX + name) for name in schema.key},
+        texts={name: _octets(payloads, name) for name in schema.names},
+    )
+
+
+def shown(text: str) -> str:
+    """A text of a payload as it can be printed."""
+    return text.encode(errors=_NOT_UTF8).decode(errors="backslashreplace")
+
+
+def _note(found: dict[int, Misfit], column: str, reason: str, mask: Mask) -> None:
+    for row in np.flatnonzero(mask):
+        found.setdefault(int(row), Misfit(row=int(row), column=column, reason=reason))
+
+
+def _parsed(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, dict[str, Mask]]:
+    refused: dict[str, Mask] = {}
+    try:
+        parsed = parse_text(texts, column_type)
+    except DecodeError:
+        undecodable = rows_refused(texts, lambda part: _parse_or_refuse(part, column_type))
+        refused["is no text of the type"] = np.asarray(undecodable)
+        parsed = parse_text(without(texts, undecodable), column_type)
+    if parsed.unfit is not None:
+        refused["does not fit the lake's"] = np.asarray(pc.fill_null(parsed.unfit, fill_value=False))
+    return parsed.values, refused
+
+
+def _parse_or_refuse(texts: pa.Array, column_type: ColumnType) -> None:
+    try:
+        parse_text(texts, column_type)
+    except DecodeError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def _text(value: pa.Scalar) -> str | None:
+    octets: bytes | None = value.cast(pa.binary()).as_py()
+    return None if octets is None else octets.decode(errors=_NOT_UTF8)
+
+
+def _octets(payloads: Sequence[Payload], name: str) -> pa.Array:
+    texts = (each.get(name) for each in payloads)
+    return pa.array([None if text is None else text.encode(errors=_NOT_UTF8) for text in texts], pa.binary())
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _absent(event: Payload, schema: TableSchema) -> list[str] | None:
+    names = list(_absent_then(event, schema))
+    return names or None
+
+
+def _absent_then(event: Payload, schema: TableSchema) -> Iterator[str]:
+    told = json.loads(event.get(ABSENT) or "[]")
+    yield from (name for name in told if name in schema.names)
+    if event[OPERATION] in (Operation.UPDATE, Operation.MOVE):
+        yield from (name for name in schema.names if name not in event)
