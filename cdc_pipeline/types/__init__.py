@@ -1,5 +1,7 @@
 """Source type -> Arrow -> Delta: one table, and one policy for each type's values that do not fit."""
 
+from cdc_pipeline.types.debezium import debezium_column, is_placeholder, parse_debezium
+from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.table import (
     TABLE,
     ColumnType,
@@ -19,7 +21,11 @@ __all__ = [
     "TypeRule",
     "arrow_schema",
     "canonical_name",
+    "debezium_column",
+    "declared_type",
+    "is_placeholder",
     "numeric_name",
+    "parse_debezium",
     "parse_text",
     "resolve",
     "spark_ddl",

@@ -28,19 +28,27 @@ def parse_arrays(
     if not pc.all(pc.match_substring_regex(strings, _ONE_DIMENSION), min_count=0).as_py():
         message = "no array literal"
         raise pa.ArrowInvalid(message)
-    lists = _split(strings, delimiter)
+    result, unfit_rows = parse_lists(_split(strings, delimiter), element, parse_elements)
+    unfit = either(unfit, unfit_rows)
+    return result, unfit if pc.any(unfit).as_py() else None
+
+
+def parse_lists(
+    lists: pa.Array, element: ColumnType, parse_elements: ParseElements
+) -> tuple[pa.Array, pa.Array | None]:
+    """Lists of element texts -> lists of values; one with an unfit element is unfit as a whole."""
     values, unfit_elements = parse_elements(lists.flatten(), element)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int32)
     null = lists.is_null().to_numpy(zero_copy_only=False)
+    unfit_rows = None
     if unfit_elements is not None:
         unfit_rows, kept = _rows_of(unfit_elements, lengths)
         lengths[unfit_rows] = 0
         null = null | unfit_rows
         values = values.filter(pa.array(kept))
-        unfit = either(unfit, pa.array(unfit_rows))
     offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
     result = pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(null))
-    return result.cast(pa.list_(element.arrow)), unfit if pc.any(unfit).as_py() else None
+    return result.cast(pa.list_(element.arrow)), None if unfit_rows is None else pa.array(unfit_rows)
 
 
 def _rows_of(

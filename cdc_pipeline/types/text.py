@@ -46,6 +46,17 @@ def parse_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
     return Parsed(values=values, unfit=either(undecodable, unfit))
 
 
+def parse_foreign_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
+    """The same for text that PostgreSQL did not print itself: what is no value of the type is unfit, not an error."""
+    try:
+        return parse_text(texts, column_type)
+    except DecodeError:
+        strings, undecodable = _valid_text(texts)
+        refused = rows_refused(strings, lambda part: _parse_strings(part, column_type))
+        values, unfit = _parse_strings(without(strings, refused), column_type)
+        return Parsed(values=values, unfit=either(either(undecodable, refused), unfit))
+
+
 def _is_number(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
 

@@ -1,0 +1,182 @@
+"""Debezium's fields and JSON values -> the columns and Arrow values that the source itself would give."""
+
+import uuid
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from hashlib import md5
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.record import Column
+from cdc_pipeline.types.array_text import parse_lists
+from cdc_pipeline.types.debezium_text import CONNECT_DECIMAL, Field, Render, renderer
+from cdc_pipeline.types.declared import declared_type
+from cdc_pipeline.types.masks import either
+from cdc_pipeline.types.table import ARRAY, ColumnType, resolve
+from cdc_pipeline.types.text import Parsed, parse_foreign_text
+from cdc_pipeline.types.unfit import Unfit
+
+PLACEHOLDER = "__debezium_unavailable_value"
+_OCTETS = PLACEHOLDER.encode()
+_ENCODED = b64encode(_OCTETS).decode()
+_ELEMENT_PLACEHOLDERS = (
+    [PLACEHOLDER],
+    [_ENCODED],
+    list(_OCTETS),
+    [str(uuid.UUID(bytes=md5(_OCTETS, usedforsecurity=False).digest(), version=3))],
+)
+_MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
+
+Text = TypeVar("Text")
+
+_BY_NAME = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.IsoDate": "date",
+    "org.apache.kafka.connect.data.Date": "date",
+    "io.debezium.time.Time": "time",
+    "io.debezium.time.MicroTime": "time",
+    "io.debezium.time.NanoTime": "time",
+    "io.debezium.time.IsoTime": "time",
+    "org.apache.kafka.connect.data.Time": "time",
+    "io.debezium.time.ZonedTime": "timetz",
+    "io.debezium.time.Timestamp": "timestamp",
+    "io.debezium.time.MicroTimestamp": "timestamp",
+    "io.debezium.time.NanoTimestamp": "timestamp",
+    "io.debezium.time.IsoTimestamp": "timestamp",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp",
+    "io.debezium.time.ZonedTimestamp": "timestamptz",
+    "io.debezium.time.Interval": "interval",
+    "io.debezium.data.Json": "json",
+    "io.debezium.data.Uuid": "uuid",
+    "io.debezium.data.Xml": "xml",
+    "io.debezium.data.Ltree": "ltree",
+    "io.debezium.data.VariableScaleDecimal": "numeric",
+    "io.debezium.data.geometry.Point": "point",
+}
+_BY_TYPE = {
+    "int8": "int2",
+    "int16": "int2",
+    "int32": "int4",
+    "int64": "int8",
+    "float": "float4",
+    "float32": "float4",
+    "double": "float8",
+    "float64": "float8",
+    "boolean": "boolean",
+    "string": "text",
+    "bytes": "bytea",
+    "struct": "json",
+}
+
+
+def debezium_column(field: Field) -> Column:
+    """The column of one field of a `before` or `after` schema. Raises UsageError for what is no field."""
+    name = field.get("field")
+    if not isinstance(name, str):
+        raise _refused(field)
+    return Column(name=name, type=_type_of(field))
+
+
+def parse_debezium(values: Sequence[object], type_name: str, field: Field | None) -> Parsed:
+    """JSON values, best read with `json.loads(line, parse_float=Decimal)`, which loses no digit.
+
+    `type_name` is one of `columns:` or of `debezium_column`. `field` says how the value is written: the unit of a
+    number that is a moment, a decimal in bytes. Without it numbers are microseconds (milliseconds where the type says
+    `(0)` to `(3)`), days for a date; bytes and bits are base64; decimals are numbers, digits or `{scale, value}`.
+    What is no value of the type is unfit, never an error.
+    """
+    declared = declared_type(type_name)
+    column_type = resolve(declared)
+    if column_type.element is None:
+        return _parse_scalars(values, column_type, renderer(declared, field))
+    items = None if field is None else field.get("items")
+    render = renderer(column_type.element.name, items)
+    texts, unfit = _rendered(values, lambda value: _element_texts(value, render))
+    lists = pa.array(texts, pa.list_(pa.string()))
+    parsed, unfit_rows = parse_lists(lists, column_type.element, _parse_elements)
+    return Parsed(values=parsed, unfit=either(unfit, unfit_rows))
+
+
+def is_placeholder(value: object, field: Field | None) -> bool:
+    """Whether the value stands for one that the source did not send, because it did not change."""
+    match value:
+        case str():
+            in_bytes = field is None or field.get("type") == "bytes"
+            return value == PLACEHOLDER or (in_bytes and value == _ENCODED)
+        case list():
+            return value in _ELEMENT_PLACEHOLDERS
+        case dict():
+            return value == _MAP_PLACEHOLDER
+    return False
+
+
+def _type_of(field: Field) -> str:
+    name, kind = field.get("name"), field.get("type")
+    if name == CONNECT_DECIMAL:
+        parameters = field.get("parameters", {})
+        precision = parameters.get("connect.decimal.precision")
+        return f"numeric({precision},{parameters.get('scale', 0)})" if precision else "numeric"
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if kind == "array" and isinstance(field.get("items"), dict):
+        element = _type_of(field["items"])
+        return "json" if element.endswith(ARRAY) else element + ARRAY
+    if kind == "map":
+        return "hstore" if _holds_strings(field) else "json"
+    if kind not in _BY_TYPE:
+        raise _refused(field)
+    return _BY_TYPE[kind]
+
+
+def _holds_strings(field: Field) -> bool:
+    return all(field.get(part, {}).get("type") == "string" for part in ("keys", "values"))
+
+
+def _parse_scalars(values: Sequence[object], column_type: ColumnType, render: Render) -> Parsed:
+    texts, unfit = _rendered(values, lambda value: _encodable(render(value)))
+    parsed = parse_foreign_text(pa.array(texts, pa.string()), column_type)
+    return Parsed(values=parsed.values, unfit=either(unfit, parsed.unfit))
+
+
+def _rendered(values: Sequence[object], render: Callable[[object], Text]) -> tuple[list[Text | None], pa.Array | None]:
+    texts: list[Text | None] = []
+    unfit = []
+    for value in values:
+        try:
+            texts.append(None if value is None else render(value))
+        except ValueError:
+            unfit.append(len(texts))
+            texts.append(None)
+    if not unfit:
+        return texts, None
+    return texts, pc.is_in(pa.array(range(len(texts))), pa.array(unfit))
+
+
+def _element_texts(value: object, render: Render) -> list[str | None]:
+    """Of a list of one dimension."""
+    if not isinstance(value, list) or any(isinstance(element, list) for element in value):
+        raise Unfit
+    return [None if element is None else _encodable(render(element)) for element in value]
+
+
+def _encodable(text: str) -> str:
+    """Text with half of a surrogate pair cannot be written as UTF-8: UnicodeEncodeError is a ValueError."""
+    if not text.isascii():
+        text.encode()
+    return text
+
+
+def _parse_elements(strings: pa.Array, element: ColumnType) -> tuple[pa.Array, pa.Array | None]:
+    parsed = parse_foreign_text(strings, element)
+    return parsed.values, parsed.unfit
+
+
+def _refused(field: Field) -> UsageError:
+    return UsageError(
+        f"a field of Debezium's schema that is none: {str(dict(field))[:200]}",
+        expected="a name, and a type of Kafka Connect such as int32, string, bytes or array",
+        remedy="declare the column under `columns:`",
+    )

@@ -1,0 +1,162 @@
+"""Dates, times and intervals as Debezium sends them -> the text that PostgreSQL prints for them."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+from cdc_pipeline.types.unfit import Unfit
+
+_DATE = r"(?!0000)(?P<date>\d{4}-\d{2}-\d{2})"
+_CLOCK = r"(?P<minutes>\d{2}:\d{2})(?::(?P<seconds>\d{2})(?:\.(?P<fraction>\d+))?)?"
+_ZONE = r"(?P<zone>Z|[+-]\d{2}(?::?\d{2})?(?::?\d{2})?)"
+_ISO_DATE = re.compile(rf"{_DATE}Z?")
+_ISO_TIME = re.compile(rf"{_CLOCK}Z?")
+_ISO_ZONED_TIME = re.compile(rf"{_CLOCK}{_ZONE}")
+_ISO_TIMESTAMP = re.compile(rf"{_DATE}[T ]{_CLOCK}Z?")
+_ISO_ZONED_TIMESTAMP = re.compile(rf"{_DATE}[T ]{_CLOCK}{_ZONE}")
+_ISO_INTERVAL = re.compile(
+    r"P(?:(?P<years>-?\d+)Y)?(?:(?P<months>-?\d+)M)?(?:(?P<days>-?\d+)D)?"
+    r"(?:T(?:(?P<hours>-?\d+)H)?(?:(?P<minutes>-?\d+)M)?(?:(?P<seconds>-?\d+(?:\.\d+)?)S)?)?"
+)
+_ZERO_OFFSET = ":00"
+_NANOSECONDS = 1_000
+_DAY = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = date.min.toordinal(), date.max.toordinal()
+_MICROSECONDS_DIGITS = 6
+
+
+def date_text(value: object) -> str:
+    """Of days since 1970, or of an ISO date."""
+    if isinstance(value, str):
+        return _matched(_ISO_DATE, value)["date"]
+    ordinal = whole(value) + date(1970, 1, 1).toordinal()
+    if not _FIRST_DAY <= ordinal <= _LAST_DAY:
+        raise Unfit
+    return date.fromordinal(ordinal).isoformat()
+
+
+def time_text(tick: int) -> Callable[[object], str]:
+    """Of ticks since midnight, or of an ISO time."""
+
+    def text(value: object) -> str:
+        return _clock(_matched(_ISO_TIME, value)) if isinstance(value, str) else _time_of_day(microseconds(value, tick))
+
+    return text
+
+
+def zoned_time_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Unfit
+    found = _matched(_ISO_ZONED_TIME, value)
+    return _clock(found) + _zone(found["zone"])
+
+
+def timestamp_text(tick: int) -> Callable[[object], str]:
+    """Of ticks since 1970, or of an ISO timestamp without an offset other than Z."""
+
+    def text(value: object) -> str:
+        if not isinstance(value, str):
+            return _stamp(microseconds(value, tick))
+        found = _matched(_ISO_TIMESTAMP, value)
+        return f"{found['date']} {_clock(found)}"
+
+    return text
+
+
+def zoned_timestamp_text(tick: int) -> Callable[[object], str]:
+    """Of ticks since 1970 UTC, or of an ISO timestamp with an offset."""
+
+    def text(value: object) -> str:
+        if not isinstance(value, str):
+            return f"{_stamp(microseconds(value, tick))}+00"
+        found = _matched(_ISO_ZONED_TIMESTAMP, value)
+        return f"{found['date']} {_clock(found)}{_zone(found['zone'])}"
+
+    return text
+
+
+def interval_text(value: object) -> str:
+    """Of `P1Y2M3DT4H5M6.78S`; microseconds are unfit, because Debezium makes them of months and days by guess."""
+    if not isinstance(value, str):
+        raise Unfit
+    if not value.startswith("P"):
+        return value
+    found = _matched(_ISO_INTERVAL, value)
+    shown: list[str] = []
+    before = False
+    for name, unit in (("years", "year"), ("months", "mon"), ("days", "day")):
+        number = int(found[name] or 0)
+        if number:
+            shown.append(f"{'+' if before and number > 0 else ''}{number} {unit}{'' if number == 1 else 's'}")
+            before = number < 0
+    hours, minutes, seconds = (Decimal(found[name] or 0) for name in ("hours", "minutes", "seconds"))
+    clock = (hours * 60 + minutes) * 60 + seconds
+    if clock or not shown:
+        sign = "-" if clock < 0 else "+" if before else ""
+        shown.append(sign + _time_of_day(_exact(clock.copy_abs() * 1_000_000), last=None))
+    return " ".join(shown)
+
+
+def microseconds(value: object, tick: int) -> int:
+    """`tick` is in nanoseconds; what is finer than a microsecond does not fit."""
+    found, rest = divmod(whole(value) * tick, _NANOSECONDS)
+    if rest:
+        raise Unfit
+    return found
+
+
+def whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Unfit
+    return value
+
+
+def _exact(number: Decimal) -> int:
+    if number != int(number):
+        raise Unfit
+    return int(number)
+
+
+def _stamp(since_epoch: int) -> str:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch)
+    except OverflowError as error:
+        raise Unfit from error
+    return moment.replace(tzinfo=None).isoformat(" ")
+
+
+def _time_of_day(since_midnight: int, *, last: int | None = _DAY) -> str:
+    if since_midnight < 0 or (last is not None and since_midnight > last):
+        raise Unfit
+    seconds, fraction = divmod(since_midnight, 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{seconds:02d}" + _fraction(f"{fraction:06d}")
+
+
+def _clock(found: re.Match[str]) -> str:
+    return f"{found['minutes']}:{found['seconds'] or '00'}{_fraction(found['fraction'] or '')}"
+
+
+def _fraction(digits: str) -> str:
+    digits = digits.rstrip("0")
+    if len(digits) > _MICROSECONDS_DIGITS:
+        raise Unfit
+    return f".{digits}" if digits else ""
+
+
+def _zone(zone: str) -> str:
+    """As PostgreSQL prints it: minutes and seconds only where they are not zero."""
+    if zone == "Z":
+        return "+00"
+    digits = zone[1:].replace(":", "")
+    parts = [digits[place : place + 2] for place in range(0, len(digits), 2)]
+    return zone[0] + ":".join(parts).removesuffix(_ZERO_OFFSET).removesuffix(_ZERO_OFFSET)
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise Unfit
+    return found

@@ -1,0 +1,240 @@
+"""JSON values of Debezium, by type -> the text that PostgreSQL prints for the same value."""
+
+import json
+import sys
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from typing import Any
+
+from cdc_pipeline.types.debezium_moments import (
+    date_text,
+    interval_text,
+    time_text,
+    timestamp_text,
+    whole,
+    zoned_time_text,
+    zoned_timestamp_text,
+)
+from cdc_pipeline.types.unfit import Unfit
+
+Field = Mapping[str, Any]
+Render = Callable[[object], str]
+
+CONNECT_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_MILLISECOND, _MICROSECOND, _NANOSECOND = 1_000_000, 1_000, 1
+_TICKS = {
+    "io.debezium.time.Time": _MILLISECOND,
+    "io.debezium.time.Timestamp": _MILLISECOND,
+    "org.apache.kafka.connect.data.Time": _MILLISECOND,
+    "org.apache.kafka.connect.data.Timestamp": _MILLISECOND,
+    "io.debezium.time.NanoTime": _NANOSECOND,
+    "io.debezium.time.NanoTimestamp": _NANOSECOND,
+}
+_MILLISECOND_DIGITS = ("0", "1", "2", "3")
+_NOT_NUMBERS = {
+    "NAN": "NaN",
+    "NaN": "NaN",
+    "POSITIVE_INF": "Infinity",
+    "Infinity": "Infinity",
+    "NEGATIVE_INF": "-Infinity",
+    "-Infinity": "-Infinity",
+    "nan": "NaN",
+    "inf": "Infinity",
+    "-inf": "-Infinity",
+}
+_MOST_DIGITS = 131_072
+_ANY_DIGITS = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_FIXED_EXPONENTS = range(-4, 15)
+_BITS_PER_BYTE = 8
+_LARGEST_FLOAT4 = float.fromhex("0x1.fffffefffffffp127")
+
+
+def renderer(type_name: str, field: Field | None) -> Render:
+    """What renders one value that is not NULL; it raises ValueError for one that the type cannot hold."""
+    base, _, arguments = type_name.removesuffix(")").partition("(")
+    match base.rpartition(".")[2]:
+        case "numeric":
+            return _numeric(arguments, field)
+        case "bit" | "varbit" as bits:
+            return _bits(int(arguments or 1) if bits == "bit" else 0)
+        case name:
+            in_bytes = field is not None and field.get("type") == "bytes"
+            other = _text_of_octets if in_bytes else _text
+            return _renders(_tick(arguments, field)).get(name, other)
+
+
+def _renders(tick: int) -> Mapping[str, Render]:
+    return {
+        "boolean": _boolean,
+        **dict.fromkeys(("int2", "int4", "int8", "oid"), _integer),
+        "float4": _float(_LARGEST_FLOAT4),
+        "float8": _float(sys.float_info.max),
+        "bytea": _bytea,
+        "date": date_text,
+        "interval": interval_text,
+        "time": time_text(tick),
+        "timetz": zoned_time_text,
+        "timestamp": timestamp_text(tick),
+        "timestamptz": zoned_timestamp_text(tick),
+        "point": _point,
+        "hstore": _hstore,
+    }
+
+
+def _tick(arguments: str, field: Field | None) -> int:
+    """Nanoseconds that one unit of a number stands for: what the field's name says, else what the precision says."""
+    if field is not None and field.get("name"):
+        return _TICKS.get(field["name"], _MICROSECOND)
+    return _MILLISECOND if arguments in _MILLISECOND_DIGITS else _MICROSECOND
+
+
+def _boolean(value: object) -> str:
+    if value is True or value == 1:
+        return "t"
+    if value is False or value == 0:
+        return "f"
+    raise Unfit
+
+
+def _integer(value: object) -> str:
+    return str(whole(value))
+
+
+def _float(largest: float) -> Render:
+    def text(value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+            raise Unfit
+        shown = str(value)
+        special = _NOT_NUMBERS.get(shown)
+        if special is None and not abs(float(shown)) <= largest:
+            raise Unfit
+        return special or shown
+
+    return text
+
+
+def _bytea(value: object) -> str:
+    return "\\x" + _octets(value).hex()
+
+
+def _octets(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise Unfit
+    return b64decode(value, validate=True)
+
+
+def _text_of_octets(value: object) -> str:
+    return _octets(value).decode()
+
+
+def _numeric(arguments: str, field: Field | None) -> Render:
+    """Plain digits, with as many of them after the point as the type's scale at least."""
+    scale = max(int(arguments.partition(",")[2] or 0), 0)
+    encoded = field is not None and field.get("name") == CONNECT_DECIMAL
+    given_scale = int(field.get("parameters", {}).get("scale", 0)) if field is not None else 0
+
+    def text(value: object) -> str:
+        if encoded and isinstance(value, str):
+            return _plain(_decimal(_octets(value), given_scale), scale)
+        if isinstance(value, dict):
+            return _plain(_decimal(_octets(value.get("value")), whole(value.get("scale"))), scale)
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+            raise Unfit
+        special = _NOT_NUMBERS.get(str(value)) if not isinstance(value, int) else None
+        return special or _plain(_number(value), scale)
+
+    return text
+
+
+def _number(value: float | Decimal | str) -> Decimal:
+    try:
+        return Decimal(str(value) if isinstance(value, float) else value)
+    except ArithmeticError as error:
+        raise Unfit from error
+
+
+def _decimal(octets: bytes, scale: int) -> Decimal:
+    if not octets:
+        raise Unfit
+    return Decimal(int.from_bytes(octets, signed=True)).scaleb(-scale, _ANY_DIGITS)
+
+
+def _plain(number: Decimal, scale: int) -> str:
+    exponent = number.as_tuple().exponent
+    if not isinstance(exponent, int) or abs(number.adjusted()) > _MOST_DIGITS:
+        raise Unfit
+    number = number or number.copy_abs()
+    return f"{number:.{scale}f}" if exponent >= -scale else f"{number:f}"
+
+
+def _bits(length: int) -> Render:
+    """Of little-endian bytes; the leading zeros of a `varbit` are not among them, so none of its values is known."""
+
+    def text(value: object) -> str:
+        if isinstance(value, bool):
+            number, size = int(value), 1
+        else:
+            octets = _octets(value)
+            number, size = int.from_bytes(octets, "little"), len(octets)
+        if number.bit_length() > length or size > -(-length // _BITS_PER_BYTE):
+            raise Unfit
+        return f"{number:0{length}b}"
+
+    return text
+
+
+def _point(value: object) -> str:
+    """A point with a reference system is kept as its JSON text."""
+    if not isinstance(value, dict) or value.get("srid") is not None:
+        return _text(value)
+    return f"({_coordinate(value.get('x'))},{_coordinate(value.get('y'))})"
+
+
+def _coordinate(value: object) -> str:
+    """As PostgreSQL prints a float8: the fewest digits that are exact, and an exponent from 1e15 on."""
+    number = Decimal(repr(float(_float(sys.float_info.max)(value))))
+    if not number.is_finite():
+        return _NOT_NUMBERS[str(float(number))]
+    sign, digits, _ = number.normalize().as_tuple()
+    exponent = number.adjusted()
+    if exponent in _FIXED_EXPONENTS or not number:
+        return f"{number.normalize():f}"
+    first, rest = str(digits[0]), "".join(map(str, digits[1:]))
+    return f"{'-' if sign else ''}{first}{'.' if rest else ''}{rest}e{exponent:+03d}"
+
+
+def _hstore(value: object) -> str:
+    """In the order in which PostgreSQL keeps the keys: shorter ones first."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return str(value)
+    if not isinstance(value, dict):
+        raise Unfit
+    pairs = sorted(value.items(), key=lambda pair: (len(pair[0].encode()), pair[0].encode()))
+    return ", ".join(f"{_quoted(key)}=>{'NULL' if item is None else _quoted(item)}" for key, item in pairs)
+
+
+def _quoted(text: object) -> str:
+    if not isinstance(text, str):
+        raise Unfit
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def json_text(value: object) -> str:
+    """Compact, with every number as it was written."""
+    match value:
+        case dict():
+            return "{" + ",".join(f"{json_text(str(key))}:{json_text(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(json_text, value)) + "]"
+        case Decimal():
+            return str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,5 @@
+"""What is raised for a single value that its type cannot hold."""
+
+
+class Unfit(ValueError):
+    pass
