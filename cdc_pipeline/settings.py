@@ -1,12 +1,14 @@
 """What a pipeline is made of: the frozen, validated content of one pipeline.yml."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -17,7 +19,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from cdc_pipeline.record import TableName
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.record import OWN_PREFIX, TableName
+from cdc_pipeline.types import declared_type
 
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -34,6 +38,14 @@ def parse_duration(value: object) -> timedelta:
         message = f"{value!r} is not a duration: write a whole number and s, m, h or d, such as 60s or 5m"
         raise ValueError(message)
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def parse_type(written: str) -> str:
+    """The canonical name of a type in PostgreSQL's words; raises ValueError for an unknown one."""
+    try:
+        return declared_type(written)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
 
 
 Duration = Annotated[
@@ -58,6 +70,26 @@ class PostgresSource(_Frozen):
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
 
+class DebeziumFilesSource(_Frozen):
+    """A folder of files that hold one Debezium event per line: `<path>/<stream partition>/*.jsonl`, in name order."""
+
+    kind: Literal["debezium_files"]
+    path: str = Field(min_length=1)
+    ordered: bool = Field(default=True, description="each stream partition holds the events of an id in their order")
+    sequence_by: tuple[str, ...] = Field(default=(), description="fields of an event that tell which one is newer")
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+
+    @model_validator(mode="after")
+    def _one_order(self) -> "DebeziumFilesSource":
+        if self.ordered and self.sequence_by:
+            message = "sequence_by is for ordered: false; ordered files are in the order of their lines"
+            raise ValueError(message)
+        if not self.ordered and not self.sequence_by:
+            message = "ordered: false needs sequence_by, such as [source.lsn]: it tells which event is newer"
+            raise ValueError(message)
+        return self
+
+
 class PartitionBy(_Frozen):
     """A data partition key, from an immutable column of low cardinality."""
 
@@ -78,6 +110,10 @@ class TableSettings(_Frozen):
     update_time: str | None = None
     partition_by: tuple[PartitionBy, ...] = ()
     deletes: Literal["hard", "soft"] = "hard"
+    truncate: Literal["apply", "ignore"] = "apply"
+    columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
+        default={}, description="PostgreSQL's type of each column, where events do not tell their types"
+    )
 
     @cached_property
     def table(self) -> TableName:
@@ -87,6 +123,15 @@ class TableSettings(_Frozen):
     def _three_parts(self) -> "TableSettings":
         _ = self.table
         return self
+
+    @field_validator("columns")
+    @classmethod
+    def _not_our_own(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
+        for name in columns:
+            if name.startswith(OWN_PREFIX):
+                message = f"the column {name!r} begins with {OWN_PREFIX}: those are the pipeline's own"
+                raise ValueError(message)
+        return columns
 
 
 class SnapshotSettings(_Frozen):
@@ -124,7 +169,7 @@ class Settings(BaseSettings):
     metadata_store: str = EMBEDDED
     spark: str = EMBEDDED
     slice_length: Duration = timedelta(seconds=60)
-    source: PostgresSource
+    source: Annotated[PostgresSource | DebeziumFilesSource, Field(discriminator="kind")]
     tables: tuple[TableSettings, ...] = Field(min_length=1)
     snapshot: SnapshotSettings = SnapshotSettings()
     worker: WorkerSettings = WorkerSettings()
@@ -152,6 +197,14 @@ class Settings(BaseSettings):
             raise ValueError(message)
         return tables
 
+    @model_validator(mode="after")
+    def _types_from_one_place(self) -> "Settings":
+        listed = next((table.name for table in self.tables if table.columns), None)
+        if listed is not None and isinstance(self.source, PostgresSource):
+            message = f"the table {listed} has columns: PostgreSQL's catalogue tells their types, so leave them out"
+            raise ValueError(message)
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -167,6 +220,22 @@ class Settings(BaseSettings):
 
     def table(self, name: TableName) -> TableSettings:
         return next(table for table in self.tables if table.table == name)
+
+    @property
+    def postgres(self) -> PostgresSource:
+        """Raises UsageError for a source of another kind: only a database can be set up, snapshotted and compared."""
+        if not isinstance(self.source, PostgresSource):
+            raise UsageError(
+                f"the source of {self.name} is of the kind {self.source.kind}",
+                expected="a PostgreSQL server, to take a snapshot of it or to compare the lake with it",
+                remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
+            )
+        return self.source
+
+    @property
+    def embeds_source(self) -> bool:
+        """Whether the source is a database on the embedded server."""
+        return isinstance(self.source, PostgresSource) and self.source.url == EMBEDDED
 
     @property
     def lake_url(self) -> str:

@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,7 @@ from cdc_pipeline.settings import Settings
 
 DEFAULT_FILE = "pipeline.yml"
 Place = tuple[str | int, ...]
+_SOURCE, _KIND = "source", "kind"
 
 
 def settings_path(explicit: Path | None, environment: Mapping[str, str]) -> Path:
@@ -126,24 +127,46 @@ def _line_of(root: yaml.Node, place: Place) -> int:
 
 
 def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
-    place: Place = detail["loc"]
+    place = _written_place(detail["loc"])
     shown = ".".join(str(part) for part in place)
     where = f"{path} line {_line_of(root, place)}"
     if detail["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
+        known = _known_keys(detail["loc"][:-1])
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
         return f"{where}: the key {shown!r} is unknown; {hint}"
     if detail["type"] == "missing":
         return f"{where}: {shown!r} is missing; add it"
+    if detail["type"] == "union_tag_not_found":
+        return f"{where}: '{shown}.{_KIND}' is missing; add it: one of {_kinds()}"
+    if detail["type"] == "union_tag_invalid":
+        return f"{where}: {shown}.{_KIND}: {detail['ctx']['tag']!r} is no kind of source; write one of {_kinds()}"
     message = detail["msg"].removeprefix("Value error, ")
     return f"{where}: {shown or 'settings'}: {message}"
+
+
+def _written_place(place: Place) -> Place:
+    """The place as the file has it: in between, validation names the kind of source that it tried."""
+    inside_source = place[:1] == (_SOURCE,) and len(place) > 1
+    return (place[0], *place[2:]) if inside_source else place
+
+
+def _kinds() -> str:
+    return ", ".join(_source_models())
+
+
+def _source_models() -> dict[str, type[BaseModel]]:
+    """By the kind that a file writes."""
+    models = get_args(Settings.model_fields[_SOURCE].annotation)
+    return {get_args(model.model_fields[_KIND].annotation)[0]: model for model in models}
 
 
 def _known_keys(place: Place) -> list[str]:
     model: type[BaseModel] = Settings
     for part in place:
-        if isinstance(part, str) and part in model.model_fields:
+        if part in _source_models():
+            model = _source_models()[str(part)]
+        elif isinstance(part, str) and part in model.model_fields:
             below = _model_in(model.model_fields[part].annotation)
             if below is not None:
                 model = below

@@ -30,27 +30,27 @@ class Prepared:
 
 def plan_setup(pipeline: Pipeline) -> SourcePlan:
     """What `set_up_source` would do; changes nothing."""
-    with closing(connect(pipeline.endpoints.source_url)) as connection:
-        return plan_source(connection, pipeline.settings.source, pipeline.settings.tables)
+    with closing(connect(pipeline.source_url)) as connection:
+        return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables)
 
 
 def set_up_source(pipeline: Pipeline) -> Prepared:
     """Publication and slot exist, stream and tables are registered. Idempotent; refuses by name what cannot work."""
     settings = pipeline.settings
-    with closing(connect(pipeline.endpoints.source_url)) as connection:
-        plan = plan_source(connection, settings.source, settings.tables)
+    with closing(connect(pipeline.source_url)) as connection:
+        plan = plan_source(connection, settings.postgres, settings.tables)
         stream = Stream(
             name=settings.name,
             source_system_identifier=plan.server.system_identifier,
             source_timeline=plan.server.timeline,
-            slot=settings.source.slot,
+            slot=settings.postgres.slot,
         )
-        pipeline.store.streams.register_stream(stream, stream_partitions=settings.source.stream_partitions)
+        pipeline.store.streams.register_stream(stream, stream_partitions=settings.postgres.stream_partitions)
         _refuse_lost_slot(pipeline, plan.slot)
         execute_plan(connection, plan, pipeline.on_step)
-        slot = read_slot(connection, settings.source.slot)
+        slot = read_slot(connection, settings.postgres.slot)
     if slot is None:
-        raise SourceError(f"the slot {settings.source.slot} was not created", remedy="run cdc setup-source again")
+        raise SourceError(f"the slot {settings.postgres.slot} was not created", remedy="run cdc setup-source again")
     _register_tables(pipeline, plan)
     return Prepared(plan=plan, slot=slot)
 
@@ -73,7 +73,7 @@ def _register_tables(pipeline: Pipeline, plan: SourcePlan) -> None:
 
 def _refuse_lost_slot(pipeline: Pipeline, slot: Slot | None) -> None:
     """A slot that is gone, or that the server gave up, cannot serve what was not registered yet."""
-    name = pipeline.settings.source.slot
+    name = pipeline.settings.postgres.slot
     registered = pipeline.store.streams.next_offset(pipeline.settings.name)
     if registered is None:
         return
@@ -100,12 +100,12 @@ def _shown(offset: str) -> str:
 def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
     """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
     prepared = set_up_source(pipeline)
-    source, store = pipeline.settings.source, pipeline.store
+    source, store = pipeline.settings.postgres, pipeline.store
     first_offset = encode_position(prepared.slot.confirmed_position or 0)
     assignment = store.streams.take_stream(pipeline.settings.name, owner=pipeline.owner, first_offset=first_offset)
     keys = {table.name: table.schema.key for table in prepared.plan.tables}
     stream = PostgresStream(
-        url=pipeline.endpoints.source_url,
+        url=pipeline.source_url,
         slot=source.slot,
         publication=source.publication,
         stream_partitions=source.stream_partitions,

@@ -61,7 +61,7 @@ def verify(
     deadline = time.monotonic() + patience.total_seconds()
     for _ in range(_MOST_TRIES):
         slot_name = f"cdc_verify_{pipeline.new_id().hex[:8]}"
-        with hold_position(pipeline.endpoints.source_url, slot_name, pipeline.on_step) as held:
+        with hold_position(pipeline.source_url, slot_name, pipeline.on_step) as held:
             boundary = _cut_at(pipeline, held, deadline)
             if boundary is not None:
                 return tuple(_verify_table(pipeline, table, held, boundary, deadline) for table in tables)
@@ -75,9 +75,9 @@ def verify(
 
 def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
     """The boundary at the held position; None when an earlier boundary is already behind it."""
-    source, stream = pipeline.endpoints.source_url, pipeline.settings.name
+    source, stream = pipeline.source_url, pipeline.settings.name
     with closing(connect(source)) as connection, connection.cursor() as cursor:
-        slot = read_slot(connection, pipeline.settings.source.slot)
+        slot = read_slot(connection, pipeline.settings.postgres.slot)
         mark = f"{CUT_AT}{held.offset}:{pipeline.new_id()}"
         with step(pipeline.on_step, "source.mark"):
             cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, mark))
@@ -140,7 +140,7 @@ def _copy_source(pipeline: Pipeline, table: TableName, held: HeldPosition, folde
     keys: list[str] = []
     with (
         tempfile.TemporaryDirectory() as temporary,
-        snapshot_connection(pipeline.endpoints.source_url, held.exported) as connection,
+        snapshot_connection(pipeline.source_url, held.exported) as connection,
     ):
         path = Path(temporary) / "source.parquet"
         with pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:

@@ -46,6 +46,12 @@ class Pipeline:
     new_id: Callable[[], UUID]
     on_step: OnStep
 
+    @property
+    def source_url(self) -> str:
+        """Of the PostgreSQL server that the tables come from. Raises UsageError for a source of another kind."""
+        _ = self.settings.postgres
+        return self.endpoints.source_url
+
     def lake_table(self, name: TableName) -> LakeTable:
         """As the registry and pipeline.yml describe it now. Raises UsageError for a table that is not registered."""
         row = self.store.tables.table(name)

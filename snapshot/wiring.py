@@ -15,7 +15,7 @@ def snapshot_orchestrator(
     settings = pipeline.settings.snapshot
     return SnapshotOrchestrator(
         owner=pipeline.owner,
-        source_url=pipeline.endpoints.source_url,
+        source_url=pipeline.source_url,
         snapshot_file_bytes=settings.snapshot_file_bytes,
         target_file_bytes=target_file_bytes or settings.target_file_bytes,
         poll_interval=poll_interval or settings.poll_interval,
@@ -32,7 +32,7 @@ def snapshot_orchestrator(
 def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
     return SnapshotWorker(
         slot=slot,
-        source_url=pipeline.endpoints.source_url,
+        source_url=pipeline.source_url,
         task_lease=pipeline.settings.worker.lease,
         idle_wait=_IDLE_WAIT,
         store=pipeline.store,

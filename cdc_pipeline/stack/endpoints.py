@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.settings import EMBEDDED, PostgresSource, Settings
 from cdc_pipeline.stack.postgres import LOOPBACK, SUPERUSER
 from cdc_pipeline.stack.state import Installation, open_installation
 
@@ -16,7 +16,7 @@ RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "templ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """URLs of PostgreSQL are libpq's (`postgresql://`), without a driver's name."""
+    """URLs of PostgreSQL are libpq's (`postgresql://`), without a driver's name. A source of files has none."""
 
     source_url: str
     metadata_store_url: str
@@ -34,9 +34,12 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
         password, port = quote(installation.postgres_password), installation.ports["postgres"]
         return f"postgresql://{SUPERUSER}:{password}@{LOOPBACK}:{port}/{quote(database)}"
 
-    source_is_embedded = settings.source.url == EMBEDDED
+    if settings.embeds_source:
+        source_url = embedded(source_database(settings))
+    else:
+        source_url = settings.source.url if isinstance(settings.source, PostgresSource) else ""
     return Endpoints(
-        source_url=embedded(source_database(settings)) if source_is_embedded else settings.source.url,
+        source_url=source_url,
         metadata_store_url=embedded(METADATA_DATABASE)
         if settings.metadata_store == EMBEDDED
         else settings.metadata_store,

@@ -53,7 +53,7 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
 def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
     """What of the parts is this installation's own to start."""
     wanted = parts | {DATABASES} if POSTGRES in parts else parts
-    if EMBEDDED not in (settings.source.url, settings.metadata_store):
+    if not settings.embeds_source and settings.metadata_store != EMBEDDED:
         wanted -= {POSTGRES, DATABASES}
     return wanted if settings.spark == EMBEDDED else wanted - {SPARK}
 

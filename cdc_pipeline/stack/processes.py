@@ -50,7 +50,7 @@ def _servers(settings: Settings, place: Place) -> Iterable[Process]:
     databases = [AIRFLOW_DATABASE]
     if settings.metadata_store == EMBEDDED:
         databases.append(METADATA_DATABASE)
-    if settings.source.url == EMBEDDED:
+    if settings.embeds_source:
         databases.append(source_database(settings))
     yield Process(
         name=POSTGRES,
@@ -105,7 +105,7 @@ def _spark(settings: Settings, place: Place) -> Iterable[Process]:
 
 
 def _own(settings: Settings, place: Place) -> Iterable[Process]:
-    needs_postgres = (DATABASES,) if EMBEDDED in (settings.metadata_store, settings.source.url) else ()
+    needs_postgres = (DATABASES,) if settings.embeds_source or settings.metadata_store == EMBEDDED else ()
     yield Process(
         name=MIGRATE,
         waits_for="the metadata store's tables",
@@ -165,10 +165,11 @@ def _own_verb(place: Place, verb: str) -> tuple[str, ...]:
 def _own_environment(place: Place) -> dict[str, str]:
     """Every part is told by URL, so that none of them starts a server of its own."""
     urls: Endpoints = place.endpoints
+    source = {"CDC_SOURCE__URL": urls.source_url} if urls.source_url else {}
     return {
         "CDC_CONFIG": place.config,
         "CDC_HOME": place.home,
-        "CDC_SOURCE__URL": urls.source_url,
+        **source,
         "CDC_METADATA_STORE": urls.metadata_store_url,
         "CDC_SPARK": urls.spark_url,
         "TZ": "UTC",

@@ -91,4 +91,4 @@ def check_nothing_is_left(world: World) -> None:
     active = "SELECT * FROM cdc.snapshot WHERE state NOT IN ('published', 'failed', 'abandoned')"
     assert world.store_query(active) == []
     slots = world.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
-    assert slots == [(world.settings.source.slot,)]
+    assert slots == [(world.settings.postgres.slot,)]

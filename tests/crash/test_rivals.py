@@ -130,7 +130,7 @@ def test_a_consumer_whose_stream_was_taken_over_registers_nothing_more(world: Wo
 
 def cut_off(world: World) -> None:
     """The source gives up the connection of whoever reads the slot."""
-    slot = f"FROM pg_replication_slots WHERE slot_name = '{world.settings.source.slot}' AND active"
+    slot = f"FROM pg_replication_slots WHERE slot_name = '{world.settings.postgres.slot}' AND active"
     with closing(psycopg2.connect(world.source_url)) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT pg_terminate_backend(active_pid) {slot}")
     assert eventually(lambda: not world.query(f"SELECT 1 {slot}"))

@@ -94,7 +94,7 @@ class World:
 
     def forget_everything(self) -> None:
         """Rows of the source stay; publication, slot, metadata store and lake are as before the first set-up."""
-        name = self.settings.source.slot
+        name = self.settings.postgres.slot
         run_sql(
             self.source_url,
             f'DROP PUBLICATION "{name}"',

@@ -11,7 +11,7 @@ import pyarrow as pa
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings import PostgresSource, Settings
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
@@ -43,7 +43,7 @@ def opened_pipeline(
 ) -> Iterator[Pipeline]:
     upgrade(store_url)
     endpoints = Endpoints(
-        source_url=settings.source.url,
+        source_url=settings.source.url if isinstance(settings.source, PostgresSource) else "",
         metadata_store_url=store_url,
         airflow_database_url="",
         spark_url=spark_url,

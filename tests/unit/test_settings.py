@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
-from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.settings import EMBEDDED, Settings, parse_duration
+from cdc_pipeline.errors import SettingsError, UsageError
+from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource, Settings, parse_duration
 from cdc_pipeline.settings_file import json_schema, load_settings, parse_settings, settings_path
 
 FILE = Path("/somewhere/pipeline.yml")
@@ -48,7 +48,7 @@ def refusal(text: str, environment: Mapping[str, str] | None = None) -> str:
 def test_what_is_left_out_has_a_default() -> None:
     settings = parsed()
     assert settings.slice_length == timedelta(minutes=1)
-    assert (settings.metadata_store, settings.spark, settings.source.url) == (EMBEDDED, EMBEDDED, EMBEDDED)
+    assert (settings.metadata_store, settings.spark, settings.postgres.url) == (EMBEDDED, EMBEDDED, EMBEDDED)
     assert settings.tables[1].deletes == "hard"
     assert settings.tables[1].id == ()
 
@@ -166,7 +166,7 @@ def test_a_variable_lies_over_the_file() -> None:
 
 def test_a_nested_variable_changes_one_key_and_leaves_its_neighbours() -> None:
     settings = parsed(WHOLE, {"CDC_SOURCE__STREAM_PARTITIONS": "3", "CDC_WORKER__LEASE": "90s"})
-    assert (settings.source.stream_partitions, settings.source.slot) == (3, "cdc_shop")
+    assert (settings.postgres.stream_partitions, settings.postgres.slot) == (3, "cdc_shop")
     assert settings.worker.lease == timedelta(seconds=90)
     assert settings.worker.claim_slices == 1_000
 
@@ -181,6 +181,57 @@ def test_a_wrong_variable_is_refused_like_a_wrong_key() -> None:
     assert 'a CDC_ variable cannot be read: error parsing value for field "tables"' in refusal(
         WHOLE, {"CDC_TABLES": "not json"}
     )
+
+
+FILES = """\
+name: shop
+lake: lake
+source: {kind: debezium_files, path: events/}
+tables:
+  - name: shop.public.orders
+    columns: {id: bigint, amount: "numeric(12)", at: timestamp with time zone, tags: "text[]"}
+"""
+
+
+def test_files_are_ordered_and_truncates_applied_where_nothing_else_is_said() -> None:
+    settings = parsed(FILES)
+    assert isinstance(settings.source, DebeziumFilesSource)
+    assert (settings.source.path, settings.source.ordered, settings.source.sequence_by) == ("events/", True, ())
+    assert settings.tables[0].truncate == "apply"
+
+
+def test_a_type_is_kept_by_its_canonical_name() -> None:
+    columns = parsed(FILES).tables[0].columns
+    assert dict(columns) == {"id": "int8", "amount": "numeric(12,0)", "at": "timestamptz", "tags": "text[]"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("path: events/", "path: events/, ordered: false", "line 3: source: ordered: false needs sequence_by"),
+        ("path: events/", "path: events/, sequence_by: [ts_ms]", "line 3: source: sequence_by is for ordered: false"),
+        (", path: events/", "", "line 3: 'source.path' is missing; add it"),
+        ("path: events/", "path: events/, slot: a", "the key 'source.slot' is unknown; known here: kind, ordered"),
+        ("id: bigint", "id: bigtin", "line 6: tables.0.columns.id: no type 'bigtin'"),
+        ("id: bigint", "_cdc_op: bigint", "line 6: tables.0.columns: the column '_cdc_op' begins with _cdc_"),
+        ("kind: debezium_files, path: events/", "kind: postgres", "the table shop.public.orders has columns"),
+    ],
+)
+def test_what_files_cannot_do_is_refused_with_its_line(old: str, new: str, words: str) -> None:
+    assert old in FILES
+    assert words in refusal(FILES.replace(old, new))
+
+
+def test_a_source_of_files_is_no_server() -> None:
+    with pytest.raises(UsageError, match="the source of shop is of the kind debezium_files; expected a PostgreSQL"):
+        _ = parsed(FILES).postgres
+
+
+def test_a_list_in_a_variable_is_json() -> None:
+    environment = {"CDC_SOURCE__ORDERED": "false", "CDC_SOURCE__SEQUENCE_BY": '["source.lsn", "ts_ms"]'}
+    source = parsed(FILES, environment).source
+    assert isinstance(source, DebeziumFilesSource)
+    assert source.sequence_by == ("source.lsn", "ts_ms")
 
 
 def test_variables_that_are_not_settings_are_ignored() -> None:
