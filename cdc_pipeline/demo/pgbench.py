@@ -16,17 +16,20 @@ from cdc_pipeline.stack.postgres import find_binaries
 _LONGER_THAN_ANY_DEMO_SECONDS = 86_400
 _IS_WHOLE = "SELECT to_regclass('public.pgbench_accounts_pkey') IS NOT NULL"
 """pgbench makes this index last."""
+_SHOW_WHOLE_ROWS = "ALTER TABLE pgbench_history REPLICA IDENTITY FULL"
 _FINISHED = "SELECT count(*) FROM pgbench_history"
 
 
 def initialize_pgbench(source_url: str, *, scale: int, environment: Mapping[str, str]) -> None:
-    """Make and fill pgbench's tables unless all of them are there."""
-    if _answer(source_url, _IS_WHOLE):
-        return
-    command, variables = _command(source_url, ["--initialize", "--quiet", f"--scale={scale}"], environment)
-    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SetupError(f"pgbench could not make its tables: {ended.stderr.strip()}", remedy="mend what it names")
+    """Make and fill pgbench's tables unless all of them are there; its history, which has no key, shows whole rows."""
+    if not _answer(source_url, _IS_WHOLE):
+        command, variables = _command(source_url, ["--initialize", "--quiet", f"--scale={scale}"], environment)
+        ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise SetupError(f"pgbench could not make its tables: {ended.stderr.strip()}", remedy="mend what it names")
+    with closing(connect(source_url)) as connection, connection.cursor() as cursor:
+        cursor.execute(_SHOW_WHOLE_ROWS)
+        connection.commit()
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.seed import seed
 from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
@@ -39,7 +38,6 @@ SLICES_PER_TABLE = 3
 PATIENCE_SECONDS = 300.0
 VICTIM = "orders"
 TRANSACTIONS_PER_SECOND = 60.0
-HELD_BACK = ("customers", "orders")
 _POLL_SECONDS = 0.2
 _HELD_BACK_SECONDS = 8.0
 
@@ -77,7 +75,6 @@ def run_demo(folder: Path, console: Console) -> bool:
         with progress(console) as on_states:
             endpoints = up(settings, config=config, home=home, on_states=on_states)
         phases.seconds["processes up"] = time.monotonic() - started
-        upgrade(endpoints.metadata_store_url)
         with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints.airflow_url) as airflow:
             verdicts = _main_job(pipeline, airflow, phases)
             _show_verdicts(pipeline, verdicts, console)
@@ -116,11 +113,17 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as tell:
             _kill_a_worker(pipeline, tables, tell)
             _wait_for_slices(pipeline, tables, tell)
-        with phases.phase("backfill DAG: two tables held back, then applied together from the cutoff on"):
-            _backfill(pipeline, airflow, tables)
+        with phases.phase("slice DAGs paused, and the writers end: a backlog"):
+            for dag in dags:
+                airflow.set_paused(dag, paused=True)
+            Event().wait(_HELD_BACK_SECONDS)
     finally:
         counts = workload.stop()
     phases.console.print("the sessions did", ", ".join(f"{number} {kind}" for kind, number in counts.items()))
+    with phases.phase("backfill DAG: every table's backlog applied from the cutoff on"):
+        _backfill(pipeline, airflow, tables)
+        for dag in dags:
+            airflow.set_paused(dag, paused=False)
     with phases.phase("proof: every row of source and lake compared at one position") as tell:
         tell("the last slices")
         apply_tables(pipeline, tables)
@@ -157,17 +160,11 @@ def applied_slices(pipeline: Pipeline, table: TableName) -> int:
 
 
 def _backfill(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableName, ...]) -> None:
-    held_back = [table for table in tables if table.table in HELD_BACK]
-    for table in held_back:
-        airflow.set_paused(slice_dag_id(table), paused=True)
-    Event().wait(_HELD_BACK_SECONDS)
-    cutoffs = [pipeline.store.tables.table(table).cutoff_time for table in held_back]
+    cutoffs = [pipeline.store.tables.table(table).cutoff_time for table in tables]
     start = min(cutoff for cutoff in cutoffs if cutoff is not None).replace(minute=0, second=0, microsecond=0)
-    conf = {"tables": [str(table) for table in held_back]}
+    conf = {"tables": [str(table) for table in tables]}
     backfill = airflow.backfill("cdc_backfill", start=start, end=utc_now(), conf=conf)
     airflow.wait_for_backfill(backfill, PATIENCE_SECONDS)
-    for table in held_back:
-        airflow.set_paused(slice_dag_id(table), paused=False)
 
 
 def _wait_until(condition: Callable[[], Any]) -> Any:
