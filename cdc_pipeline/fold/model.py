@@ -1,82 +1,124 @@
-"""The reference: change events, one after the other, applied to a table that is a dict.
+"""The reference: the events of a log, sorted by version and applied one after the other to a table that is a dict.
 
-The lake must come out the same for the same events, wherever they are cut into claims. The rules, in one place:
+Because it sorts the whole log first it cannot care how events arrived. The lake must come out the same, wherever the
+log is cut into claims and however those arrive. The rules, in one place:
 
 - Order is the version. At one version, the new half of a key change comes before the delete of the old half.
 - A row takes an event only if the event is newer than the row.
-- An absent column keeps what the row has; in a row that was not there it is None.
-- A move is an insert whose absent columns are those of the old id's row.
+- An insert tells every column; one that its schema lacks is NULL.
+- An update tells the columns that it holds. Others keep what the row has; in a row that was not there they stay
+  untold, unless the update's schema lacks them: then they are NULL.
+- A move is an update of the new id that also tells what it lacks or leaves absent as the old id's row has it.
+- A row with an untold column is incomplete: nobody sees it until later events tell the rest.
 - A delete forgets the row, or (soft) flags it and keeps its last values; of an unknown id it does nothing.
-- A truncate does that to every older row.
+- A truncate does that to every older row. Where truncates are to be ignored, `without_truncates` drops them first.
+- A table without a key is a bag: an insert adds a row, a delete removes one equal row.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from cdc_pipeline.record import Operation
 
 Id = tuple[object, ...]
+Content = tuple[tuple[str, object], ...]
+"""A whole row of a bag: its columns in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """`values` holds the present columns beside the id; `old_id` belongs to a move."""
+    """`values`: the present columns beside the id. `lacking`: columns that the event's schema does not have.
+
+    All other columns of the table are absent: they have a value that the event does not tell. `old_id` belongs to a
+    move. In a bag there is no id, and a delete holds the whole row too.
+    """
 
     operation: Operation
     version: str
     id: Id = ()
     old_id: Id = ()
     values: dict[str, object] = field(default_factory=dict)
+    lacking: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
+    """`values`: what is told in this life of the id; of a flagged row, what was last told in any.
+
+    `last`: every column as it was last told, also in an earlier life.
+    """
+
     version: str
     values: dict[str, object]
     deleted: bool = False
+    incomplete: bool = False
+    last: dict[str, object] = field(default_factory=dict, compare=False)
 
 
 Table = dict[Id, Row]
+Bag = Counter[Content]
 
 
 def apply_events(table: Table, events: Iterable[Event], *, columns: tuple[str, ...], soft: bool = False) -> Table:
-    """The table after the events, as a new dict. `columns`: those beside the id."""
+    """The table after the events, as a new dict. `columns`: those beside the id.
+
+    To a table that is not empty, apply only events that are newer than its deletes: they may have left no trace.
+    """
     result = dict(table)
     for event in sorted(events, key=_order):
+        row = result.get(event.id)
         if event.operation is Operation.TRUNCATE:
             older = [id_ for id_, row in result.items() if row.version < event.version]
             for id_ in older:
                 _delete(result, id_, event.version, soft=soft)
-        elif _is_newer(result, event):
+        elif row is None or event.version > row.version:
             if event.operation is Operation.DELETE:
                 _delete(result, event.id, event.version, soft=soft)
             else:
-                result[event.id] = Row(version=event.version, values=_values(result, event, columns))
+                result[event.id] = _told(row, event, result.get(event.old_id), columns)
     return result
 
 
 def visible(table: Table) -> Table:
-    return {id_: row for id_, row in table.items() if not row.deleted}
+    return {id_: row for id_, row in table.items() if not row.deleted and not row.incomplete}
+
+
+def apply_to_bag(bag: Bag, events: Iterable[Event]) -> Bag:
+    """The bag after the events, as a new one. A delete of what is not there does nothing."""
+    result = bag.copy()
+    for event in sorted(events, key=lambda event: (event.version, event.operation is Operation.INSERT)):
+        content = tuple(sorted(event.values.items()))
+        if event.operation is Operation.INSERT:
+            result[content] += 1
+        elif event.operation is Operation.DELETE and result[content]:
+            result[content] -= 1
+        elif event.operation is Operation.TRUNCATE:
+            result.clear()
+    return +result
+
+
+def without_truncates(events: Iterable[Event]) -> list[Event]:
+    return [event for event in events if event.operation is not Operation.TRUNCATE]
 
 
 def _order(event: Event) -> tuple[str, bool]:
     return (event.version, event.operation is Operation.DELETE)
 
 
-def _is_newer(table: Table, event: Event) -> bool:
-    row = table.get(event.id)
-    return row is None or event.version > row.version
-
-
-def _values(table: Table, event: Event, columns: tuple[str, ...]) -> dict[str, object]:
-    base: dict[str, object] = dict.fromkeys(columns)
-    inherits_from = {Operation.MOVE: event.old_id, Operation.UPDATE: event.id}.get(event.operation)
-    if inherits_from in table:
-        base |= table[inherits_from].values
-    return base | event.values
+def _told(row: Row | None, event: Event, origin: Row | None, columns: tuple[str, ...]) -> Row:
+    told = dict(event.values)
+    if event.operation is Operation.INSERT:
+        told = dict.fromkeys(event.lacking) | told
+    if event.operation is Operation.MOVE and origin is not None and not origin.deleted:
+        told = origin.values | told
+    known = told if row is None or row.deleted else row.values | told
+    values = dict.fromkeys(event.lacking) | known
+    last = told if row is None else row.values | row.last | told
+    return Row(version=event.version, values=values, incomplete=not values.keys() >= set(columns), last=last)
 
 
 def _delete(table: Table, id_: Id, version: str, *, soft: bool) -> None:
     row = table.pop(id_, None)
     if soft and row is not None:
-        table[id_] = replace(row, version=version, deleted=True)
+        table[id_] = replace(row, version=version, deleted=True, incomplete=False, values=row.values | row.last)
