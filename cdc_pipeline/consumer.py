@@ -1,10 +1,14 @@
 """stream_to_slices: change events of the source -> registered slice files; only then the source is told."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Event
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from cdc_pipeline.areas import slice_key
@@ -12,10 +16,10 @@ from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, Quara
 from cdc_pipeline.metadata_store.rows import Assignment
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName, TableSchema, encode_position
+from cdc_pipeline.record import OPERATION, Operation, TableName, TableSchema, encode_position
 from cdc_pipeline.slice_cutter import CUT, CutSlices, SliceCutter, SliceRows
 from cdc_pipeline.slice_file import SliceFile, write_slice_file
-from cdc_pipeline.sources.protocol import ChangeStream
+from cdc_pipeline.sources.protocol import ChangeStream, EventBatch, TableEvents, UnfitEvent
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import SliceFileName
 
@@ -41,6 +45,7 @@ class Consumer:
         store: MetadataStore,
         clock: Callable[[], datetime],
         on_step: OnStep,
+        ignored_truncates: Collection[TableName] = (),
     ) -> None:
         self._name = stream_name
         self._assignment = assignment
@@ -53,7 +58,9 @@ class Consumer:
         self._clock = clock
         self._on_step = on_step
         self._next_mark = clock()
-        self._places: dict[str, int] = {}
+        self._marked: dict[str, int] = {}
+        self._offsets = dict(assignment.next_offset)
+        self._ignored_truncates = ignored_truncates
 
     def run(self, stop: Event) -> None:
         """Until `stop` is set; what is open then is read again by the next owner."""
@@ -74,12 +81,12 @@ class Consumer:
         batch = self._stream.read(self._wait())
         ends = []
         if batch is not None:
-            self._places.update((mark.text, mark.commit_position) for mark in batch.marks if mark.text == stop_at)
-            for cut in self._cutter.add(batch):
+            self._marked.update((mark.text, mark.commit_position) for mark in batch.marks if mark.text == stop_at)
+            for cut in self._cutter.add(self._without_ignored(batch)):
                 self._register(cut)
                 ends.append(cut.end)
         self._give_sign_of_life()
-        place = self._places.get(stop_at or "")
+        place = self._marked.get(stop_at or "")
         return next((end for end in ends if place is not None and end > place), None)
 
     def _wait(self) -> timedelta:
@@ -97,67 +104,107 @@ class Consumer:
         with step(self._on_step, "source.mark"):
             self._stream.send_mark(text)
 
-    def _register(self, cut: CutSlices) -> None:
-        slices = tuple(
-            self._write(cut, name, number, cut.slices.get((name, number)))
-            for name in sorted(self._table_ids)
-            for number in self._assignment.next_offset
+    def _without_ignored(self, batch: EventBatch) -> EventBatch:
+        events = tuple(
+            _without_truncates(found) if found.table in self._ignored_truncates else found for found in batch.events
         )
-        start, end = encode_position(cut.start), encode_position(cut.end)
+        return replace(batch, events=events)
+
+    def _register(self, cut: CutSlices) -> None:
+        """Durable on return. A cut with nothing in any stream partition is none, unless somebody asked for it."""
+        partitions = self._ranges(cut)
+        moved = {part.stream_partition: part for part in partitions if not part.is_empty}
+        if not moved and not cut.requested:
+            return
+        slices = tuple(
+            self._write(cut, name, part, cut.slices.get((name, number)))
+            for name in sorted(self._table_ids)
+            for number, part in moved.items()
+        )
         boundary = self._store.registry.register(
             Cut(
                 stream=self._name,
                 epoch=self._assignment.epoch,
-                position=end,
+                position=encode_position(cut.end),
                 commit_time=cut.commit_time,
                 label=cut.label,
                 requested=cut.requested,
-                partitions=tuple(
-                    PartitionRange(stream_partition=number, start_offset=start, end_offset=end)
-                    for number in self._assignment.next_offset
-                ),
+                partitions=partitions,
                 slices=slices,
-                quarantined=tuple(
-                    QuarantinedEvent(
-                        table_id=self._table_ids[name],
-                        stream_partition=event.stream_partition,
-                        version=event.version,
-                        column=event.column,
-                        reason=event.reason,
-                        payload=dict(event.payload),
-                    )
-                    for name, event in cut.unfit
-                ),
+                quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
             )
         )
+        self._offsets = {part.stream_partition: part.end_offset for part in partitions}
         if cut.last_commit_position is not None:
             with step(self._on_step, "slot.confirm"):
                 self._stream.confirm(cut.last_commit_position)
         rows = sum(new.rows for new in slices)
-        log.info("cut registered", boundary=boundary.boundary_id, label=str(cut.label), rows=rows, position=end)
+        log.info(
+            "cut registered",
+            boundary=boundary.boundary_id,
+            label=str(cut.label),
+            rows=rows,
+            position=boundary.position,
+        )
 
-    def _write(self, cut: CutSlices, name: TableName, number: int, rows: SliceRows | None) -> NewSlice:
-        table_id = self._table_ids[name]
+    def _ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
+        places = self._stream.places_at(cut.end)
+        return tuple(
+            PartitionRange(
+                stream_partition=number,
+                start_offset=start,
+                end_offset=places[number].offset,
+                last_position=places[number].last_position,
+            )
+            for number, start in self._offsets.items()
+        )
+
+    def _quarantined(self, name: TableName, event: UnfitEvent) -> QuarantinedEvent:
+        return QuarantinedEvent(
+            table_id=self._table_ids[name],
+            stream_partition=event.stream_partition,
+            version=event.version,
+            column=event.column,
+            reason=event.reason,
+            payload=dict(event.payload),
+        )
+
+    def _write(self, cut: CutSlices, name: TableName, part: PartitionRange, rows: SliceRows | None) -> NewSlice:
+        table_id, number = self._table_ids[name], part.stream_partition
         if rows is None:
             return NewSlice(table_id=table_id, stream_partition=number)
         file = write_slice_file(rows.rows, rows.schema)
         file_name = SliceFileName(
             label=cut.label,
-            start_offset=encode_position(cut.start),
-            end_offset=encode_position(cut.end),
+            start_offset=part.start_offset,
+            end_offset=part.end_offset,
             sha256=file.sha256,
         )
         key = slice_key(name, number, str(file_name))
         with step(self._on_step, "slice_file.put"):
             self._objects.put_if_absent(key, file.content)
-        return _new_slice(table_id, number, key, self._schema_id(table_id, rows.schema, cut), file)
+        return _new_slice(table_id, number, key, self._schema_id(table_id, rows.schema, part), file)
 
-    def _schema_id(self, table_id: int, schema: TableSchema, cut: CutSlices) -> str:
+    def _schema_id(self, table_id: int, schema: TableSchema, part: PartitionRange) -> str:
         known = self._schema_ids.get((table_id, schema))
         if known is None:
-            known = self._store.tables.record_schema(table_id, schema, first_offset=encode_position(cut.start))
+            known = self._store.tables.record_schema(table_id, schema, first_offset=part.start_offset)
             self._schema_ids[table_id, schema] = known
         return known
+
+
+def _without_truncates(events: TableEvents) -> TableEvents:
+    """For a table whose truncates are to do nothing in the lake."""
+    kept = np.asarray(pc.not_equal(events.rows[OPERATION], Operation.TRUNCATE.value))
+    if kept.all():
+        return events
+    log.warning("truncate ignored, as pipeline.yml says", table=str(events.table), truncates=int((~kept).sum()))
+    return replace(
+        events,
+        rows=events.rows.filter(pa.array(kept)),
+        commit_position=events.commit_position[kept],
+        stream_partition=events.stream_partition[kept],
+    )
 
 
 def _new_slice(table_id: int, number: int, key: str, schema_id: str, file: SliceFile) -> NewSlice:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from cdc_pipeline.record import ABSENT, OPERATION, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.protocol import EventBatch, Integers, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.sources.protocol import EventBatch, Integers, Mark, TableEvents, Transactions, UnfitEvent
 from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
@@ -32,7 +32,8 @@ class SliceRows:
 class CutSlices:
     """All time slices of one cut: every transaction of the half-open range [start, end) of positions.
 
-    `last_commit_position` is None when the range holds no transaction. `requested`: somebody asked for this very cut.
+    `last_commit_position` is None when the range holds no transaction. `requested`: somebody asked for this very cut;
+    an empty one means that the stream was cut there before.
     """
 
     start: int
@@ -86,7 +87,7 @@ class SliceCutter:
             self._unfit.extend((events.table, event) for event in fresh)
         self._transactions = _joined(self._transactions, _from(batch.transactions, self._start))
         self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
-        cuts = []
+        cuts = [self._cut(self._start, requested=True)] if self._start in map(_asked, batch.marks) else []
         while (place := self._next_place()) is not None:
             cuts.append(self._cut(place[0], requested=place[1]))
         return cuts
@@ -148,8 +149,9 @@ class SliceCutter:
         cuts: dict[int, bool] = {}
         for commit_position, text in self._marks.items():
             ends = self._transactions.end_position[self._transactions.commit_position == commit_position]
-            if text.startswith(CUT_AT):
-                cuts[int(text.removeprefix(CUT_AT).split(":")[0], 16)] = True
+            asked = _asked(Mark(text=text, commit_position=commit_position))
+            if asked is not None:
+                cuts[asked] = True
             elif len(ends):
                 cuts[int(ends[0])] = False
         return cuts
@@ -195,6 +197,13 @@ class SliceCutter:
     def _label(self, number: int) -> Label:
         start = EPOCH + number * self._length
         return Label(start=start, end=start + self._length)
+
+
+def _asked(mark: Mark) -> int | None:
+    """The position that a mark asks to cut at."""
+    if not mark.text.startswith(CUT_AT):
+        return None
+    return int(mark.text.removeprefix(CUT_AT).split(":")[0], 16)
 
 
 def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,11 +16,19 @@ EMPTY = "empty"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRange:
-    """[start_offset, end_offset) of one stream partition; both equal when nothing came."""
+    """[start_offset, end_offset) of one stream partition; both equal when nothing came.
+
+    `last_position`: what its reader has to know at `end_offset`, by table; see `sources.protocol.PartitionPlace`.
+    """
 
     stream_partition: int
     start_offset: str
     end_offset: str
+    last_position: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start_offset == self.end_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +66,8 @@ class QuarantinedEvent:
 class Cut:
     """Everything between two places of a stream. `partitions` names every stream partition of it exactly once.
 
-    `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so no claim reaches over it.
+    `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so no claim reaches over it;
+    asked for at the position of the last cut, with nothing between, that one becomes requested.
     """
 
     stream: str
@@ -69,6 +79,10 @@ class Cut:
     slices: tuple[NewSlice, ...] = ()
     quarantined: tuple[QuarantinedEvent, ...] = ()
     requested: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return all(part.is_empty for part in self.partitions)
 
 
 def slice_identity(

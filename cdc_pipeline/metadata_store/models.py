@@ -62,6 +62,17 @@ stream_partition = Table(
     Column("assignment_owner", Text),
     time("label_start"),
     time("label_end"),
+    Column("last_position", JSONB, nullable=False, server_default=text("'{}'")),
+)
+
+source_file = Table(
+    "source_file",
+    metadata,
+    Column("stream", ForeignKey("cdc.stream.name"), primary_key=True),
+    Column("stream_partition", Integer, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text(collation="C"), nullable=False),
+    UniqueConstraint("stream", "stream_partition", "name"),
 )
 
 source_table = Table(

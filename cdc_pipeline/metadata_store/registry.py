@@ -7,11 +7,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
-from cdc_pipeline.errors import RegistryError, SliceFork, StaleEpoch
+from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice_identity
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import Boundary
+from cdc_pipeline.metadata_store.streams import check_epoch
 from cdc_pipeline.time_slice import Label
 
 _PARTITION, _BOUNDARY, _SLICE, _TABLE = (
@@ -40,6 +41,9 @@ class Registry:
             known = connection.execute(
                 select(_BOUNDARY).where(_BOUNDARY.c.stream == cut.stream, _BOUNDARY.c.position == cut.position)
             ).one_or_none()
+            if known is not None and cut.requested and cut.is_empty:
+                _check_goes_on(connection, cut, partitions)
+                return _request(connection, known.boundary_id)
             if known is not None:
                 _check_repeated(connection, known.boundary_id, slices, cut, partitions)
                 return Boundary(**known._asdict())
@@ -52,19 +56,7 @@ class Registry:
 
 
 def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
-    rows = connection.execute(
-        select(_PARTITION)
-        .where(_PARTITION.c.stream == cut.stream)
-        .order_by(_PARTITION.c.stream_partition)
-        .with_for_update()
-    ).all()
-    for row in rows:
-        if row.assignment_epoch != cut.epoch:
-            raise StaleEpoch(
-                f"the stream {cut.stream} belongs to {row.assignment_owner} with epoch {row.assignment_epoch}",
-                expected=f"epoch {cut.epoch}",
-                remedy="stop this consumer: nothing of its cut was registered",
-            )
+    rows = check_epoch(connection, cut.stream, cut.epoch)
     named = sorted(part.stream_partition for part in cut.partitions)
     if named != [row.stream_partition for row in rows]:
         raise RegistryError(
@@ -121,7 +113,8 @@ def _range_of(cut: Cut, stream_partition: int) -> PartitionRange:
 def _check_repeated(
     connection: Connection, boundary_id: int, slices: list[dict[str, Any]], cut: Cut, partitions: Sequence[Row[Any]]
 ) -> None:
-    rows = connection.execute(select(_SLICE).where(_SLICE.c.boundary_id == boundary_id)).all()
+    of_cut = select(_SLICE).where(_SLICE.c.boundary_id == boundary_id, _SLICE.c.late.is_(False))
+    rows = connection.execute(of_cut).all()
     known = {(row.table_id, row.stream_partition, row.start_offset, row.end_offset): row.slice_id for row in rows}
     wanted = {
         (new["table_id"], new["stream_partition"], new["start_offset"], new["end_offset"]): new["slice_id"]
@@ -181,6 +174,14 @@ def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[
     return Boundary(**row._asdict())
 
 
+def _request(connection: Connection, boundary_id: int) -> Boundary:
+    """No claim reaches over it yet: nothing is registered behind it while the stream is locked."""
+    row = connection.execute(
+        update(_BOUNDARY).where(_BOUNDARY.c.boundary_id == boundary_id).values(requested=True).returning(_BOUNDARY)
+    ).one()
+    return Boundary(**row._asdict())
+
+
 def _insert_slices(
     connection: Connection, boundary: Boundary, slices: list[dict[str, Any]], next_numbers: dict[int, int]
 ) -> None:
@@ -206,8 +207,12 @@ def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> No
             watermark=boundary.commit_time,
             label_start=cut.label.start,
             label_end=cut.label.end,
+            last_position=bindparam("last"),
         ),
-        [{"part": part.stream_partition, "end": part.end_offset} for part in cut.partitions],
+        [
+            {"part": part.stream_partition, "end": part.end_offset, "last": dict(part.last_position)}
+            for part in cut.partitions
+        ],
     )
 
 

@@ -1,6 +1,6 @@
 """What the metadata store gives back: one frozen value per row. Offsets and positions: `record.encode_position`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -27,12 +27,16 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The right to register cuts of a stream. `next_offset`: stream partition -> where to go on reading."""
+    """The right to register cuts of a stream. `next_offset`: stream partition -> where to go on reading.
+
+    `last_position`: stream partition -> what the last cut left for its next reader.
+    """
 
     stream: str
     epoch: int
     next_offset: dict[int, str]
     label: Label | None
+    last_position: dict[int, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

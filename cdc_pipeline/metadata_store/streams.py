@@ -1,17 +1,19 @@
 """Streams and who reads them: an assignment epoch keeps a second consumer out."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
-from cdc_pipeline.errors import RegistryError, SourceChanged, UsageError
+from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.time_slice import Label
 
-_PARTITION = models.stream_partition
+_PARTITION, _FILE = models.stream_partition, models.source_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,24 +23,17 @@ class Streams:
     def register_stream(self, stream: Stream, *, stream_partitions: int) -> None:
         """Idempotent. Raises SourceChanged for another server, RegistryError for another number of partitions."""
         with self.database.transaction("stream.register") as connection:
-            connection.execute(
-                insert_or(models.stream)
-                .values(
-                    name=stream.name,
-                    source_system_identifier=stream.source_system_identifier,
-                    source_timeline=stream.source_timeline,
-                    slot=stream.slot,
-                )
-                .on_conflict_do_nothing()
-            )
-            known = _stream(connection, stream.name)
-            if known != stream:
-                raise SourceChanged(
-                    f"the stream {stream.name} comes from {_source(stream)}",
-                    expected=_source(known),
-                    remedy="point the pipeline at the server it was set up with, or give it a new name and snapshot",
-                )
+            _insert_stream(connection, stream)
             _register_partitions(connection, stream.name, stream_partitions)
+
+    def extend_stream(self, stream: Stream, stream_partitions: Iterable[int]) -> None:
+        """Like `register_stream`, for a source that has these stream partitions now: new ones are added.
+
+        Raises SourceChanged for one that is gone.
+        """
+        with self.database.transaction("stream.register") as connection:
+            _insert_stream(connection, stream)
+            _add_partitions(connection, stream.name, set(stream_partitions))
 
     def stream(self, name: str) -> Stream:
         with self.database.transaction("stream.read") as connection:
@@ -82,6 +77,66 @@ class Streams:
             label=max(
                 (Label(start=row.label_start, end=row.label_end) for row in rows if row.label_start), default=None
             ),
+            last_position={row.stream_partition: row.last_position for row in rows},
+        )
+
+    def stream_partitions(self, name: str) -> tuple[int, ...]:
+        with self.database.transaction("stream.read_partitions") as connection:
+            query = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
+            return tuple(connection.scalars(query.order_by(_PARTITION.c.stream_partition)).all())
+
+    def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
+        """The number of a file that is read from now on: one more than that of the file before it. Idempotent.
+
+        Raises StaleEpoch when somebody else owns the stream by now.
+        """
+        of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
+        with self.database.transaction("stream.begin_file") as connection:
+            check_epoch(connection, assignment.stream, assignment.epoch)
+            known = connection.scalar(select(_FILE.c.number).where(of_partition, _FILE.c.name == name))
+            if known is not None:
+                return int(known)
+            number = int(connection.scalar(select(func.max(_FILE.c.number)).where(of_partition)) or 0) + 1
+            row = {"stream_partition": stream_partition, "number": number, "name": name}
+            connection.execute(insert(_FILE).values(stream=assignment.stream, **row))
+        return number
+
+    def begun_files(self, name: str) -> dict[int, dict[int, str]]:
+        """Stream partition -> number -> name of every file that was begun."""
+        with self.database.transaction("stream.read_files") as connection:
+            rows = connection.execute(select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)).all()
+        found: dict[int, dict[int, str]] = {}
+        for row in rows:
+            found.setdefault(row.stream_partition, {})[row.number] = row.name
+        return found
+
+
+def check_epoch(connection: Connection, stream: str, epoch: int) -> Sequence[Row[Any]]:
+    """The stream's partitions by number, locked. Raises StaleEpoch when a newer owner took one of them."""
+    rows = connection.execute(
+        select(_PARTITION)
+        .where(_PARTITION.c.stream == stream)
+        .order_by(_PARTITION.c.stream_partition)
+        .with_for_update()
+    ).all()
+    for row in rows:
+        if row.assignment_epoch != epoch:
+            raise StaleEpoch(
+                f"the stream {stream} belongs to {row.assignment_owner} with epoch {row.assignment_epoch}",
+                expected=f"epoch {epoch}",
+                remedy="stop this consumer: nothing of its cut was registered",
+            )
+    return rows
+
+
+def _insert_stream(connection: Connection, stream: Stream) -> None:
+    connection.execute(insert_or(models.stream).values(**asdict(stream)).on_conflict_do_nothing())
+    known = _stream(connection, stream.name)
+    if known != stream:
+        raise SourceChanged(
+            f"the stream {stream.name} comes from {_source(stream)}",
+            expected=_source(known),
+            remedy="point the pipeline at the server it was set up with, or give it a new name and snapshot",
         )
 
 
@@ -105,6 +160,21 @@ def _register_partitions(connection: Connection, name: str, stream_partitions: i
             expected=f"{len(known)}, as it began",
             remedy="keep the number: the hash that fans records out depends on it",
         )
+
+
+def _add_partitions(connection: Connection, name: str, wanted: set[int]) -> None:
+    known = set(
+        connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update())
+    )
+    if known - wanted:
+        raise SourceChanged(
+            f"the stream {name} has no stream partition {min(known - wanted)} any more",
+            expected=f"the stream partitions {sorted(known)}",
+            remedy="bring it back: what was not read of it yet is missing",
+        )
+    if wanted - known:
+        rows = [{"stream": name, "stream_partition": partition} for partition in sorted(wanted - known)]
+        connection.execute(insert(_PARTITION), rows)
 
 
 def _source(stream: Stream) -> str:

@@ -11,12 +11,22 @@ import pyarrow as pa
 from psycopg2 import sql
 
 from cdc_pipeline.errors import SourceChanged
-from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Column, Operation, TableName, TableSchema
+from cdc_pipeline.record import (
+    COMMIT_TIME,
+    OPERATION,
+    TRANSACTION,
+    VERSION,
+    Column,
+    Operation,
+    TableName,
+    TableSchema,
+    encode_position,
+)
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, Truncate
 from cdc_pipeline.sources.postgres_catalogue import TypeRow, canonical_type, read_types
 from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, answering, connect, connect_for_replication
-from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions
+from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
@@ -59,6 +69,10 @@ class PostgresStream:
     def read(self, wait: timedelta) -> EventBatch | None:
         payloads = self._payloads(wait)
         return self._events(self._decoder.feed(payloads)) if payloads else None
+
+    def places_at(self, position: int) -> dict[int, PartitionPlace]:
+        """The same everywhere: the log is one."""
+        return {number: PartitionPlace(offset=encode_position(position)) for number in range(self._stream_partitions)}
 
     def send_mark(self, text: str) -> None:
         with answering(), self._sql_connection.cursor() as cursor:

@@ -1,7 +1,7 @@
 """What the consumer asks of a source: batches of change events in stream order, and a way to say how far it got."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -71,11 +71,25 @@ class EventBatch:
     marks: tuple[Mark, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlace:
+    """Where a stream partition is read on: its next offset, and what its next reader has to know beside that.
+
+    `last_position`: by table, the greatest position in the source's log that its events have shown so far.
+    """
+
+    offset: str
+    last_position: Mapping[str, str] = field(default_factory=dict)
+
+
 class ChangeStream(Protocol):
     """All stream partitions of one source, read from one place on. Not safe for two threads."""
 
     def read(self, wait: timedelta) -> EventBatch | None:
         """The next events, or None when none came within `wait`. Raises SourceAway when the connection broke."""
+
+    def places_at(self, position: int) -> Mapping[int, PartitionPlace]:
+        """Every stream partition's place at a position that was cut at; positions asked for never go back."""
 
     def send_mark(self, text: str) -> None:
         """Commit a message to the source that comes back as a Mark: a heartbeat, or a place to cut at."""

@@ -248,3 +248,23 @@ def test_names_that_do_not_exist_are_refused_by_name(shop: Shop) -> None:
         shop.store.tables.table(new_table("nothing").name)
     with pytest.raises(UsageError, match="no stream nothing"):
         shop.store.streams.take_stream("nothing", owner="x", first_offset="0")
+
+
+def test_a_boundary_that_somebody_asks_for_later_is_requested_from_then_on(shop: Shop) -> None:
+    registered = shop.store.registry.register(first_cut(shop))
+    asked = shop.store.registry.register(replace(shop.cut(5, 5, {}), requested=True))
+    assert asked == replace(registered, requested=True)
+    assert shop.store.positions.boundary_at("shop", encode_position(5)) == asked
+    assert len(slices_of(shop, shop.orders.table_id)) == 2
+
+
+def test_a_boundary_is_made_where_the_stream_begins_if_somebody_asks_for_it(shop: Shop) -> None:
+    asked = shop.store.registry.register(replace(shop.cut(0, 0, {}), requested=True))
+    assert (asked.position, asked.requested) == (encode_position(0), True)
+
+
+def test_a_boundary_that_lies_behind_what_is_registered_cannot_be_asked_for(shop: Shop) -> None:
+    shop.store.registry.register(first_cut(shop))
+    shop.register_orders(1, start=5)
+    with pytest.raises(RegistryError, match="next offset"):
+        shop.store.registry.register(replace(shop.cut(5, 5, {}), requested=True))
