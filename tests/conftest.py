@@ -12,6 +12,7 @@ from tests.support.postgres import fresh_database, started_server
 from tests.support.spark import started_spark
 
 settings.register_profile("machine with neighbours", deadline=None)
+settings.register_profile("fuzz", deadline=None)
 settings.load_profile("machine with neighbours")
 
 

@@ -220,10 +220,12 @@ def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
 
 
 def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[State]) -> State:
-    """What the move takes over. The table's row counts if it is older, or was deleted by this very key change."""
+    """What the move takes over. The table's row counts if it is older, or was deleted by this very key change.
+
+    `moved_to_old_id`: what earlier moves of the claim took over to the old id.
+    """
     row = table.rows.get(move.old_id, _NOTHING)
-    earlier = [state for state in moved_to_old_id if state.upsert < move.version]
-    origin = _joined([row if row.version <= move.version else _NOTHING, move.origin, *earlier])
+    origin = _joined([row if row.version <= move.version else _NOTHING, move.origin, *moved_to_old_id])
     deletions = (*origin.deletions, table.truncated_at)
     before = max((version for version in deletions if version < move.version), default="")
     known = origin.values_above(before)

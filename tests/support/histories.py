@@ -55,12 +55,13 @@ class _Source:
     def play(self, code: int) -> list[Transaction]:
         kind, id_, other, present, nulls = code % 16, code >> 4 & 3, code >> 6 & 3, code >> 8 & 7, code >> 11 & 7
         self.number += 1
-        if self.ordered or nulls or self.number == 1:
+        if self.ordered or nulls > 1 or self.number == 1:
             self.sequence = self.number
         if kind == 0:
             self.alive.clear()
             return [[self._at_its_version(Event(operation=Operation.TRUNCATE, version=""))]]
         if kind == 1:
+            self.alive.add(id_)
             return [[self._event(Operation.INSERT, id_, present | nulls, nulls)]]
         if id_ not in self.alive:
             self.alive.add(id_)
