@@ -220,12 +220,14 @@ def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
 
 
 def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[State]) -> State:
-    """What the move takes over. The table's row counts if it is older, or was deleted by this very key change.
+    """What the move takes over. `moved_to_old_id`: what earlier moves of the claim took over to the old id.
 
-    `moved_to_old_id`: what earlier moves of the claim took over to the old id.
+    The table's row is older, or was deleted by this very key change. A newer one says that the move came before.
     """
     row = table.rows.get(move.old_id, _NOTHING)
-    origin = _joined([row if row.version <= move.version else _NOTHING, move.origin, *moved_to_old_id])
+    if row.version > move.version:
+        return _NOTHING
+    origin = _joined([row, move.origin, *moved_to_old_id])
     deletions = (*origin.deletions, table.truncated_at)
     before = max((version for version in deletions if version < move.version), default="")
     known = origin.values_above(before)

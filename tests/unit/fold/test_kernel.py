@@ -68,6 +68,13 @@ def test_a_key_change_delivered_again_changes_nothing_after_its_old_id_lives_aga
     assert show(table, columns=COLUMNS)[2,] == Row(version=version(2), values={"a": 1, "b": 3})
 
 
+def test_a_key_change_delivered_again_with_a_part_of_its_past_changes_nothing() -> None:
+    first = [event("i", 1, 2, a=2, b=2), event("i", 1, 1, a=1, b=1), event("d", 2, 1)]
+    change = move(4, (1,), (2,))
+    table = joined([*first, *change, event("i", 5, 1, a=5, b=5)], [first[1], *change])
+    assert show(table, columns=COLUMNS)[2,] == Row(version=version(4), values={"a": 2, "b": 2})
+
+
 def test_a_delete_then_an_insert_inherit_nothing() -> None:
     table = joined([event("i", 1, 1, a=1, b=2), event("d", 2, 1), event("u", 3, 1, a=5)])
     assert show(table, columns=COLUMNS) == {(1,): Row(version=version(3), values={"a": 5}, incomplete=True)}
