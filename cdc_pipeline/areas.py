@@ -2,7 +2,7 @@
 
     cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
-    staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v>/<staging data file>
+    staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
 
 Every component comes from data: it is percent-encoded to [A-Za-z0-9_.-], injectively, and refused when it is
@@ -56,11 +56,6 @@ def staging_prefix(table: TableName, snapshot_id: str) -> str:
 
 def lake_key(table: TableName) -> str:
     return table_prefix(DATALAKE, table)
-
-
-def partition_folder(values: tuple[tuple[str, str], ...]) -> str:
-    """`k=v/k=v` of a data partition, encoded; the empty text for a table without data partitions."""
-    return "/".join(f"{encode_component(name)}={encode_component(value)}" for name, value in values)
 
 
 def table_of_key(key: str) -> TableName:

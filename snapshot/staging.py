@@ -1,7 +1,9 @@
 """snapshot_to_staging: pages of the source -> a snapshot data file -> one staging data file per data partition."""
 
+import hashlib
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdc_pipeline.areas import partition_folder, snapshot_prefix, staging_prefix
+from cdc_pipeline.areas import encode_component, snapshot_prefix, staging_prefix
+from cdc_pipeline.errors import UsageError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.sources.copy_stream import CopiedRows, copy_record_batches
+from cdc_pipeline.sources.copy_stream import CopiedRows, UnfitRow, copy_record_batches
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARQUET = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
 _FORMATS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
+_WIDTHS = {"year": 4, "month": 7, "day": 10, "hour": 13}
+_OWN_NAME = "__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +37,6 @@ class StagedFile:
     partition: tuple[tuple[str, str | None], ...]
     rows: int
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfitRow:
-    """A row that the lake's types cannot hold: its id, and the text of the value that does not fit."""
-
-    column: str
-    payload: dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,37 +67,32 @@ def export_range(
 ) -> SnapshotFile:
     """Streams the rows that the connection's snapshot sees; memory holds one block. The file's rows have no order."""
     key = f"{snapshot_prefix(staging.table, staging.snapshot_id)}/{file_id}.parquet"
-    rows, unfit = 0, []
+    rows = 0
+    unfit: list[UnfitRow] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.parquet"
         with pq.ParquetWriter(path, arrow_schema(staging.schema), **_PARQUET) as writer:
             for copied in copy_record_batches(connection, query, staging.schema, on_step=staging.on_step):
-                fitting, kept_aside = _split_unfit(copied, staging.schema)
+                fitting = _fitting(copied)
                 writer.write_batch(fitting)
                 rows += fitting.num_rows
-                unfit.extend(kept_aside)
+                unfit.extend(copied.unfit_rows)
         size_bytes = path.stat().st_size
         with step(staging.on_step, "snapshot_file.put"):
             staging.objects.put_file_if_absent(key, path)
     return SnapshotFile(key=key, rows=rows, size_bytes=size_bytes, unfit=tuple(unfit))
 
 
-def _split_unfit(copied: CopiedRows, schema: TableSchema) -> tuple[pa.RecordBatch, list[UnfitRow]]:
-    if not copied.unfit:
-        return copied.rows, []
-    unfit = {}
-    for values in copied.unfit:
-        for row, text in zip(values.rows.to_pylist(), values.texts.to_pylist(), strict=True):
-            ids = {name: str(copied.rows[name][row].as_py()) for name in schema.key}
-            shown = {**ids, values.column: text.decode(errors="backslashreplace")}
-            unfit[row] = UnfitRow(column=values.column, payload=shown)
+def _fitting(copied: CopiedRows) -> pa.RecordBatch:
+    if not copied.unfit_rows:
+        return copied.rows
     fits = np.ones(copied.rows.num_rows, dtype=np.bool_)
-    fits[list(unfit)] = False
-    return copied.rows.filter(pa.array(fits)), list(unfit.values())
+    fits[[unfit.row for unfit in copied.unfit_rows]] = False
+    return copied.rows.filter(pa.array(fits))
 
 
 def snapshot_to_staging(staging: Staging, snapshot_key: str, file_id: str) -> tuple[StagedFile, ...]:
-    """Splits one snapshot data file by data partition and sorts each part by update_time, then id.
+    """Splits one snapshot data file by data partition and sorts each part by update_time, then id, if there are any.
 
     Holds one snapshot data file in memory, whose size the plan bounds. The same input gives the same bytes, so a
     second attempt finds its files already there.
@@ -109,12 +101,12 @@ def snapshot_to_staging(staging: Staging, snapshot_key: str, file_id: str) -> tu
     with step(staging.on_step, "snapshot_file.get"):
         rows = pq.read_table(f"{root}/{snapshot_key}", filesystem=filesystem, page_checksum_verification=True)
     sort_by = ((staging.update_time,) if staging.update_time else ()) + staging.schema.key
-    in_order = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in sort_by]))
+    if sort_by:
+        rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in sort_by]))
     staged = []
-    for values, part in split_by_partition(in_order, staging.partition_by):
-        folder = partition_folder(tuple((name, NULL_PARTITION if value is None else value) for name, value in values))
-        prefix = "/".join(filter(None, (staging_prefix(staging.table, staging.snapshot_id), folder)))
-        staged_key = f"{prefix}/{file_id}.parquet"
+    for values, part in split_by_partition(rows, staging.partition_by):
+        folders = (f"{_folder_part(name)}={_folder_part(value)}" for name, value in values)
+        staged_key = "/".join((staging_prefix(staging.table, staging.snapshot_id), *folders, f"{file_id}.parquet"))
         sink = pa.BufferOutputStream()
         pq.write_table(part, sink, **_PARQUET)
         content = sink.getvalue().to_pybytes()
@@ -122,6 +114,16 @@ def snapshot_to_staging(staging: Staging, snapshot_key: str, file_id: str) -> tu
             staging.objects.put_if_absent(staged_key, content)
         staged.append(StagedFile(key=staged_key, partition=values, rows=part.num_rows, size_bytes=len(content)))
     return tuple(staged)
+
+
+def _folder_part(text: str | None) -> str:
+    """Part of a folder's name, another one for every text, as short as it must be; NULL has a name like in Hive."""
+    if text is None:
+        return NULL_PARTITION
+    if not text.startswith(_OWN_NAME):
+        with suppress(UsageError):
+            return encode_component(text)
+    return _OWN_NAME + hashlib.sha256(text.encode()).hexdigest()
 
 
 def split_by_partition(
@@ -147,6 +149,10 @@ def split_by_partition(
 
 def partition_values(column: pa.ChunkedArray, part: PartitionBy) -> pa.ChunkedArray:
     """Text of each row's partition value, NULL where the column is NULL; times are taken in UTC."""
-    if part.unit == "value":
+    if part.unit != "value":
+        return pc.utf8_lpad(pc.strftime(column, format=_FORMATS[part.unit]), _WIDTHS[part.unit], padding="0")
+    try:
         return column.cast(pa.string())
-    return pc.strftime(column, format=_FORMATS[part.unit])
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        texts = [None if value is None else str(value) for value in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])

@@ -12,11 +12,13 @@ import structlog
 from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.lease_keeper import kept
+from cdc_pipeline.metadata_store.quarantine import KeptRow
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.event_texts import snapshot_row_payload
 from cdc_pipeline.sources.postgres_position import snapshot_connection
 from cdc_pipeline.steps import OnStep
 from snapshot.compaction import staging_to_lake, to_json
@@ -131,7 +133,14 @@ class SnapshotWorker:
         with snapshot_connection(self.source_url, snapshot.exported_snapshot) as connection:
             query = range_query(connection, PageRange(**task.input), staging.schema)
             file = export_range(staging, connection, query, file_id)
-        for row in file.unfit:
-            log.warning("row kept aside", table=str(staging.table), column=row.column, payload=row.payload)
-        output = {"snapshot_key": file.key, "file_id": file_id, "unfit": [asdict(row) for row in file.unfit]}
+        if file.unfit:
+            kept = [
+                KeptRow(
+                    column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time)
+                )
+                for row in file.unfit
+            ]
+            self.store.quarantine.keep_snapshot_rows(snapshot, task.ordinal, kept)
+            log.warning("rows kept aside", table=str(staging.table), rows=len(kept), first=kept[0].reason)
+        output = {"snapshot_key": file.key, "file_id": file_id}
         return Done(output=output, rows=file.rows, size_bytes=file.size_bytes)

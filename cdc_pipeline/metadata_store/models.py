@@ -181,10 +181,9 @@ slice_table = Table(
     offset("truncated_at", nullable=True),
     Column("late", Boolean, nullable=False, server_default=text("false")),
     UniqueConstraint("table_id", "slice_id"),
-    UniqueConstraint("table_id", "boundary_id", "stream_partition"),
     ForeignKeyConstraint(["table_id", "schema_id"], ["cdc.table_schema.table_id", "cdc.table_schema.schema_id"]),
     one_of("state", SliceState),
-    CheckConstraint("start_offset < end_offset", name="slice_range"),
+    CheckConstraint("start_offset < end_offset OR (late AND start_offset = end_offset)", name="slice_range"),
     CheckConstraint(
         "(path IS NULL AND sha256 IS NULL AND rows = 0)"
         " OR (path IS NOT NULL AND sha256 IS NOT NULL AND schema_id IS NOT NULL AND rows > 0)",
@@ -199,6 +198,9 @@ slice_table = Table(
         postgresql_where=text("state = 'registered' AND path IS NOT NULL"),
     ),
     Index("slice_with_file", "table_id", "number", postgresql_where=text("path IS NOT NULL")),
+    Index("slice_of_boundary", "table_id", "boundary_id", "number"),
+    Index("slice_once", "table_id", "boundary_id", "stream_partition", unique=True, postgresql_where=text("NOT late")),
+    Index("slice_late", "table_id", postgresql_where=text("late AND state = 'registered'")),
     Index("slice_truncated", "table_id", "number", postgresql_where=text("truncated_at IS NOT NULL")),
 )
 
@@ -285,6 +287,12 @@ quarantine = Table(
     Column("payload", JSON, nullable=False),
     Column("state", State(QuarantineState), nullable=False, server_default=QuarantineState.WAITING),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=NOW),
+    Column("snapshot_id", ForeignKey("cdc.snapshot.snapshot_id")),
+    Column("place", Text),
+    Column("slice_number", BigInteger),
+    Column("decision", Text),
+    time("decided_at"),
     one_of("state", QuarantineState),
+    Index("quarantine_of_snapshot", "snapshot_id", "place", unique=True),
     Index("quarantine_waiting", "table_id", postgresql_where=text("state = 'waiting'")),
 )

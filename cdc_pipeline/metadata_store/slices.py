@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import groupby
 
-from sqlalchemy import Connection, Select, exists, func, select
+from sqlalchemy import Connection, Select, exists, func, or_, select
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
@@ -55,14 +55,12 @@ class Slices:
             return connection.scalar(query) or ""
 
     def awaits_quarantined(self, table_id: int) -> bool:
-        """Whether events of the table are kept aside that may come back, older than what is applied by then."""
-        query = select(
-            exists().where(
-                models.quarantine.c.table_id == table_id, models.quarantine.c.state == QuarantineState.WAITING
-            )
-        )
+        """Whether events may still come that are older than what is applied by then: kept aside, or just replayed."""
+        entry = models.quarantine.c
+        kept = exists().where(entry.table_id == table_id, entry.state == QuarantineState.WAITING)
+        replayed = exists().where(_SLICE.c.table_id == table_id, _SLICE.c.late, _SLICE.c.state == SliceState.REGISTERED)
         with self.database.transaction("quarantine.await") as connection:
-            return bool(connection.scalar(query))
+            return bool(connection.scalar(select(or_(kept, replayed))))
 
     def waiting(self, table_id: int) -> Waiting:
         query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(

@@ -10,6 +10,7 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.leases import hold_lease
+from cdc_pipeline.metadata_store.quarantine import forget_snapshot, supersede
 from cdc_pipeline.metadata_store.rows import Lease, Snapshot
 from cdc_pipeline.metadata_store.states import (
     FINISHED_SNAPSHOTS,
@@ -101,6 +102,7 @@ class Snapshots:
                 .returning(_SNAPSHOT)
             ).one()
             if state in FINISHED_SNAPSHOTS:
+                forget_snapshot(connection, snapshot_id)
                 connection.execute(
                     update(_TABLE)
                     .where(_TABLE.c.table_id == known.table_id, _TABLE.c.state == TableState.SNAPSHOTTING)
@@ -138,6 +140,7 @@ class Snapshots:
                 .values(state=SnapshotState.PUBLISHED, finished_at=func.clock_timestamp(), **asdict(publication))
                 .returning(_SNAPSHOT)
             ).one()
+            supersede(connection, known)
             _begin_incarnation(connection, known, publication.fence_number)
         return Snapshot(**row._asdict())
 

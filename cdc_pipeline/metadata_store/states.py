@@ -71,9 +71,11 @@ class TaskState(StrEnum):
 
 class QuarantineState(StrEnum):
     WAITING = "waiting"
-    """Set by the consumer in the transaction that registers the cut: the event is kept here whole."""
+    """Set by the consumer with the cut, or by a worker slot before its export is done: the event is kept here whole."""
     REPLAYED = "replayed"
-    """Set by a person's replay: the lake holds the event now."""
+    """Set by a person's replay, in the transaction that registers the late slice which holds the event."""
+    DROPPED = "dropped"
+    """Set by a person, or by the snapshot that replaced or never became what the event belongs to."""
 
 
 FINISHED_SNAPSHOTS = (SnapshotState.PUBLISHED, SnapshotState.FAILED, SnapshotState.ABANDONED)

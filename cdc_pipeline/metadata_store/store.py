@@ -9,6 +9,7 @@ from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.inspection import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.positions import Positions
+from cdc_pipeline.metadata_store.quarantine import Quarantine
 from cdc_pipeline.metadata_store.registry import Registry
 from cdc_pipeline.metadata_store.slices import Slices
 from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
@@ -34,6 +35,7 @@ class MetadataStore:
     snapshots: Snapshots
     snapshot_tasks: SnapshotTasks
     history: SnapshotHistory
+    quarantine: Quarantine
     inspection: Inspection
 
 
@@ -49,6 +51,7 @@ def metadata_store(database: Database) -> MetadataStore:
         snapshots=Snapshots(database=database),
         snapshot_tasks=SnapshotTasks(database=database),
         history=SnapshotHistory(database=database),
+        quarantine=Quarantine(database=database),
         inspection=Inspection(database=database),
     )
 

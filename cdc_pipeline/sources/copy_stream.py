@@ -1,20 +1,21 @@
 """Rows of a query as PostgreSQL copies them out -> typed record batches, in memory bounded by the block size."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Queue
 
+import numpy as np
 import psycopg2.extensions
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv
 
 from cdc_pipeline.errors import SourceAway, SourceError
 from cdc_pipeline.record import TableSchema
+from cdc_pipeline.sources.event_texts import misfits, typed_columns
 from cdc_pipeline.steps import OnStep, no_step, step
-from cdc_pipeline.types import arrow_schema, parse_text, resolve
+from cdc_pipeline.types import arrow_schema
 
 TEXT_FORMAT = """
 SET client_encoding TO 'UTF8'; SET "DateStyle" TO 'ISO, YMD'; SET "IntervalStyle" TO 'postgres';
@@ -29,22 +30,32 @@ _Blocks = Queue[bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfitValues:
-    """Values of one column that its lake type cannot hold: their row numbers in the batch, and the source's text.
-
-    The texts are `pa.binary()`: they may be no valid UTF-8.
-    """
+    """Values of one column that its lake type cannot hold, by their row numbers in the batch."""
 
     column: str
     rows: pa.Array
-    texts: pa.Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfitRow:
+    """A row that cannot be one of the lake's, by its number in the batch: why, and the source's texts of all of it.
+
+    Texts may be no valid UTF-8.
+    """
+
+    row: int
+    column: str
+    reason: str
+    texts: Mapping[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedRows:
-    """All rows of one block; what `unfit` lists is NULL in `rows`."""
+    """All rows of one block; the values in `unfit` are NULL in `rows`. `unfit_rows`: those, and rows without an id."""
 
     rows: pa.RecordBatch
     unfit: tuple[UnfitValues, ...]
+    unfit_rows: tuple[UnfitRow, ...]
 
 
 def copy_record_batches(
@@ -149,12 +160,23 @@ def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
             quoted_strings_can_be_null=False,
         ),
     )
-    columns, unfit = [], []
-    for column, chunks in zip(schema.columns, texts.columns, strict=True):
-        text = chunks.combine_chunks()
-        parsed = parse_text(text, resolve(column.type))
-        columns.append(parsed.values)
-        if parsed.unfit is not None:
-            rows = pc.indices_nonzero(parsed.unfit).cast(pa.int64())
-            unfit.append(UnfitValues(column=column.name, rows=rows, texts=text.take(rows)))
-    return CopiedRows(rows=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema)), unfit=tuple(unfit))
+    by_name = {name: chunks.combine_chunks() for name, chunks in zip(schema.names, texts.columns, strict=True)}
+    columns, refusals = typed_columns(by_name, schema)
+    unfit = {name: np.zeros(len(column), dtype=np.bool_) for name, column in by_name.items()}
+    for each in refusals:
+        unfit[each.column] |= each.rows & np.asarray(by_name[each.column].is_valid())
+    return CopiedRows(
+        rows=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=arrow_schema(schema)),
+        unfit=tuple(
+            UnfitValues(column=name, rows=pa.array(np.flatnonzero(rows))) for name, rows in unfit.items() if rows.any()
+        ),
+        unfit_rows=tuple(
+            UnfitRow(
+                row=misfit.row,
+                column=misfit.column,
+                reason=misfit.reason,
+                texts={name: column[misfit.row].as_py() for name, column in by_name.items()},
+            )
+            for misfit in misfits(refusals)
+        ),
+    )

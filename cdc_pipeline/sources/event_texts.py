@@ -46,29 +46,57 @@ class EventTexts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Values of one column that cannot be a row's, as a mask over all rows."""
+
+    column: str
+    reason: str
+    rows: Mask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """Why an event cannot be applied: the first of its columns that does not fit, by row number."""
+    """A row that cannot be one, by its number, with the first refusal of it."""
 
     row: int
     column: str
     reason: str
 
 
-def typed_rows(events: EventTexts, schema: TableSchema) -> tuple[pa.Table, tuple[Misfit, ...]]:
-    """Every event as a row of a slice file; what does not fit is NULL there. Misfits are in the order of the rows."""
-    found: dict[int, Misfit] = {}
+def typed_columns(texts: Mapping[str, pa.Array], schema: TableSchema) -> tuple[dict[str, pa.Array], list[Refusal]]:
+    """The columns of `texts`, old ids among them, by name; what is refused is NULL."""
     columns: dict[str, pa.Array] = {}
-    for name in schema.key:
-        _note(found, name, f"the id column {name} is NULL", np.asarray(events.texts[name].is_null()))
-    for name, texts in (*events.texts.items(), *((OLD_ID_PREFIX + name, old) for name, old in events.old_id.items())):
+    refusals = [
+        Refusal(column=name, reason=f"the id column {name} is NULL", rows=np.asarray(texts[name].is_null()))
+        for name in schema.key
+    ]
+    for name, column in texts.items():
         column_type = resolve(schema.column(name.removeprefix(OLD_ID_PREFIX)).type)
-        columns[name], refused = _parsed(texts, column_type)
-        for reason, mask in refused.items():
-            _note(found, name, f"the value of {name} {reason} {column_type.name}", mask)
+        columns[name], refused = _parsed(column, column_type)
+        refusals += [
+            Refusal(column=name, reason=f"the value of {name} {reason} {column_type.name}", rows=mask)
+            for reason, mask in refused.items()
+        ]
+    return columns, refusals
+
+
+def misfits(refusals: Sequence[Refusal]) -> tuple[Misfit, ...]:
+    """By rising row number."""
+    found: dict[int, Misfit] = {}
+    for refusal in refusals:
+        for row in map(int, np.flatnonzero(refusal.rows)):
+            found.setdefault(row, Misfit(row=row, column=refusal.column, reason=refusal.reason))
+    return tuple(found[row] for row in sorted(found))
+
+
+def typed_rows(events: EventTexts, schema: TableSchema) -> tuple[pa.Table, tuple[Misfit, ...]]:
+    """Every event as a row of a slice file, and which of them cannot be one."""
+    old_id = {OLD_ID_PREFIX + name: texts for name, texts in events.old_id.items()}
+    columns, refusals = typed_columns({**events.texts, **old_id}, schema)
     own = (events.operation, events.version, events.commit_time, events.transaction, events.absent)
     fields = event_schema(schema)
     rows = pa.table([*own, *(columns[name] for name in fields.names[len(own) :])], fields)
-    return rows, tuple(found[row] for row in sorted(found))
+    return rows, misfits(refusals)
 
 
 def payload(events: EventTexts, row: int) -> dict[str, str | None]:
@@ -82,6 +110,12 @@ def payload(events: EventTexts, row: int) -> dict[str, str | None]:
     }
     old_id = {OLD_ID_PREFIX + name: _text(texts[row]) for name, texts in events.old_id.items()}
     return {**own, **old_id, **{name: _text(texts[row]) for name, texts in events.texts.items()}}
+
+
+def snapshot_row_payload(texts: Mapping[str, bytes | None], cutoff_time: datetime) -> dict[str, str | None]:
+    """A row of a table's copy, as the insert that it is at the cutoff."""
+    own = {OPERATION: Operation.INSERT.value, COMMIT_TIME: cutoff_time.isoformat(), TRANSACTION: None, ABSENT: None}
+    return {**own, **{name: _decoded(octets) for name, octets in texts.items()}}
 
 
 def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: TableSchema) -> EventTexts:
@@ -108,11 +142,6 @@ def shown(text: str) -> str:
     return text.encode(errors=_NOT_UTF8).decode(errors="backslashreplace")
 
 
-def _note(found: dict[int, Misfit], column: str, reason: str, mask: Mask) -> None:
-    for row in np.flatnonzero(mask):
-        found.setdefault(int(row), Misfit(row=int(row), column=column, reason=reason))
-
-
 def _parsed(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, dict[str, Mask]]:
     refused: dict[str, Mask] = {}
     try:
@@ -134,7 +163,10 @@ def _parse_or_refuse(texts: pa.Array, column_type: ColumnType) -> None:
 
 
 def _text(value: pa.Scalar) -> str | None:
-    octets: bytes | None = value.cast(pa.binary()).as_py()
+    return _decoded(value.cast(pa.binary()).as_py())
+
+
+def _decoded(octets: bytes | None) -> str | None:
     return None if octets is None else octets.decode(errors=_NOT_UTF8)
 
 

@@ -78,13 +78,16 @@ def test_no_rows_give_no_batches(connection: psycopg2.extensions.connection) -> 
     assert copied(connection, "SELECT 1 WHERE false", schema(id="int4")) == []
 
 
-def test_unfit_values_are_null_and_come_beside_with_their_text(connection: psycopg2.extensions.connection) -> None:
+def test_unfit_values_are_null_and_their_rows_come_beside_whole(connection: psycopg2.extensions.connection) -> None:
     query = "SELECT * FROM (VALUES (1, '2024-01-01'::date), (2, 'infinity'), (3, '0044-03-15 BC')) AS rows (id, day)"
     (copy,) = copy_record_batches(connection, query, schema(id="int4", day="date"))
     assert copy.rows["day"].is_null().to_pylist() == [False, True, True]
-    (unfit,) = copy.unfit
-    assert (unfit.column, unfit.rows.to_pylist()) == ("day", [1, 2])
-    assert unfit.texts.to_pylist() == [b"infinity", b"0044-03-15 BC"]
+    assert [(unfit.column, unfit.rows.to_pylist()) for unfit in copy.unfit] == [("day", [1, 2])]
+    assert [(unfit.row, unfit.column) for unfit in copy.unfit_rows] == [(1, "day"), (2, "day")]
+    assert [unfit.texts for unfit in copy.unfit_rows] == [
+        {"id": b"2", "day": b"infinity"},
+        {"id": b"3", "day": b"0044-03-15 BC"},
+    ]
 
 
 def test_a_refused_query_says_so_and_never_hangs(connection: psycopg2.extensions.connection) -> None:
@@ -164,8 +167,8 @@ def test_a_value_of_each_type_comes_through_the_server_as_it_was_written(
     connection: psycopg2.extensions.connection, type_name: str
 ) -> None:
     literal, expected = BUILT_IN[type_name]
-    query = f"SELECT ({literal})::{type_name} UNION ALL SELECT NULL"
-    (copy,) = copy_record_batches(connection, query, schema(value=type_name))
+    query = f"SELECT 1, ({literal})::{type_name} UNION ALL SELECT 2, NULL"
+    (copy,) = copy_record_batches(connection, query, schema(number="int4", value=type_name))
     value, null = copy.rows["value"].to_pylist()
     assert copy.unfit == ()
     assert null is None

@@ -47,13 +47,6 @@ def test_the_table_is_read_back_from_any_key(table: TableName, area: str) -> Non
     assert len(key.split("/")) == 6
 
 
-@given(st.lists(st.tuples(NAMES, NAMES), max_size=3))
-def test_a_partition_folder_has_one_level_per_column(values: list[tuple[str, str]]) -> None:
-    folder = areas.partition_folder(tuple(values))
-    levels = [level.split("=") for level in folder.split("/")] if folder else []
-    assert [tuple(map(areas.decode_component, level)) for level in levels] == values
-
-
 def test_the_four_areas_have_their_templates() -> None:
     assert areas.slice_key(ORDERS, 3, "f.parquet") == "cdc-event/shop/public/orders/3/f.parquet"
     assert areas.snapshot_prefix(ORDERS, "a:b") == "db-snapshot/shop/public/orders/a%3Ab"

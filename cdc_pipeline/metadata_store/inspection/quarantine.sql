@@ -1,6 +1,7 @@
--- Events that were kept aside.
+-- Events that were kept aside, and what became of them.
 SELECT *
 FROM cdc.v_quarantine
-WHERE CAST(:table AS text) IS NULL OR source_table = :table
+WHERE (CAST(:table AS text) IS NULL OR source_table = :table)
+  AND (CAST(:state AS text) IS NULL OR state = :state)
 ORDER BY quarantine_id DESC
 LIMIT coalesce(CAST(:limit AS bigint), 100);

@@ -21,7 +21,7 @@ LEFT JOIN LATERAL (
     SELECT s.number
     FROM cdc.slice AS s
     WHERE s.table_id = t.table_id AND s.boundary_id <= b.boundary_id
-    ORDER BY s.boundary_id DESC, s.stream_partition DESC
+    ORDER BY s.boundary_id DESC, s.number DESC
     LIMIT 1
 ) AS reached ON true
 LEFT JOIN LATERAL (

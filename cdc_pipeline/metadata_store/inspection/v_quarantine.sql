@@ -1,4 +1,4 @@
--- One row per event that the lake's types cannot hold. Its values stay in cdc.quarantine: they are the source's.
+-- One row per event that could not be applied. Its values stay in cdc.quarantine: they are the source's.
 CREATE VIEW cdc.v_quarantine AS
 SELECT q.quarantine_id,
        q.table_id,
@@ -10,6 +10,10 @@ SELECT q.quarantine_id,
        q.reason,
        q."column",
        q.state,
-       q.created_at
+       q.created_at,
+       q.snapshot_id,
+       q.slice_number,
+       q.decision,
+       q.decided_at
 FROM cdc.quarantine AS q
 JOIN cdc.source_table AS t ON t.table_id = q.table_id;

@@ -1,6 +1,6 @@
 """Rows of a snapshot data file go to the data partition that their own values name."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -69,3 +69,15 @@ def test_moments_are_named_in_utc(unit: Any) -> None:
 def test_other_values_are_named_by_their_text(type_: pa.DataType, value: object, name: str) -> None:
     column = pa.chunked_array([pa.array([value], type_)])
     assert partition_values(column, BY_COUNTRY).to_pylist() == [name]
+
+
+def test_years_have_four_digits() -> None:
+    column = pa.chunked_array([pa.array([date(33, 4, 3)], pa.date32())])
+    texts = [partition_values(column, PartitionBy(column="at", unit=unit))[0].as_py() for unit in ("year", "day")]
+    assert texts == ["0033", "0033-04-03"]
+
+
+def test_values_that_arrow_cannot_cast_are_named_too() -> None:
+    for values in (pa.array([b"\xff", None]), pa.array([[1, 2], None])):
+        texts = partition_values(pa.chunked_array([values]), BY_COUNTRY).to_pylist()
+        assert (texts[0] is None, texts[1]) == (False, None)

@@ -1,0 +1,233 @@
+"""Events that could not be applied, kept whole until somebody replays or drops them."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or
+
+from cdc_pipeline.errors import RegistryError, UsageError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.cut import NewSlice
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.rows import Snapshot
+from cdc_pipeline.metadata_store.states import QuarantineState
+
+_ENTRY, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
+_PARTITION, _BOUNDARY = models.stream_partition, models.boundary
+SNAPSHOT_PARTITION = 0
+"""Rows of a snapshot come from no stream partition; their replay goes with this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """An event in quarantine. `payload`: its values as the source's texts, and what it does to the table.
+
+    `snapshot_id`: it is a row of this snapshot. `slice_number`: the late slice that a replay made of it.
+    `decision`: why it was dropped.
+    """
+
+    quarantine_id: int
+    table_id: int
+    stream_partition: int
+    version: str
+    start_offset: str
+    end_offset: str
+    reason: str
+    column: str
+    payload: dict[str, str | None]
+    state: QuarantineState
+    created_at: datetime
+    snapshot_id: str | None
+    place: str | None
+    slice_number: int | None
+    decision: str | None
+    decided_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRow:
+    """A row of a snapshot that cannot be one of the lake's."""
+
+    column: str
+    reason: str
+    payload: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    database: Database
+
+    def entries(
+        self, *, table_id: int | None = None, ids: Sequence[int] | None = None, state: QuarantineState | None = None
+    ) -> tuple[Kept, ...]:
+        """By id: all of them, or those of a table, with these ids, in a state."""
+        query = select(_ENTRY).order_by(_ENTRY.c.quarantine_id)
+        query = query if table_id is None else query.where(_ENTRY.c.table_id == table_id)
+        query = query if ids is None else query.where(_ENTRY.c.quarantine_id.in_(ids))
+        query = query if state is None else query.where(_ENTRY.c.state == state)
+        with self.database.transaction("quarantine.read") as connection:
+            return tuple(Kept(**row._asdict()) for row in connection.execute(query))
+
+    def entry(self, quarantine_id: int) -> Kept:
+        """Raises UsageError when there is none."""
+        found = self.entries(ids=[quarantine_id])
+        if not found:
+            raise _unknown(quarantine_id)
+        return found[0]
+
+    def keep_snapshot_rows(self, snapshot: Snapshot, ordinal: int, rows: Sequence[KeptRow]) -> None:
+        """Idempotent for the rows of one export task, in whatever order they come."""
+        seen: Counter[str] = Counter()
+        values = []
+        for row in rows:
+            digest = hashlib.sha256(json.dumps(row.payload, sort_keys=True).encode()).hexdigest()
+            values.append(
+                {
+                    "table_id": snapshot.table_id,
+                    "stream_partition": SNAPSHOT_PARTITION,
+                    "version": snapshot.cutoff_version,
+                    "start_offset": snapshot.cutoff_offset,
+                    "end_offset": snapshot.cutoff_offset,
+                    "snapshot_id": snapshot.snapshot_id,
+                    "place": f"{ordinal}-{digest}-{seen[digest]}",
+                    **asdict(row),
+                }
+            )
+            seen[digest] += 1
+        with self.database.transaction("quarantine.keep") as connection:
+            connection.execute(insert_or(_ENTRY).on_conflict_do_nothing(), values)
+
+    def replay(self, new: NewSlice, quarantine_ids: Sequence[int]) -> int:
+        """Number of the late slice that now holds the events; in one transaction they are replayed and it registered.
+
+        It lies with the last boundary of the stream, so that every later one includes it. Idempotent for the same
+        file. Raises RegistryError when an event was decided on meanwhile, or the stream has no boundary yet.
+        """
+        with self.database.transaction("quarantine.replay") as connection:
+            stream, uuid, next_number = _locked(connection, new.table_id)
+            entries = _locked_entries(connection, quarantine_ids)
+            slice_id = _late_identity(uuid, quarantine_ids, new)
+            known = connection.scalar(
+                select(_SLICE.c.number).where(_SLICE.c.table_id == new.table_id, _SLICE.c.slice_id == slice_id)
+            )
+            if known is not None:
+                return int(known)
+            _check_waiting(entries)
+            _insert_late(connection, new, stream, slice_id, next_number)
+            _decide(connection, quarantine_ids, QuarantineState.REPLAYED, slice_number=next_number)
+        return next_number
+
+    def drop(self, quarantine_id: int, reason: str) -> Kept:
+        """The event is given up for good, and stays to be read. Idempotent. Raises RegistryError for a replayed one."""
+        with self.database.transaction("quarantine.drop") as connection:
+            (entry,) = _locked_entries(connection, [quarantine_id]) or (None,)
+            if entry is None:
+                raise _unknown(quarantine_id)
+            if entry.state is not QuarantineState.DROPPED:
+                _check_waiting([entry])
+                _decide(connection, [quarantine_id], QuarantineState.DROPPED, decision=reason)
+        return self.entry(quarantine_id)
+
+
+def supersede(connection: Connection, snapshot: Snapshot) -> None:
+    """A published snapshot holds, or keeps aside itself, everything that came before its cutoff."""
+    older = (_ENTRY.c.table_id == snapshot.table_id) & (_ENTRY.c.version < snapshot.cutoff_version)
+    reason = f"the snapshot {snapshot.snapshot_id} has a later cutoff"
+    _drop_waiting(connection, older, reason)
+
+
+def forget_snapshot(connection: Connection, snapshot_id: str) -> None:
+    """What a snapshot kept aside goes with it when it never becomes the lake's table."""
+    _drop_waiting(connection, _ENTRY.c.snapshot_id == snapshot_id, f"the snapshot {snapshot_id} was not published")
+
+
+def _drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
+    connection.execute(
+        update(_ENTRY)
+        .where(which, _ENTRY.c.state == QuarantineState.WAITING)
+        .values(state=QuarantineState.DROPPED, decision=reason, decided_at=func.clock_timestamp())
+    )
+
+
+def _locked(connection: Connection, table_id: int) -> tuple[str, UUID, int]:
+    """Locks in the order of a cut's registration, so that neither waits for the other for ever."""
+    stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
+    of_stream = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == stream)
+    connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update())
+    row = connection.execute(
+        select(_TABLE.c.stream, _TABLE.c.table_uuid, _TABLE.c.next_slice_number)
+        .where(_TABLE.c.table_id == table_id)
+        .with_for_update()
+    ).one()
+    return row.stream, row.table_uuid, row.next_slice_number
+
+
+def _locked_entries(connection: Connection, quarantine_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    query = select(_ENTRY).where(_ENTRY.c.quarantine_id.in_(quarantine_ids)).order_by(_ENTRY.c.quarantine_id)
+    return connection.execute(query.with_for_update()).all()
+
+
+def _check_waiting(entries: Sequence[Row[Any]]) -> None:
+    for entry in entries:
+        if entry.state is not QuarantineState.WAITING:
+            raise RegistryError(
+                f"the event {entry.quarantine_id} in quarantine is {entry.state}",
+                expected="one that waits",
+                remedy="look at cdc quarantine show: somebody else decided",
+            )
+
+
+def _insert_late(connection: Connection, new: NewSlice, stream: str, slice_id: str, number: int) -> None:
+    boundary = connection.execute(
+        select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
+    ).one_or_none()
+    if boundary is None:
+        raise RegistryError(
+            f"the stream {stream} has no boundary yet",
+            expected="one that the replayed events can lie at",
+            remedy="start the consumer, or run cdc consume --until-idle, then replay again",
+        )
+    offset = connection.scalar(
+        select(_PARTITION.c.next_offset).where(
+            _PARTITION.c.stream == stream, _PARTITION.c.stream_partition == new.stream_partition
+        )
+    )
+    values = {
+        **asdict(new),
+        "key_ranges": [list(bounds) for bounds in new.key_ranges],
+        "late": True,
+        "number": number,
+        "slice_id": slice_id,
+        "boundary_id": boundary.boundary_id,
+        "label_start": boundary.label_start,
+        "label_end": boundary.label_end,
+        "start_offset": offset,
+        "end_offset": offset,
+    }
+    connection.execute(insert(_SLICE).values(values))
+    connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(next_slice_number=number + 1))
+
+
+def _decide(connection: Connection, quarantine_ids: Sequence[int], state: QuarantineState, **values: Any) -> None:
+    connection.execute(
+        update(_ENTRY)
+        .where(_ENTRY.c.quarantine_id.in_(quarantine_ids))
+        .values(state=state, decided_at=func.clock_timestamp(), **values)
+    )
+
+
+def _late_identity(uuid: UUID, quarantine_ids: Sequence[int], new: NewSlice) -> str:
+    """No other slice can have it: an event is replayed once."""
+    parts = (str(uuid), "late", ",".join(map(str, sorted(quarantine_ids))), new.sha256 or "")
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def _unknown(quarantine_id: int) -> UsageError:
+    return UsageError(f"there is no event {quarantine_id} in quarantine", expected="an id that cdc quarantine ls shows")
