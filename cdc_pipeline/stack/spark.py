@@ -11,12 +11,17 @@ SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.cache.maxEntries": "5000",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
+    "spark.log.level": "WARN",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Few partitions and no adaptive planning: a slice is small, and what costs is the number of jobs."""
+"""Few partitions and no adaptive planning: a slice is small, and what costs is the number of jobs.
+
+One MERGE generates more than a hundred classes: Spark's cache of 100 would compile all of them again for every claim.
+"""
 
 
 def server_command(
