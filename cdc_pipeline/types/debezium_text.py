@@ -5,6 +5,8 @@ import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from fractions import Fraction
+from math import inf, isfinite, nextafter
 from typing import Any
 
 from cdc_pipeline.types.debezium_moments import (
@@ -192,16 +194,32 @@ def _point(value: object) -> str:
 
 
 def _coordinate(value: object) -> str:
-    """As PostgreSQL prints a float8: the fewest digits that are exact, and an exponent from 1e15 on."""
-    number = Decimal(repr(float(_float(sys.float_info.max)(value))))
-    if not number.is_finite():
-        return _NOT_NUMBERS[str(float(number))]
-    sign, digits, _ = number.normalize().as_tuple()
+    """As PostgreSQL prints a float8: an exponent below 1e-4 and from 1e15 on, no point without digits behind it."""
+    found = float(_float(sys.float_info.max)(value))
+    if not isfinite(found):
+        return _NOT_NUMBERS[str(found)]
+    number = _shortest(found).normalize()
+    sign, digits, _ = number.as_tuple()
     exponent = number.adjusted()
     if exponent in _FIXED_EXPONENTS or not number:
-        return f"{number.normalize():f}"
+        return f"{number:f}"
     first, rest = str(digits[0]), "".join(map(str, digits[1:]))
     return f"{'-' if sign else ''}{first}{'.' if rest else ''}{rest}e{exponent:+03d}"
+
+
+def _shortest(value: float) -> Decimal:
+    """The fewest digits that lie nearer to the float than to its neighbours; Python also takes those right between."""
+    number = Decimal(repr(value))
+    digits = len(number.as_tuple().digits)
+    while _lies_between(number, value):
+        number = Decimal(f"{value:.{digits}e}")
+        digits += 1
+    return number
+
+
+def _lies_between(number: Decimal, value: float) -> bool:
+    neighbours = filter(isfinite, (nextafter(value, inf), nextafter(value, -inf)))
+    return any(Fraction(number) * 2 == Fraction(value) + Fraction(neighbour) for neighbour in neighbours)
 
 
 def _hstore(value: object) -> str:
