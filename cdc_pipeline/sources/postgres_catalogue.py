@@ -17,7 +17,9 @@ SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
        (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), current_user, current_database()
 """
 _TYPES = """
-SELECT t.oid, n.nspname, t.typname, t.typtype, t.typbasetype, t.typtypmod, t.typelem, t.typcategory
+-- an array whose elements are parted by other than a comma counts as text; of the built-in ones only box[] is such
+SELECT t.oid, n.nspname, t.typname, t.typtype, t.typbasetype, t.typtypmod,
+       CASE WHEN t.typdelim = ',' OR t.oid = 'box[]'::regtype THEN t.typelem ELSE 0 END, t.typcategory
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 _TABLE = """

@@ -13,7 +13,11 @@ CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');
 CREATE DOMAIN price AS numeric(10,2);
 CREATE DOMAIN numbers AS int[];
 CREATE TYPE pair AS (a int, b text);
-CREATE TYPE span AS RANGE (subtype = float8)
+CREATE TYPE span AS RANGE (subtype = float8);
+CREATE TYPE colon;
+CREATE FUNCTION colon_in(cstring) RETURNS colon LANGUAGE internal STRICT IMMUTABLE AS 'textin';
+CREATE FUNCTION colon_out(colon) RETURNS cstring LANGUAGE internal STRICT IMMUTABLE AS 'textout';
+CREATE TYPE colon (INPUT = colon_in, OUTPUT = colon_out, LIKE = text, DELIMITER = ':')
 """
 
 
@@ -175,6 +179,7 @@ TYPES = (
     SourceType(sql="bytea[]", strange=('{"\\\\x","\\\\x00ff",NULL}',)),
     SourceType(sql="uuid[]", strange=("{}",), drawn=_array(st.uuids().map(uuid.UUID.__str__))),
     SourceType(sql="box[]", strange=("{(1,1),(0,0);(2,2),(1,1)}",)),
+    SourceType(sql="colon[]", strange=("{a,b:c}", "{}")),
     SourceType(sql="mood[]", strange=('{sad,"it\'s \\"fine\\"",NULL}',)),
     SourceType(sql="pair[]", strange=('{"(1,\\"a,b\\")",NULL}',)),
     SourceType(sql="int4range[]", strange=('{"[1,3)",empty}',)),
