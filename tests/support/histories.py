@@ -109,7 +109,7 @@ def tie_breaking_version(sequence: str, event: Event) -> str:
     """The version of an event of a stream without an order: equal sequences go by rank, then by content."""
     if event.operation is Operation.TRUNCATE:
         return f"{sequence}~~"
-    content = repr((event.operation, event.id, event.old_id, sorted(event.values.items())))
+    content = repr((event.operation, event.id, event.old_id, sorted(event.values.items()), sorted(event.lacking)))
     rank = 0 if event.operation is Operation.DELETE else 1
     return f"{sequence}~{rank}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
