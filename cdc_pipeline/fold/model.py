@@ -5,7 +5,7 @@ log is cut into claims and however those arrive. The rules, in one place:
 
 - Order is the version. At one version, the new half of a key change comes before the delete of the old half.
 - A row takes an event only if the event is newer than the row.
-- An insert tells every column; one that its schema lacks is NULL.
+- An insert tells every column that it does not leave absent; one that its schema lacks is NULL.
 - An update tells the columns that it holds. Others keep what the row has; in a row that was not there they stay
   untold, unless the update's schema lacks them: then they are NULL.
 - A move is an update of the new id that also tells what it lacks or leaves absent as the old id's row has it.
