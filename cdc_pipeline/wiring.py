@@ -20,7 +20,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings import PostgresSource, Settings
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.worker import ClaimLimits, SliceWorker
@@ -62,11 +62,20 @@ class Pipeline:
             name=name,
             table_uuid=str(row.table_uuid),
             schema=self.store.tables.schema(row.table_id, row.schema_id),
+            ordered=self._keeps_order,
             partition_by=settings.partition_by,
             deletes=settings.deletes,
             create_time=settings.create_time,
             update_time=settings.update_time,
         )
+
+    @property
+    def _keeps_order(self) -> bool:
+        """Whether events of one id are registered in the order of their versions."""
+        source = self.settings.source
+        if isinstance(source, PostgresSource):
+            return True
+        return source.ordered and len(self.store.streams.stream_partitions(self.settings.name)) == 1
 
     def lake_url(self, name: TableName) -> str:
         """Where Spark finds the lake's table."""

@@ -36,9 +36,9 @@ def setup_source(
                 typer.echo(f"{statement};")
             return
         prepared = set_up_source(pipeline)
-        for statement in prepared.plan.statements:
+        for statement in prepared.statements:
             context.console.print(f"done: {statement}")
-        names = ", ".join(str(table.name) for table in prepared.plan.tables)
+        names = ", ".join(map(str, prepared.tables))
         context.console.print(f"ready: {names}")
 
 

@@ -1,4 +1,4 @@
-"""The pipeline's source made ready and registered, and the consumer that reads it from where the registry stands."""
+"""A PostgreSQL server made ready and registered, and the consumer that reads its slot."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from cdc_pipeline.consumer import Consumer
 from cdc_pipeline.errors import SourceError, SourceGap
 from cdc_pipeline.metadata_store.rows import Stream
-from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.slice_cutter import SliceCutter
+from cdc_pipeline.source_setup.tables import ignored_truncates, register_table, table_ids
 from cdc_pipeline.sources.postgres_catalogue import Slot, read_slot
 from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_session import connect
@@ -28,13 +28,13 @@ class Prepared:
     slot: Slot
 
 
-def plan_setup(pipeline: Pipeline) -> SourcePlan:
-    """What `set_up_source` would do; changes nothing."""
+def plan_server(pipeline: Pipeline) -> SourcePlan:
+    """What `set_up_server` would do; changes nothing."""
     with closing(connect(pipeline.source_url)) as connection:
         return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables)
 
 
-def set_up_source(pipeline: Pipeline) -> Prepared:
+def set_up_server(pipeline: Pipeline) -> Prepared:
     """Publication and slot exist, stream and tables are registered. Idempotent; refuses by name what cannot work."""
     settings = pipeline.settings
     with closing(connect(pipeline.source_url)) as connection:
@@ -51,24 +51,9 @@ def set_up_source(pipeline: Pipeline) -> Prepared:
         slot = read_slot(connection, settings.postgres.slot)
     if slot is None:
         raise SourceError(f"the slot {settings.postgres.slot} was not created", remedy="run cdc setup-source again")
-    _register_tables(pipeline, plan)
-    return Prepared(plan=plan, slot=slot)
-
-
-def _register_tables(pipeline: Pipeline, plan: SourcePlan) -> None:
     for table in plan.tables:
-        settings = pipeline.settings.table(table.name)
-        row = pipeline.store.tables.register_table(
-            NewTable(
-                name=table.name,
-                stream=pipeline.settings.name,
-                source_oid=table.oid,
-                settings=settings.model_dump(mode="json", exclude={"name"}) | {"id": list(table.schema.key)},
-                table_uuid=pipeline.new_id(),
-            )
-        )
-        if row.schema_id is None:
-            pipeline.store.tables.record_schema(row.table_id, table.schema, first_offset=encode_position(0))
+        register_table(pipeline, table.name, source_oid=table.oid, key=table.schema.key, schema=table.schema)
+    return Prepared(plan=plan, slot=slot)
 
 
 def _refuse_lost_slot(pipeline: Pipeline, slot: Slot | None) -> None:
@@ -97,9 +82,9 @@ def _shown(offset: str) -> str:
 
 
 @contextmanager
-def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
+def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
     """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
-    prepared = set_up_source(pipeline)
+    prepared = set_up_server(pipeline)
     source, store = pipeline.settings.postgres, pipeline.store
     first_offset = encode_position(prepared.slot.confirmed_position or 0)
     assignment = store.streams.take_stream(pipeline.settings.name, owner=pipeline.owner, first_offset=first_offset)
@@ -123,9 +108,10 @@ def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
                 slice_rows=source.slice_rows,
                 last_label=assignment.label,
             ),
-            table_ids={name: store.tables.table(name).table_id for name in keys},
+            table_ids=table_ids(pipeline),
             object_store=pipeline.objects,
             store=store,
             clock=pipeline.clock,
             on_step=pipeline.on_step,
+            ignored_truncates=ignored_truncates(pipeline),
         )

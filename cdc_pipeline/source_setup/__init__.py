@@ -1,0 +1,45 @@
+"""The pipeline's source made ready and registered, and the consumer that reads it from where the registry stands."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.source_setup.files import open_files_consumer, set_up_files
+from cdc_pipeline.source_setup.postgres import open_slot_consumer, plan_server, set_up_server
+from cdc_pipeline.wiring import Pipeline
+
+__all__ = ["SetUp", "open_consumer", "plan_setup", "set_up_source"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """The tables that are ready, and the statements for the source that make them so."""
+
+    tables: tuple[TableName, ...]
+    statements: tuple[str, ...] = ()
+
+
+def plan_setup(pipeline: Pipeline) -> SetUp:
+    """What `set_up_source` would do; changes nothing."""
+    if isinstance(pipeline.settings.source, PostgresSource):
+        plan = plan_server(pipeline)
+        return SetUp(tables=tuple(table.name for table in plan.tables), statements=plan.statements)
+    return SetUp(tables=pipeline.table_names())
+
+
+def set_up_source(pipeline: Pipeline) -> SetUp:
+    """The source can be read, stream and tables are registered. Idempotent; refuses by name what cannot work."""
+    source = pipeline.settings.source
+    if isinstance(source, PostgresSource):
+        plan = set_up_server(pipeline).plan
+        return SetUp(tables=tuple(table.name for table in plan.tables), statements=plan.statements)
+    set_up_files(pipeline, source)
+    return SetUp(tables=pipeline.table_names())
+
+
+def open_consumer(pipeline: Pipeline) -> AbstractContextManager[Consumer]:
+    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
+    source = pipeline.settings.source
+    return open_slot_consumer(pipeline) if isinstance(source, PostgresSource) else open_files_consumer(pipeline, source)

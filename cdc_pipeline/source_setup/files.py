@@ -1,0 +1,127 @@
+"""A folder of Debezium's events made ready and registered, and the consumer that reads it."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.metadata_store.rows import Assignment, Stream
+from cdc_pipeline.record import Column, TableName, TableSchema, decode_position, encode_position
+from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
+from cdc_pipeline.slice_cutter import SliceCutter
+from cdc_pipeline.source_setup.tables import ignored_truncates, register_table, table_ids
+from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium_files import PartitionFiles, partition_folders
+from cdc_pipeline.sources.debezium_partition import PartitionLines
+from cdc_pipeline.sources.debezium_stream import DebeziumStream
+from cdc_pipeline.sources.debezium_tables import DebeziumTables
+from cdc_pipeline.sources.protocol import PartitionPlace
+from cdc_pipeline.time_slice import EPOCH
+from cdc_pipeline.wiring import Pipeline
+
+_BEGINNING = encode_position(0)
+_NO_OID = 0
+
+
+def events_folder(pipeline: Pipeline, source: DebeziumFilesSource) -> Path:
+    return (pipeline.settings.folder / source.path).resolve()
+
+
+def set_up_files(pipeline: Pipeline, source: DebeziumFilesSource) -> dict[int, Path]:
+    """Folder of each stream partition; stream and tables are registered. Idempotent; refuses by name what is missing.
+
+    The order of the events is part of the stream's identity: with another one, versions would not compare.
+    """
+    folders = partition_folders(events_folder(pipeline, source))
+    stream = Stream(
+        name=pipeline.settings.name,
+        source_system_identifier=source.kind,
+        source_timeline=0,
+        slot=" ".join(("sequence_by", *source.sequence_by)) if source.sequence_by else "ordered",
+    )
+    pipeline.store.streams.extend_stream(stream, folders)
+    for table in pipeline.settings.tables:
+        register_table(pipeline, table.table, source_oid=_NO_OID, key=table.id, schema=_declared_schema(table))
+    return folders
+
+
+def _declared_schema(table: TableSettings) -> TableSchema | None:
+    """Where pipeline.yml tells it whole."""
+    if not table.columns or not table.id:
+        return None
+    columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
+    return TableSchema(columns=columns, key=table.id)
+
+
+@contextmanager
+def open_files_consumer(pipeline: Pipeline, source: DebeziumFilesSource) -> Iterator[Consumer]:
+    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
+    folders, settings, store = set_up_files(pipeline, source), pipeline.settings, pipeline.store
+    assignment = store.streams.take_stream(settings.name, owner=pipeline.owner, first_offset=_BEGINNING)
+    boundary = store.positions.last_boundary(settings.name)
+    position = 0 if boundary is None else decode_position(boundary.position)
+    stream = DebeziumStream(
+        partitions=_partitions(pipeline, assignment, folders),
+        places={
+            number: PartitionPlace(offset=offset, last_position=assignment.last_position[number])
+            for number, offset in assignment.next_offset.items()
+        },
+        decoder=_decoder(pipeline, assignment, source),
+        position=position,
+        commit_time=assignment.label.start if assignment.label else EPOCH,
+        folders=lambda: partition_folders(events_folder(pipeline, source)),
+    )
+    with closing(stream):
+        yield Consumer(
+            stream_name=settings.name,
+            assignment=assignment,
+            stream=stream,
+            cutter=SliceCutter(
+                start=position,
+                commit_time=assignment.label.start if assignment.label else pipeline.clock(),
+                slice_length=settings.slice_length,
+                slice_rows=source.slice_rows,
+                last_label=assignment.label,
+            ),
+            table_ids=table_ids(pipeline),
+            object_store=pipeline.objects,
+            store=store,
+            clock=pipeline.clock,
+            on_step=pipeline.on_step,
+            ignored_truncates=ignored_truncates(pipeline),
+        )
+
+
+def _partitions(pipeline: Pipeline, assignment: Assignment, folders: dict[int, Path]) -> dict[int, PartitionLines]:
+    streams = pipeline.store.streams
+    begun = streams.begun_files(assignment.stream)
+    return {
+        number: PartitionLines(
+            PartitionFiles(
+                folder=folders[number],
+                offset=decode_position(offset),
+                begun=begun.get(number, {}),
+                begin=partial(streams.begin_file, assignment, number),
+                on_step=pipeline.on_step,
+            )
+        )
+        for number, offset in assignment.next_offset.items()
+    }
+
+
+def _decoder(pipeline: Pipeline, assignment: Assignment, source: DebeziumFilesSource) -> DebeziumDecoder:
+    return DebeziumDecoder(
+        tables=DebeziumTables(pipeline.settings.tables, _known_schemas(pipeline)),
+        sequence_by=source.sequence_by,
+        last_position={
+            number: {TableName.parse(table): int(position, 16) for table, position in positions.items()}
+            for number, positions in assignment.last_position.items()
+        },
+    )
+
+
+def _known_schemas(pipeline: Pipeline) -> dict[TableName, TableSchema]:
+    tables = pipeline.store.tables
+    rows = [tables.table(table.table) for table in pipeline.settings.tables]
+    return {row.name: tables.schema(row.table_id, row.schema_id) for row in rows if row.schema_id is not None}

@@ -1,0 +1,210 @@
+"""Lines in the order of their partitions -> change events per table, each with its version."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import Operation, TableName
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium_changes import Change, changes_of, is_key_change
+from cdc_pipeline.sources.debezium_envelope import Event, Skipped, Undecodable
+from cdc_pipeline.sources.debezium_partition import Line
+from cdc_pipeline.sources.debezium_rows import PlacedChange, kept_aside, table_events, unfit_line
+from cdc_pipeline.sources.debezium_tables import DebeziumTables, Layout
+from cdc_pipeline.sources.debezium_versions import (
+    DELETE_RANK,
+    UPSERT_RANK,
+    Unordered,
+    encode_place,
+    is_exact,
+    sequence_version,
+    source_position,
+    truncate_version,
+)
+from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What some lines left beside their events; `commit_time` in microseconds, None when no line tells one."""
+
+    commit_time: int | None
+    last_position: Mapping[TableName, int]
+    skipped: Counter[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Memory:
+    """Of one table in one stream partition: its greatest source position, and its last event."""
+
+    position: int = 0
+    event: Event | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Taken:
+    runs: list[tuple[Layout, list[PlacedChange]]] = field(default_factory=list)
+    unfit: list[tuple[TableName, UnfitEvent]] = field(default_factory=list)
+
+
+class DebeziumDecoder:
+    """`sequence_by` is empty for ordered files. `last_position` has every stream partition, as the registry has it."""
+
+    def __init__(
+        self,
+        *,
+        tables: DebeziumTables,
+        sequence_by: Sequence[str],
+        last_position: Mapping[int, Mapping[TableName, int]],
+    ) -> None:
+        self._tables = tables
+        self._sequence_by = tuple(sequence_by)
+        self._alone = len(last_position) == 1
+        self._memory = {
+            (number, table): _Memory(position=position)
+            for number, positions in last_position.items()
+            for table, position in positions.items()
+        }
+        self._taken = _Taken()
+
+    def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
+        """Whole lines of one transaction of stream partition `number`; their events are given by `take`.
+
+        Raises SourceError and SettingsError for a table that cannot be kept as pipeline.yml has it.
+        """
+        skipped: Counter[str] = Counter()
+        commit_time: int | None = None
+        touched: dict[TableName, int] = {}
+        for line, following in _with_next_event(lines):
+            commit_time = self._commit_time(line) or commit_time
+            try:
+                kind = self._add_line(number, line, following, commit_position, touched)
+            except (Undecodable, Unordered) as error:
+                self._keep_aside(number, line, commit_position, str(error))
+                kind = None
+            if kind is not None:
+                skipped[kind] += 1
+        return Decoded(commit_time=commit_time, last_position=touched, skipped=skipped)
+
+    def take(self, number: int) -> tuple[TableEvents, ...]:
+        """What was added since the last call, in the order of the lines."""
+        taken, self._taken = self._taken, _Taken()
+        events = [table_events(placed, layout, number) for layout, placed in taken.runs]
+        tables = dict.fromkeys(table for table, _ in taken.unfit)
+        aside = [kept_aside(table, [event for of, event in taken.unfit if of == table]) for table in tables]
+        return (*events, *aside)
+
+    def _add_line(
+        self, number: int, line: Line, following: Event | None, commit_position: int, touched: dict[TableName, int]
+    ) -> str | None:
+        """Why the line has no row, if it has none."""
+        if isinstance(line.content, Undecodable):
+            raise line.content
+        if isinstance(line.content, Skipped):
+            return line.content.kind
+        event = line.content
+        settings = self._tables.table_of(event)
+        if settings is None:
+            return "row of a table that is not listed"
+        layout = self._layout(event, settings)
+        if layout is None:
+            return "truncate of a table without rows"
+        memory = self._memory.setdefault((number, layout.table), _Memory())
+        before_it, memory.event = memory.event, event
+        if layout.schema.is_bag and self._is_repeated(event, before_it, memory):
+            return "row that was sent twice"
+        memory.position = touched[layout.table] = max(memory.position, source_position(event))
+        if (
+            following is not None
+            and self._tables.table_of(following) == settings
+            and is_key_change(event, following, layout)
+        ):
+            return None
+        changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
+        version = self._version(event, changes, memory.position, line.raw.place)
+        self._place(layout, line, event, changes, version, commit_position)
+        return None
+
+    def _layout(self, event: Event, settings: TableSettings) -> Layout | None:
+        layout = self._tables.layout(event, settings)
+        if layout is None and not self._alone:
+            raise SourceError(
+                f"the first event of {settings.name} is a truncate, and its id is not known yet",
+                expected="id in pipeline.yml, where rows may stand in other stream partitions",
+                remedy=f"give id under {settings.name}",
+            )
+        return layout
+
+    def _place(
+        self, layout: Layout, line: Line, event: Event, changes: Sequence[Change], version: str, commit_position: int
+    ) -> None:
+        runs, transaction = self._taken.runs, event.source.get("txId")
+        if not runs or runs[-1][0] is not layout:
+            runs.append((layout, []))
+        runs[-1][1].extend(
+            PlacedChange(
+                change=change,
+                version=version,
+                commit_time=event.commit_time or line.raw.written,
+                transaction=transaction if isinstance(transaction, int) else None,
+                commit_position=commit_position,
+                line=line.raw,
+            )
+            for change in changes
+        )
+
+    def _version(self, event: Event, changes: Sequence[Change], position: int, place: int) -> str:
+        if not self._sequence_by:
+            return encode_place(position, place)
+        if event.operation == "t":
+            return truncate_version(event, self._sequence_by)
+        is_delete = all(change.operation is Operation.DELETE for change in changes)
+        content = [[change.values, sorted(change.absent), change.old_id] for change in changes]
+        return sequence_version(
+            event, self._sequence_by, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content
+        )
+
+    def _is_repeated(self, event: Event, before_it: Event | None, memory: _Memory) -> bool:
+        """A line of a bag that was delivered again and would count twice, as far as its place in the log tells."""
+        if event.operation == "t" or source_position(event) == 0:
+            return False
+        if not self._sequence_by and is_exact(event) and source_position(event) < memory.position:
+            return True
+        return before_it is not None and _identity(before_it) == _identity(event)
+
+    def _keep_aside(self, number: int, line: Line, commit_position: int, reason: str) -> None:
+        table = self._tables.first
+        if line.event is not None and line.event.source.get("table") is not None:
+            settings = self._tables.table_of(line.event)
+            table = table if settings is None else settings.table
+        memory = self._memory.get((number, table), _Memory())
+        version = "" if self._sequence_by else encode_place(memory.position, line.raw.place)
+        event = unfit_line(
+            line.raw,
+            stream_partition=number,
+            version=version,
+            commit_position=commit_position,
+            column="",
+            reason=reason,
+        )
+        self._taken.unfit.append((table, event))
+
+    @staticmethod
+    def _commit_time(line: Line) -> int | None:
+        if isinstance(line.content, Undecodable):
+            return None
+        own = line.content.commit_time
+        return line.raw.written if own is None and line.event is not None else own
+
+
+def _with_next_event(lines: Sequence[Line]) -> Iterator[tuple[Line, Event | None]]:
+    """Each line with the first event behind it, if that is among them."""
+    following: list[Event | None] = [None] * len(lines)
+    for number in range(len(lines) - 2, -1, -1):
+        following[number] = lines[number + 1].event or following[number + 1]
+    return zip(lines, following, strict=True)
+
+
+def _identity(event: Event) -> tuple[object, ...]:
+    return tuple(event.value.get(name) for name in ("op", "before", "after", "source", "transaction"))
