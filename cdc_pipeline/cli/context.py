@@ -13,6 +13,7 @@ from uuid import UUID
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings, settings_path
@@ -67,7 +68,7 @@ class Context:
         for name in rows[0] if rows else ():
             table.add_column(name.replace("_", " "), overflow="fold")
         for row in rows:
-            table.add_row(*("" if value is None else str(value) for value in row.values()))
+            table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH_OF_A_FILE

@@ -189,11 +189,7 @@ def _insert_late(connection: Connection, new: NewSlice, stream: str, slice_id: s
         select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
     ).one_or_none()
     if boundary is None:
-        raise RegistryError(
-            f"the stream {stream} has no boundary yet",
-            expected="one that the replayed events can lie at",
-            remedy="start the consumer, or run cdc consume --until-idle, then replay again",
-        )
+        raise no_boundary(stream)
     offset = connection.scalar(
         select(_PARTITION.c.next_offset).where(
             _PARTITION.c.stream == stream, _PARTITION.c.stream_partition == new.stream_partition
@@ -227,6 +223,14 @@ def _late_identity(uuid: UUID, quarantine_ids: Sequence[int], new: NewSlice) -> 
     """No other slice can have it: an event is replayed once."""
     parts = (str(uuid), "late", ",".join(map(str, sorted(quarantine_ids))), new.sha256 or "")
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def no_boundary(stream: str) -> RegistryError:
+    return RegistryError(
+        f"the stream {stream} has no boundary yet",
+        expected="one that the replayed events can lie at",
+        remedy="start the consumer, or run cdc consume --until-idle, then replay again",
+    )
 
 
 def _unknown(quarantine_id: int) -> UsageError:

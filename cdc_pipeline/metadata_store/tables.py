@@ -14,7 +14,7 @@ from cdc_pipeline.metadata_store.cut import schema_identity
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import Column, TableName, TableSchema
 
 FIXED_SETTINGS = ("id", "partition_by", "deletes")
 """What the files of the lake were written by: it changes only before the first snapshot."""
@@ -77,8 +77,8 @@ class Tables:
             rows = connection.execute(select(_TABLE).order_by(*order)).all()
         return tuple(SourceTable(**row._asdict()) for row in rows)
 
-    def record_schema(self, table_id: int, schema: TableSchema, *, first_offset: str) -> str:
-        """Id of the schema, which is now the table's newest; a known schema keeps its first offset."""
+    def record_schema(self, table_id: int, schema: TableSchema, *, first_offset: str, is_newest: bool = True) -> str:
+        """Id of the schema, which is now the table's newest if it `is_newest`; a known one keeps its first offset."""
         schema_id = schema_identity(schema)
         with self.database.transaction("schema.record") as connection:
             connection.execute(
@@ -86,8 +86,23 @@ class Tables:
                 .values(table_id=table_id, schema_id=schema_id, document=schema.to_json(), first_offset=first_offset)
                 .on_conflict_do_nothing()
             )
-            connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(schema_id=schema_id))
+            if is_newest:
+                connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(schema_id=schema_id))
         return schema_id
+
+    def known_columns(self, table_id: int) -> dict[str, Column]:
+        """Every column that the table ever had, by name, with the last type that it had."""
+        known = models.table_schema
+        query = select(known.c.document).where(known.c.table_id == table_id).order_by(known.c.first_offset)
+        newest = select(known.c.document).join(
+            _TABLE, (_TABLE.c.table_id == known.c.table_id) & (_TABLE.c.schema_id == known.c.schema_id)
+        )
+        with self.database.transaction("schema.read") as connection:
+            documents = [
+                *connection.scalars(query),
+                *connection.scalars(newest.where(_TABLE.c.table_id == table_id)),
+            ]
+        return {column.name: column for document in documents for column in TableSchema.from_json(document).columns}
 
     def schema(self, table_id: int, schema_id: str) -> TableSchema:
         with self.database.transaction("schema.read") as connection:

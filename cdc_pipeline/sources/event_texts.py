@@ -1,7 +1,7 @@
 """Change events as the texts that their source sent -> rows of a slice file, and what keeps a row from being one."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from cdc_pipeline.record import (
     COMMIT_TIME,
     OLD_ID_PREFIX,
     OPERATION,
+    OWN_PREFIX,
     TRANSACTION,
     Operation,
     TableSchema,
@@ -118,20 +119,21 @@ def snapshot_row_payload(texts: Mapping[str, bytes | None], cutoff_time: datetim
     return {**own, **{name: _decoded(octets) for name, octets in texts.items()}}
 
 
-def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: TableSchema) -> EventTexts:
-    """The way back from `payload`, under the columns that the table has now.
+def payload_columns(event: Payload) -> tuple[str, ...]:
+    """The source's columns that an event has."""
+    return tuple(name for name in event if not name.startswith(OWN_PREFIX))
 
-    A column that came later is NULL in an insert and absent in an update; one that went is dropped.
-    """
-    absent = [_absent(each, schema) for each in payloads]
+
+def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: TableSchema) -> EventTexts:
+    """The way back from `payload`; `schema` has the columns of the payloads, with the types that they have by now."""
     return EventTexts(
         operation=pa.array([each[OPERATION] for each in payloads], pa.string()),
         version=pa.array(versions, pa.string()),
         commit_time=pa.array(
             [datetime.fromisoformat(each[COMMIT_TIME] or "") for each in payloads], pa.timestamp("us", "UTC")
         ),
-        transaction=pa.array([_number(each.get(TRANSACTION)) for each in payloads], pa.int64()),
-        absent=pa.array(absent, pa.list_(pa.string())),
+        transaction=pa.array([_number(each[TRANSACTION]) for each in payloads], pa.int64()),
+        absent=pa.array([json.loads(each[ABSENT] or "null") for each in payloads], pa.list_(pa.string())),
         old_id={name: _octets(payloads, OLD_ID_PREFIX + name) for name in schema.key},
         texts={name: _octets(payloads, name) for name in schema.names},
     )
@@ -177,15 +179,3 @@ def _octets(payloads: Sequence[Payload], name: str) -> pa.Array:
 
 def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
-
-
-def _absent(event: Payload, schema: TableSchema) -> list[str] | None:
-    names = list(_absent_then(event, schema))
-    return names or None
-
-
-def _absent_then(event: Payload, schema: TableSchema) -> Iterator[str]:
-    told = json.loads(event.get(ABSENT) or "[]")
-    yield from (name for name in told if name in schema.names)
-    if event[OPERATION] in (Operation.UPDATE, Operation.MOVE):
-        yield from (name for name in schema.names if name not in event)

@@ -1,0 +1,62 @@
+"""`cdc quarantine`: what was kept aside is listed, shown, replayed after the fix, or dropped for a reason."""
+
+import pytest
+
+from tests.support.command_line import CommandLine, query
+from tests.support.streams import run_sql
+
+OK, ERROR, USAGE, STILL_KEPT = 0, 1, 2, 3
+MEND = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
+MISFIT = "the value of ends does not fit the lake's date"
+
+
+@pytest.fixture
+def kept(cdc: CommandLine) -> CommandLine:
+    """Orders 2 and 3 never end, which no date of the lake can say."""
+    run_sql(cdc.source_url, "ALTER TABLE orders ADD ends date")
+    assert cdc.run("setup-source").exit_code == OK
+    never = "INSERT INTO orders VALUES (1, 'one', '2024-01-01'), (2, '[/b]two', 'infinity'), (3, NULL, 'infinity')"
+    run_sql(cdc.source_url, never)
+    assert cdc.run("consume", "--until-idle").exit_code == OK
+    return cdc
+
+
+def test_an_event_is_listed_without_values_and_shown_whole(kept: CommandLine) -> None:
+    first, _ = kept.run("quarantine", "ls", "--json").rows
+    assert (first["id"], first["state"], first["column"], first["reason"]) == (1, "waiting", "ends", MISFIT)
+    assert first["table"] == f"{kept.name}.public.orders"
+    assert "[/b]two" not in str(first)
+    (whole,) = kept.run("quarantine", "show", "1", "--json").rows
+    values = {name: text for name, text in whole["payload"].items() if not name.startswith("_cdc_")}
+    assert values == {"id": "2", "note": "[/b]two", "ends": "infinity"}
+    people = kept.run("quarantine", "show", "1")
+    assert (people.exit_code, "[/b]two" in people.output) == (OK, True)
+
+
+def test_an_event_waits_until_it_fits_and_is_replayed_once_or_dropped_for_a_reason(kept: CommandLine) -> None:
+    before = kept.state()
+    replayed = kept.run("quarantine", "replay", "--all", "--json")
+    assert replayed.exit_code == STILL_KEPT
+    assert [(row["state"], row["why"]) for row in replayed.rows] == [("waiting", MISFIT)] * 2
+    assert kept.state() == before
+    (dropped,) = kept.run("quarantine", "drop", "2", "--reason", "a test order", "--json").rows
+    assert (dropped["state"], dropped["decision"]) == ("dropped", "a test order")
+    run_sql(kept.store_url, MEND)
+    for words, exit_code in ((("--all",), OK), (("1",), OK), (("1", "2"), STILL_KEPT)):
+        replayed = kept.run("quarantine", "replay", *words, "--json")
+        assert (replayed.exit_code, replayed.rows[0]["slice"]) == (exit_code, 2), replayed.errors
+    assert query(kept.store_url, "SELECT number, late, rows FROM cdc.slice ORDER BY 1") == [(1, False, 1), (2, True, 1)]
+    assert kept.run("quarantine", "ls").output.strip() == "nothing"
+    assert [row["id"] for row in kept.run("quarantine", "ls", "--state", "all", "--json").rows] == [1, 2]
+    too_late = kept.run("quarantine", "drop", "1", "--reason", "too late")
+    assert (too_late.exit_code, "is replayed" in too_late.error) == (ERROR, True)
+
+
+def test_wrong_words_are_usage_errors_and_change_nothing(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == OK
+    before = cdc.state()
+    for words in (("replay",), ("show", "7"), ("drop", "7", "--reason", " "), ("ls", "shop.public.nothing")):
+        ended = cdc.run("quarantine", *words)
+        assert (words, ended.exit_code, ended.output) == (words, USAGE, "")
+        assert "Traceback" not in ended.errors
+    assert cdc.state() == before
