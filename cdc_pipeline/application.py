@@ -8,11 +8,19 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.record import TableName
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Publication
+from cdc_pipeline.lease_keeper import held_lease
+from cdc_pipeline.metadata_store import snapshots as registry
+from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.wiring import Pipeline
 from cdc_pipeline.worker import Applied
 
 log = structlog.get_logger()
+
+_UNKNOWN = "no event has shown the table's columns yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +57,49 @@ def apply_tables(
 
 def _apply_table(pipeline: Pipeline, table: TableName, until: datetime | None) -> TableResult:
     try:
+        if not isinstance(pipeline.settings.source, PostgresSource) and not _begin_empty(pipeline, table):
+            return TableResult(table=table, applied=Applied(outcomes=(), ended=_UNKNOWN), error=None)
         applied = pipeline.slice_worker().slice_to_lake(table, until=until)
     except CdcError as error:
         log.warning("table not applied", table=str(table), found=str(error))
         return TableResult(table=table, applied=None, error=error)
     return TableResult(table=table, applied=applied, error=None)
+
+
+def _begin_empty(pipeline: Pipeline, table: TableName) -> bool:
+    """The lake of a table that comes from files begins empty, before its first event; False when it cannot begin yet.
+
+    Safe to repeat from any step: the empty snapshot has one name for ever. Raises LeaseBusy while somebody else works.
+    """
+    row = pipeline.store.tables.table(table)
+    if row.schema_id is None:
+        return False
+    if pipeline.store.history.published_snapshot(row.table_id) is not None:
+        return True
+    snapshots = pipeline.store.snapshots
+    lease_length = pipeline.settings.worker.lease
+    with held_lease(pipeline.store.leases, row.table_id, owner=pipeline.owner, duration=lease_length) as (lease, _):
+        new = _empty_snapshot(pipeline, row, row.schema_id)
+        if snapshots.create_snapshot(new).state is not SnapshotState.PUBLISHED:
+            snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
+            lake_table = pipeline.lake_table(table)
+            pipeline.lake.create_table(lake_table)
+            version = pipeline.lake.publish(
+                lake_table, Publication(snapshot_id=new.snapshot_id, files=(), fence_number=NOTHING_APPLIED)
+            )
+            published = registry.Publication(
+                fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
+            )
+            snapshots.publish_snapshot(lease, new.snapshot_id, published)
+    return True
+
+
+def _empty_snapshot(pipeline: Pipeline, row: SourceTable, schema_id: str) -> registry.NewSnapshot:
+    return registry.NewSnapshot(
+        snapshot_id=f"empty-{row.table_uuid.hex}",
+        table_id=row.table_id,
+        cutoff_offset=encode_position(0),
+        cutoff_version="",
+        cutoff_time=pipeline.clock(),
+        schema_id=schema_id,
+    )
