@@ -34,41 +34,46 @@ class TypeRule:
     names: tuple[str, ...]
     arrow: pa.DataType
     spark: str
+    kept: str
     unfit: str = "every value fits"
 
 
-_TEXT_UNFIT = "invalid UTF-8"
+_EXACT, _TEXT = "exact", "as its text"
 _DATE_UNFIT = "infinity, -infinity, BC, years after 9999"
 
+
+def _text(*names: str, kept: str = _TEXT) -> TypeRule:
+    return TypeRule(names=names, arrow=pa.string(), spark="STRING", kept=kept, unfit="invalid UTF-8")
+
+
 TABLE = (
-    TypeRule(names=("boolean",), arrow=pa.bool_(), spark="BOOLEAN"),
-    TypeRule(names=("int2",), arrow=pa.int16(), spark="SMALLINT"),
-    TypeRule(names=("int4",), arrow=pa.int32(), spark="INT"),
-    TypeRule(names=("int8", "oid"), arrow=pa.int64(), spark="BIGINT"),
-    TypeRule(names=("float4",), arrow=pa.float32(), spark="FLOAT"),
-    TypeRule(names=("float8",), arrow=pa.float64(), spark="DOUBLE"),
-    TypeRule(names=("bytea",), arrow=pa.binary(), spark="BINARY"),
-    TypeRule(names=("date",), arrow=pa.date32(), spark="DATE", unfit=_DATE_UNFIT),
-    TypeRule(names=("timestamp",), arrow=pa.timestamp("us"), spark="TIMESTAMP_NTZ", unfit=_DATE_UNFIT),
-    TypeRule(names=("timestamptz",), arrow=pa.timestamp("us", "UTC"), spark="TIMESTAMP", unfit=_DATE_UNFIT),
+    TypeRule(names=("boolean",), arrow=pa.bool_(), spark="BOOLEAN", kept=_EXACT),
+    TypeRule(names=("int2",), arrow=pa.int16(), spark="SMALLINT", kept=_EXACT),
+    TypeRule(names=("int4",), arrow=pa.int32(), spark="INT", kept=_EXACT),
+    TypeRule(names=("int8", "oid"), arrow=pa.int64(), spark="BIGINT", kept=_EXACT),
+    TypeRule(names=("float4",), arrow=pa.float32(), spark="FLOAT", kept=_EXACT),
+    TypeRule(names=("float8",), arrow=pa.float64(), spark="DOUBLE", kept=_EXACT),
+    TypeRule(names=("bytea",), arrow=pa.binary(), spark="BINARY", kept=_EXACT),
+    TypeRule(names=("date",), arrow=pa.date32(), spark="DATE", kept=_EXACT, unfit=_DATE_UNFIT),
+    TypeRule(names=("timestamp",), arrow=pa.timestamp("us"), spark="TIMESTAMP_NTZ", kept=_EXACT, unfit=_DATE_UNFIT),
     TypeRule(
-        names=(
-            *("text", "varchar", "bpchar", "char", "name", "numeric", "uuid", "json", "jsonb", "jsonpath", "xml"),
-            *("time", "timetz", "interval", "money", "bit", "varbit"),
-            *("inet", "cidr", "macaddr", "macaddr8"),
-            *("point", "line", "lseg", "box", "path", "polygon", "circle"),
-            *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
-            *("int4multirange", "int8multirange", "nummultirange"),
-            *("datemultirange", "tsmultirange", "tstzmultirange"),
-            *("tsvector", "tsquery"),
-            *("xid", "xid8", "cid", "tid", "pg_lsn", "pg_snapshot", "txid_snapshot", "refcursor"),
-            *("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
-            *("regproc", "regprocedure", "regrole", "regtype", "int2vector", "oidvector"),
-        ),
-        arrow=pa.string(),
-        spark="STRING",
-        unfit=_TEXT_UNFIT,
+        names=("timestamptz",), arrow=pa.timestamp("us", "UTC"), spark="TIMESTAMP", kept=_EXACT, unfit=_DATE_UNFIT
     ),
+    _text("text", "varchar", "bpchar", "char", "name", kept=_EXACT),
+    _text("json", "jsonb", "jsonpath", "xml", kept=_EXACT),
+    _text("numeric"),
+    _text("uuid"),
+    _text("time", "timetz", "interval"),
+    _text("money"),
+    _text("bit", "varbit"),
+    _text("inet", "cidr", "macaddr", "macaddr8"),
+    _text("point", "line", "lseg", "box", "path", "polygon", "circle"),
+    _text("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
+    _text("int4multirange", "int8multirange", "nummultirange", "datemultirange", "tsmultirange", "tstzmultirange"),
+    _text("tsvector", "tsquery"),
+    _text("pg_lsn", "xid", "xid8", "cid", "tid", "pg_snapshot", "txid_snapshot", "refcursor"),
+    _text("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
+    _text("regproc", "regprocedure", "regrole", "regtype", "int2vector", "oidvector"),
 )
 
 _RULES = {name: rule for rule in TABLE for name in rule.names}

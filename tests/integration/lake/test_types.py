@@ -44,13 +44,13 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "bytea[]": ('{"\\\\x","\\\\x00"}',),
     "boolean[]": ("{t,NULL,f}",),
 }
-TEXTS = {**{rule.names[0]: BY_ARROW[rule.arrow] for rule in TABLE}, **OTHERS}
-"""One column for each line of the page: below Arrow the names of a line are not told apart."""
+TEXTS = {**{rule.names[0]: BY_ARROW[arrow] for arrow, rule in {each.arrow: each for each in TABLE}.items()}, **OTHERS}
+"""A column for each type of Arrow: below it, types that share one are not told apart."""
 ROWS = 1 + max(map(len, TEXTS.values()))
 SCHEMA = TableSchema(
     columns=(Column(name="id", type="int8"), *(Column(name=f"of {name}", type=name) for name in TEXTS)), key=("id",)
 )
-LARGE = "x" * (16 << 20)
+LARGE_COLUMN, LARGE = "shop.mood", "x" * (16 << 20)
 
 
 def source_rows() -> dict[str, pa.Array]:
@@ -58,7 +58,7 @@ def source_rows() -> dict[str, pa.Array]:
     columns = {"id": pa.array(range(ROWS), pa.int64())}
     for name, texts in TEXTS.items():
         filled: list[str | None] = [None, *texts, *[None] * (ROWS - 1 - len(texts))]
-        if name == "text":
+        if name == LARGE_COLUMN:
             filled[-1] = LARGE
         parsed = parse_text(pa.array(filled, pa.string()), resolve(name))
         assert parsed.unfit is None

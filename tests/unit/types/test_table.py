@@ -7,24 +7,46 @@ import pyarrow as pa
 import pytest
 
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.types import TABLE, arrow_schema, canonical_name, resolve, spark_ddl
+from cdc_pipeline.types import TABLE, arrow_schema, canonical_name, debezium_column, parse_text, resolve, spark_ddl
 
 PAGE = Path(__file__).parents[3] / "docs" / "types.md"
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|\n ").split("|")]
+def rows_of(heading: str) -> list[list[str]]:
+    """Of the page's table whose first line begins so."""
+    lines = PAGE.read_text().split(f"\n| {heading} |")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def names_in(cell: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"`([^`]+)`", cell))
 
 
 def test_the_page_lists_exactly_what_the_code_has() -> None:
-    lines = [cells(line) for line in PAGE.read_text().splitlines() if line.startswith("|")][2:]
+    lines = rows_of("PostgreSQL | Arrow")
     on_page = [
-        (tuple(re.findall(r"`([^`]+)`", names)), arrow.strip("`"), spark.strip("`"), unfit)
-        for names, arrow, spark, unfit in lines
-        if re.fullmatch(r"(`[^`(]+`(, )?)+", names)
+        (names_in(names), arrow.strip("`"), spark.strip("`"), kept, unfit)
+        for names, arrow, spark, kept, unfit in lines
+        if re.fullmatch(r"(`[^`(\[]+`(, )?)+", names)
     ]
-    assert on_page == [(rule.names, str(rule.arrow), rule.spark, rule.unfit) for rule in TABLE]
+    assert on_page == [(rule.names, str(rule.arrow), rule.spark, rule.kept, rule.unfit) for rule in TABLE]
     assert len(lines) == len(TABLE) + 4
+
+
+@pytest.mark.parametrize(("type_name", "printed", "arrives"), rows_of("type | the source prints"))
+def test_each_value_of_the_page_arrives_as_it_says(type_name: str, printed: str, arrives: str) -> None:
+    parsed = parse_text(pa.array([printed[1:-1]]), resolve(type_name.strip("`")))
+    if parsed.unfit is None:
+        assert str(parsed.values[0].as_py()) == arrives[1:-1]
+    else:
+        assert (parsed.unfit.to_pylist(), parsed.values.to_pylist(), arrives) == ([True], [None], "quarantined")
+
+
+@pytest.mark.parametrize(("fields", "type_name"), [row for row in rows_of("field") if row[1].count("`") == 2])
+def test_each_field_of_debezium_on_the_page_has_the_type_that_it_says(fields: str, type_name: str) -> None:
+    for name in names_in(fields):
+        kind = {"type": "string", "name": name} if "." in name else {"type": name}
+        assert debezium_column({"field": "value", **kind}).type == type_name.strip("`")
 
 
 def test_no_type_is_listed_twice() -> None:
