@@ -16,7 +16,7 @@ setup: python
 	@$(SET_UP)
 
 setup-dev: python
-	@$(SET_UP) --lock requirements-dev.txt
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres
 
 demo: setup
 	@$(BIN)/cdc demo

@@ -48,6 +48,10 @@ class Jar:
     sha256: str
 
     @property
+    def module(self) -> str:
+        return self.coordinate.rpartition(":")[0]
+
+    @property
     def file_name(self) -> str:
         group, artifact, version = self.coordinate.split(":")
         return f"{group}_{artifact}-{version}.jar"
@@ -99,12 +103,24 @@ def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[J
         return []
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
-        output = _resolve(Path(scratch), missing, spark_home=spark_home)
-        resolved = Path(scratch) / "jars"
-        for jar in missing:
-            _check(resolved, jar, output)
-            (resolved / jar.file_name).replace(folder / jar.file_name)
+        for together in _one_version_each(missing):
+            output = _resolve(Path(scratch), together, spark_home=spark_home)
+            resolved = Path(scratch) / "jars"
+            for jar in together:
+                _check(resolved, jar, output)
+                (resolved / jar.file_name).replace(folder / jar.file_name)
     return missing
+
+
+def _one_version_each(jars: Iterable[Jar]) -> list[list[Jar]]:
+    """The resolver gives one version of a module at a time."""
+    rounds: list[dict[str, Jar]] = []
+    for jar in jars:
+        free = next((taken for taken in rounds if jar.module not in taken), None)
+        if free is None:
+            rounds.append(free := {})
+        free[jar.module] = jar
+    return [list(taken.values()) for taken in rounds]
 
 
 def _resolve(scratch: Path, jars: list[Jar], *, spark_home: Path) -> str:
