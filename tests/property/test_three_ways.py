@@ -174,3 +174,18 @@ def test_any_value_arrives_the_same_by_each_way(source: Source) -> None:
         check_rows(source, rows)
 
     check()
+
+
+def test_a_text_of_sixteen_mebibytes_arrives_the_same_by_each_way(source: Source) -> None:
+    large = 'é"\\\n' * (16 << 20 >> 2)
+    check_rows(source, [[large if each.sql == "text" else None for each in TYPES]])
+
+
+def test_a_value_added_to_an_enum_in_mid_stream_arrives_as_its_text(source: Source) -> None:
+    (mood,) = (name for name, each in zip(NAMES, TYPES, strict=True) if each.sql == "mood")
+    source.replace_rows([["sad" if name == mood else None for name in NAMES]])
+    for statement in ("ALTER TYPE mood ADD VALUE 'new'", f"INSERT INTO drawn ({mood}) VALUES ('new')"):
+        with source.connection, source.connection.cursor() as cursor:
+            cursor.execute(statement)
+    assert outcome(source.by_snapshot()[mood]) == ["'sad'", "'new'"]
+    assert outcome(source.by_stream()[mood]) == ["'sad'", "'new'"]
