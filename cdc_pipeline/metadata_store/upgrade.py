@@ -15,6 +15,11 @@ from cdc_pipeline.steps import OnStep, no_step
 
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('cdc.upgrade'))"
 _OWN_VIEWS = "SELECT table_name FROM information_schema.views WHERE table_schema = 'cdc'"
+_NOT_READABLE = """
+    SELECT relname FROM pg_class
+    WHERE relnamespace = 'cdc'::regnamespace AND relkind = 'v'
+      AND NOT (has_schema_privilege(:role, relnamespace, 'USAGE') AND has_table_privilege(:role, oid, 'SELECT'))
+"""
 _PARTS = "cdc_pipeline.metadata_store"
 
 
@@ -30,6 +35,7 @@ def upgrade(url: str, *, on_step: OnStep = no_step) -> str:
             if _revision(connection) != head():
                 _check_known(_revision(connection))
                 _migrate(connection)
+            _grant(connection)
     finally:
         engine.dispose()
     return head()
@@ -86,13 +92,12 @@ def _migrate(connection: Connection) -> None:
         command.upgrade(config, "head")
     for statement in views():
         connection.exec_driver_sql(statement)
-    _grant(connection)
 
 
 def _grant(connection: Connection) -> None:
-    """The views and nothing else, if the role is there."""
+    """The views and nothing else, if the role is there and has them not yet."""
     if connection.scalar(text("SELECT to_regrole(:role)"), {"role": READER_ROLE}) is None:
         return
-    connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {SCHEMA} TO {READER_ROLE}")
-    for name in connection.scalars(text(_OWN_VIEWS)).all():
+    for name in connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE}).all():
+        connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {SCHEMA} TO {READER_ROLE}")
         connection.exec_driver_sql(f"GRANT SELECT ON {SCHEMA}.{name} TO {READER_ROLE}")

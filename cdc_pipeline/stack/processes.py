@@ -22,7 +22,10 @@ API_SERVER = "api-server"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """`health` is a URL (see `health`); without one a process is healthy when it stays, a one-shot when it succeeds."""
+    """`health` is a URL (see `health`); without one a process is healthy when it stays, a one-shot when it succeeds.
+
+    `repeats`: a one-shot that is done again whenever what it depends on was started again.
+    """
 
     name: str
     waits_for: str
@@ -32,6 +35,7 @@ class Process:
     port_name: str | None = None
     health: str | None = field(default=None, repr=False)
     one_shot: bool = False
+    repeats: bool = False
     as_server_account: bool = False
 
 
@@ -101,6 +105,7 @@ def _spark(settings: Settings, place: Place) -> Iterable[Process]:
         environment=_own_environment(place),
         depends_on=(SPARK,),
         one_shot=True,
+        repeats=True,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import BinaryIO
 
 from cdc_pipeline.stack.account import server_account
 from cdc_pipeline.stack.health import is_healthy
@@ -29,6 +30,7 @@ LONGEST_PAUSE = timedelta(seconds=60)
 SETTLED = timedelta(seconds=3)
 CALM = timedelta(seconds=120)
 POLL = timedelta(seconds=0.2)
+LONGEST_LOG_BYTES = 16 << 20
 
 
 class Condition(StrEnum):
@@ -94,6 +96,8 @@ class Keeper:
 
     def tend(self, ready: set[str]) -> None:
         if self._condition is Condition.DONE:
+            if self.process.repeats and not ready.issuperset(self.process.depends_on):
+                self._become(Condition.WAITING)
             return
         if self._child is None:
             if time.monotonic() >= self._not_before and ready.issuperset(self.process.depends_on):
@@ -149,7 +153,7 @@ def launcher(installation: Installation) -> Callable[[Process], "subprocess.Pope
 
     def launch(process: Process) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, **process.environment, **marks(installation.identity, process.name)}
-        with installation.log(process.name).open("ab") as output:
+        with opened_log(installation.log(process.name)) as output:
             return start(
                 list(process.command),
                 environment=environment,
@@ -159,6 +163,13 @@ def launcher(installation: Installation) -> Callable[[Process], "subprocess.Pope
             )
 
     return launch
+
+
+def opened_log(path: Path) -> BinaryIO:
+    """To append to; a long one is put aside first, in place of the one that was put aside before."""
+    if path.exists() and path.stat().st_size > LONGEST_LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path.open("ab")
 
 
 def read_plan(path: Path) -> list[Process]:

@@ -92,6 +92,16 @@ def test_upgrading_a_current_store_touches_nothing(migrated: Engine, database: s
         assert connection.scalars(text(views)).all() == before
 
 
+def test_a_reader_that_was_left_out_gets_its_rights_at_the_next_upgrade(migrated: Engine, database: str) -> None:
+    readable = "SELECT has_schema_privilege('cdc_reader', 'cdc', 'USAGE')"
+    with migrated.begin() as connection:
+        connection.execute(text("REVOKE USAGE ON SCHEMA cdc FROM cdc_reader"))
+        assert connection.scalar(text(readable)) is False
+    upgrade(database)
+    with migrated.connect() as connection:
+        assert connection.scalar(text(readable)) is True
+
+
 def test_two_upgrades_at_once_make_one_store(database: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(upgrade, [database] * 2)) == [head()] * 2

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from cdc_pipeline.stack.marked import SUPERVISOR, marked, marks
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.processes import Process
 from cdc_pipeline.stack.state import Installation, open_installation
-from cdc_pipeline.stack.supervisor import Condition, ProcessState
+from cdc_pipeline.stack.supervisor import LONGEST_LOG_BYTES, Condition, ProcessState
 from tests.support.eventually import eventually
 
 STUBBORN = """
@@ -78,6 +79,23 @@ def test_what_dies_is_restarted(installation: Installation) -> None:
     assert eventually(lambda: state_of(installation, "web").pid not in (first, None))
     assert eventually(lambda: state_of(installation, "web").condition is Condition.HEALTHY)
     assert state_of(installation, "web").exit_code == -signal.SIGKILL
+
+
+def test_a_one_shot_that_repeats_is_done_again_when_its_server_was_started_again(installation: Installation) -> None:
+    web = server("web", port=free_port())
+    once = replace(script("once", "print('did it')", one_shot=True), depends_on=("web",), repeats=True)
+    start_and_wait(installation, (web, once), quietly)
+    os.kill(state_of(installation, "web").pid or 0, signal.SIGKILL)
+    assert eventually(lambda: installation.log("once").read_text(encoding="utf-8") == "did it\n" * 2)
+
+
+def test_a_long_log_is_put_aside_when_its_process_starts(installation: Installation) -> None:
+    log = installation.log("once")
+    log.touch()
+    os.truncate(log, LONGEST_LOG_BYTES + 1)
+    start_and_wait(installation, (script("once", "print('did it')", one_shot=True),), quietly)
+    assert log.read_text(encoding="utf-8") == "did it\n"
+    assert log.with_suffix(".log.1").stat().st_size == LONGEST_LOG_BYTES + 1
 
 
 def test_what_keeps_failing_ends_everything_and_shows_the_end_of_its_log(installation: Installation) -> None:
