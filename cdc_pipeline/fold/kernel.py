@@ -222,10 +222,11 @@ def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
 def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[State]) -> State:
     """What the move takes over. `moved_to_old_id`: what earlier moves of the claim took over to the old id.
 
-    The table's row is older, or was deleted by this very key change. A newer one says that the move came before.
+    The table's row is older, or was deleted by this very key change. If it is newer, or a newer truncate is known, the
+    move comes again.
     """
     row = table.rows.get(move.old_id, _NOTHING)
-    if row.version > move.version:
+    if max(row.version, table.truncated_at) > move.version:
         return _NOTHING
     origin = _joined([row, move.origin, *moved_to_old_id])
     deletions = (*origin.deletions, table.truncated_at)

@@ -75,6 +75,13 @@ def test_a_key_change_delivered_again_with_a_part_of_its_past_changes_nothing() 
     assert show(table, columns=COLUMNS)[2,] == Row(version=version(4), values={"a": 2, "b": 2})
 
 
+def test_a_key_change_delivered_again_after_a_truncate_changes_nothing() -> None:
+    change = move(3, (1,), (2,), b=3)
+    table = joined([event("i", 1, 1, a=1, b=1), event("t", 2)], [*change[1:], event("t", 4)], change, soft=True)
+    flagged = show(table, columns=COLUMNS, soft=True)
+    assert flagged[2,] == Row(version=version(4), values={"b": 3}, deleted=True)
+
+
 def test_a_delete_then_an_insert_inherit_nothing() -> None:
     table = joined([event("i", 1, 1, a=1, b=2), event("d", 2, 1), event("u", 3, 1, a=5)])
     assert show(table, columns=COLUMNS) == {(1,): Row(version=version(3), values={"a": 5}, incomplete=True)}
