@@ -1,36 +1,26 @@
 """Events in quarantine -> late slices, decoded again as the table is now."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import pyarrow as pa
 import structlog
 
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.kept_events import Decoded, LineDecoder, decode_texts
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.quarantine import Kept, no_boundary
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
-from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.slice_file import event_schema, write_slice_file
-from cdc_pipeline.sources.event_texts import events_of, payload_columns, typed_rows
+from cdc_pipeline.settings import DebeziumFilesSource
+from cdc_pipeline.slice_file import write_slice_file
+from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.steps import step
 from cdc_pipeline.time_slice import Label, SliceFileName
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """Events with the same columns. `rows` of a slice file hold those in `fitting`; `refused` says why not, by id."""
-
-    schema: TableSchema
-    rows: pa.Table
-    fitting: tuple[int, ...]
-    refused: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,49 +33,7 @@ class Replayed:
     why: str
 
 
-Decode = Callable[[Sequence[Kept], TableSchema, Mapping[str, Column]], list[Decoded]]
-"""Events of one table, its newest schema, and every column that it ever had with its last type."""
-
-
-def decode_texts(entries: Sequence[Kept], newest: TableSchema, known: Mapping[str, Column]) -> list[Decoded]:
-    """Payloads that hold the source's texts by column."""
-    in_order = sorted(entries, key=lambda entry: (*_columns(entry, newest), entry.quarantine_id))
-    parts = []
-    for names, group in groupby(in_order, key=lambda entry: _columns(entry, newest)):
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            parts.append(_not_yet(list(group), newest, unknown[0]))
-        else:
-            schema = TableSchema(columns=tuple(known[name] for name in names), key=newest.key)
-            parts.append(_decode_texts(list(group), schema))
-    return parts
-
-
-def _not_yet(entries: Sequence[Kept], newest: TableSchema, column: str) -> Decoded:
-    why = f"the type of {column} is not known before the table's next event that fits"
-    refused = {entry.quarantine_id: why for entry in entries}
-    return Decoded(schema=newest, rows=event_schema(newest).empty_table(), fitting=(), refused=refused)
-
-
-def _columns(entry: Kept, newest: TableSchema) -> tuple[str, ...]:
-    """Those that the event has, and its id."""
-    return tuple(dict.fromkeys((*payload_columns(entry.payload), *newest.key)))
-
-
-def _decode_texts(entries: Sequence[Kept], schema: TableSchema) -> Decoded:
-    events = events_of([entry.payload for entry in entries], [entry.version for entry in entries], schema)
-    rows, misfits = typed_rows(events, schema)
-    refused = {entries[misfit.row].quarantine_id: misfit.reason for misfit in misfits}
-    fits = [entry.quarantine_id not in refused for entry in entries]
-    return Decoded(
-        schema=schema,
-        rows=rows.filter(pa.array(fits, pa.bool_())),
-        fitting=tuple(entry.quarantine_id for entry in entries if entry.quarantine_id not in refused),
-        refused=refused,
-    )
-
-
-def replay(pipeline: Pipeline, entries: Sequence[Kept], *, decode: Decode = decode_texts) -> tuple[Replayed, ...]:
+def replay(pipeline: Pipeline, entries: Sequence[Kept]) -> tuple[Replayed, ...]:
     """By id. Events that fit are in registered slices on return, for the next apply; the others wait on."""
     waiting = sorted(
         (entry for entry in entries if entry.state is QuarantineState.WAITING),
@@ -100,21 +48,18 @@ def replay(pipeline: Pipeline, entries: Sequence[Kept], *, decode: Decode = deco
         waiting, key=lambda entry: (entry.table_id, entry.stream_partition)
     ):
         table = pipeline.store.tables.table_by_id(table_id)
-        outcomes += _replay_group(pipeline, table, stream_partition, list(group), decode)
+        outcomes += _replay_group(pipeline, table, stream_partition, list(group))
     return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
 
 
 def _replay_group(
-    pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[Kept], decode: Decode
+    pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[Kept]
 ) -> list[Replayed]:
     """Events of one stream partition of one table, as one slice for all with the same columns."""
-    if table.schema_id is None:
-        raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
-    newest = pipeline.store.tables.schema(table.table_id, table.schema_id)
     refused = _of_unpublished_snapshots(pipeline, entries)
     ready = [entry for entry in entries if entry.quarantine_id not in refused]
     numbers: dict[int, int] = {}
-    for decoded in decode(ready, newest, pipeline.store.tables.known_columns(table.table_id)) if ready else ():
+    for decoded in _decode(pipeline, table, ready):
         refused |= decoded.refused
         if decoded.fitting:
             new = _write(pipeline, table, stream_partition, decoded)
@@ -127,6 +72,23 @@ def _replay_group(
         else Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
         for entry in entries
     ]
+
+
+def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> list[Decoded]:
+    source, tables = pipeline.settings.source, pipeline.store.tables
+    newest = None if table.schema_id is None else tables.schema(table.table_id, table.schema_id)
+    if isinstance(source, DebeziumFilesSource):
+        decoder = LineDecoder(
+            table=table,
+            settings=pipeline.settings.table(table.name),
+            source=source,
+            tables=DebeziumTables(pipeline.settings.tables, {} if newest is None else {table.name: newest}),
+            stream_partitions=pipeline.store.streams.stream_partitions(table.stream),
+        )
+        return decoder.decode(entries)
+    if newest is None:
+        raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
+    return decode_texts(entries, newest, tables.known_columns(table.table_id))
 
 
 def _of_unpublished_snapshots(pipeline: Pipeline, entries: Sequence[Kept]) -> dict[int, str]:
@@ -156,7 +118,7 @@ def _write(pipeline: Pipeline, table: SourceTable, stream_partition: int, decode
     with step(pipeline.on_step, "slice_file.put"):
         pipeline.objects.put_if_absent(key, file.content)
     schema_id = pipeline.store.tables.record_schema(
-        table.table_id, decoded.schema, first_offset=boundary.position, is_newest=False
+        table.table_id, decoded.schema, first_offset=boundary.position, is_newest=table.schema_id is None
     )
     return NewSlice(
         table_id=table.table_id,

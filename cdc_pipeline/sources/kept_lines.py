@@ -1,0 +1,37 @@
+"""A line that was kept aside whole -> its change events, as the pipeline's tables are now."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium_envelope import Undecodable, read_line
+from cdc_pipeline.sources.debezium_files import RawLine
+from cdc_pipeline.sources.debezium_partition import Line
+from cdc_pipeline.sources.debezium_rows import FILE, LINE, LINE_NUMBER
+from cdc_pipeline.sources.debezium_tables import DebeziumTables
+from cdc_pipeline.sources.protocol import TableEvents
+
+
+class KeptLine:
+    """One line of stream partition `number`. `written`: its time where it tells none, in microseconds since 1970."""
+
+    def __init__(self, payload: Mapping[str, str | None], *, number: int, written: int) -> None:
+        text = (payload[LINE] or "").encode(errors="surrogateescape")
+        line = int(payload[LINE_NUMBER] or 0)
+        self._number = number
+        self._raw = RawLine(place=line, file=payload[FILE] or "", number=line, text=text, written=written)
+
+    def events(
+        self, tables: DebeziumTables, *, sequence_by: Sequence[str], stream_partitions: Collection[int]
+    ) -> tuple[TableEvents, ...]:
+        """Its rows, or itself as unfit; nothing when it is no event. The place in the files has no part in versions."""
+        decoder = DebeziumDecoder(
+            tables=tables, sequence_by=sequence_by, last_position={number: {} for number in stream_partitions}
+        )
+        decoder.add(self._number, [self._line()], 0)
+        return decoder.take(self._number)
+
+    def _line(self) -> Line:
+        try:
+            return Line(raw=self._raw, content=read_line(self._raw.text))
+        except Undecodable as error:
+            return Line(raw=self._raw, content=error)

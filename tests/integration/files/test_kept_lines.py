@@ -1,0 +1,97 @@
+"""Lines in quarantine come back after the fix, and the result is that of a run in which every line could be read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.replay import Replayed, replay
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.support.event_files import EventFolder, Row
+from tests.support.postgres import fresh_database
+from tests.support.streams import run_sql
+
+NARROW = {"name": "public.t", "columns": {"id": "int", "amount": "int", "note": "text"}, "id": ["id"]}
+WIDE = NARROW | {"columns": {"id": "int", "amount": "bigint", "note": "text"}}
+UNORDERED = {"ordered": False, "sequence_by": ["source.lsn"]}
+ENORMOUS = 3_000_000_000
+
+
+def envelope(op: str, lsn: int | None, id_: int | None, amount: int = 1, note: str = "n") -> Row:
+    place = {"db": "shop", "schema": "public", "table": "t", "txId": lsn} | ({} if lsn is None else {"lsn": lsn})
+    image = {"id": id_, "amount": amount, "note": note}
+    images = {"before": image, "after": None} if op == "d" else {"before": None, "after": image}
+    return {"op": op, **images, "source": place, "ts_ms": 1_700_000_000_000}
+
+
+def folder(path: Path, store_url: str, table: Row = NARROW, source: Row | None = None) -> EventFolder:
+    return EventFolder(folder=path, store_url=store_url, tables=(table,), source=source or {})
+
+
+def replay_all(events: EventFolder) -> tuple[Replayed, ...]:
+    with events.opened() as pipeline:
+        return replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+
+
+def why(outcomes: Sequence[Replayed]) -> list[str]:
+    return [outcome.why for outcome in outcomes if outcome.state is QuarantineState.WAITING]
+
+
+LATER: dict[str, list[Row]] = {
+    "nothing": [],
+    "an update that fits": [envelope("u", 3, 1, amount=7)],
+    "another that does not fit": [envelope("u", 3, 1, amount=ENORMOUS + 1)],
+    "a delete": [envelope("d", 3, 1)],
+    "a delete and an insert": [envelope("d", 3, 1), envelope("c", 4, 1, note="again")],
+}
+
+
+@pytest.mark.parametrize("later", LATER.values(), ids=LATER)
+@pytest.mark.parametrize("source", [{}, UNORDERED], ids=["ordered", "unordered"])
+def test_a_value_comes_back_when_its_type_is_wide_enough(
+    postgres: PostgresServer, database: str, tmp_path: Path, source: Row, later: list[Row]
+) -> None:
+    lines = [envelope("c", 1, 2), envelope("c", 2, 1, amount=ENORMOUS), *later]
+    kept = folder(tmp_path / "kept", database, source=source)
+    kept.write("0/a.jsonl", *lines)
+    kept.consume()
+    assert why(replay_all(kept))[0] == "a.jsonl line 2: the value of amount does not fit the lake's int4"
+    mended = changed(kept, tables=(WIDE,))
+    assert why(replay_all(mended)) == []
+    with fresh_database(postgres) as clean_url:
+        clean = folder(tmp_path / "clean", clean_url, WIDE, source)
+        clean.write("0/a.jsonl", *lines)
+        clean.consume()
+        assert mended.rows("public.t") == clean.rows("public.t")
+    assert replay_all(mended) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "mistake", "mending", "reason"),
+    [
+        ({}, envelope("c", 2, None), '"id": null', '"id": 1', "the id column id is NULL"),
+        ({}, envelope("c", 2, 1), '"op": "c"', '"op": "x"', "has the unknown operation 'x'"),
+        (UNORDERED, envelope("c", None, 1), '"txId": null', '"txId": null, "lsn": 2', "source.lsn"),
+    ],
+    ids=["no id", "undecodable", "no version"],
+)
+def test_a_line_comes_back_when_its_text_is_mended(
+    database: str, tmp_path: Path, source: Row, line: Any, mistake: str, mending: str, reason: str
+) -> None:
+    events = folder(tmp_path, database, source=source)
+    text = json.dumps(line)
+    broken = text.replace(mistake, mending) if "unknown" in reason else text
+    there, wanted = (mending, mistake) if "unknown" in reason else (mistake, mending)
+    assert there in broken
+    events.write("0/a.jsonl", envelope("c", 1, 2), broken)
+    events.consume()
+    (found,) = why(replay_all(events))
+    assert reason in found
+    old, new = (json.dumps(part)[1:-1] for part in (there, wanted))
+    run_sql(database, f"UPDATE cdc.quarantine SET payload = replace(payload::text, '{old}', '{new}')::json")
+    assert why(replay_all(events)) == []
+    assert [row["id"] for row in events.rows("public.t")] == [1, 2]
