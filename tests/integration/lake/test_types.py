@@ -1,11 +1,15 @@
 """Every type of the page: source text -> Arrow -> slice file -> Delta -> what Spark reads, unchanged."""
 
+from pathlib import Path
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, slice_key
 from cdc_pipeline.lake import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.lake.comparison import compare
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, Column, TableSchema
@@ -43,6 +47,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "timestamptz[]": ('{"0001-01-01 00:00:00+00",NULL}',),
     "bytea[]": ('{"\\\\x","\\\\x00"}',),
     "boolean[]": ("{t,NULL,f}",),
+    "float8[]": ("{NaN,-0,NULL}",),
 }
 TEXTS = {**{rule.names[0]: BY_ARROW[arrow] for arrow, rule in {each.arrow: each for each in TABLE}.items()}, **OTHERS}
 """A column for each type of Arrow: below it, types that share one are not told apart."""
@@ -81,8 +86,8 @@ def claim(store: LocalObjectStore, table: LakeTable, columns: dict[str, pa.Array
     return ClaimWork(claim_id="claim-1", first_number=1, last_number=1, slices=(slice_,))
 
 
-def test_every_type_comes_back_from_the_lake_as_it_left_the_source(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore
+def test_every_type_comes_back_from_the_lake_as_it_left_the_source_and_verify_sees_no_difference(
+    lake: SparkLake, session: SparkSession, store: LocalObjectStore, tmp_path: Path
 ) -> None:
     table = table_of(SCHEMA)
     lake.create_table(table)
@@ -94,3 +99,9 @@ def test_every_type_comes_back_from_the_lake_as_it_left_the_source(
     assert types == [resolve(column.type).spark.lower() for column in SCHEMA.columns]
     for name, column in columns.items():
         assert shown(found[name].to_pylist()) == shown(column.to_pylist()), name
+    pq.write_table(pa.table(columns), tmp_path / "source.parquet")
+    source = f"file://{tmp_path}/source.parquet"
+    lake_version = lake.read_version(table)
+    assert lake_version is not None
+    compared = compare(session, table, [source], store.spark_url(lake_key(table.name)), lake_version)
+    assert (compared.source_rows, compared.lake_rows, compared.differing_rows) == (ROWS, ROWS, 0)
