@@ -1,5 +1,9 @@
 """`cdc quarantine`: what was kept aside is listed, shown, replayed after the fix, or dropped for a reason."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 from tests.support.command_line import CommandLine, query
@@ -7,6 +11,7 @@ from tests.support.streams import run_sql
 
 OK, ERROR, USAGE, STILL_KEPT = 0, 1, 2, 3
 MEND = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
+RUNBOOK = Path(__file__).parents[3] / "docs" / "operations.md"
 MISFIT = "the value of ends does not fit the lake's date"
 
 
@@ -50,6 +55,16 @@ def test_an_event_waits_until_it_fits_and_is_replayed_once_or_dropped_for_a_reas
     assert [row["id"] for row in kept.run("quarantine", "ls", "--state", "all", "--json").rows] == [1, 2]
     too_late = kept.run("quarantine", "drop", "1", "--reason", "too late")
     assert (too_late.exit_code, "is replayed" in too_late.error) == (ERROR, True)
+
+
+def test_the_commands_of_the_runbook_work_in_their_order(kept: CommandLine) -> None:
+    (section,) = re.findall(r"## Events in quarantine\n(.*?)\n## ", RUNBOOK.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```(?:sh|text)\n(.*?)```", section, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    ended = [kept.run(*shlex.split(line.replace("ID", "1"))[1:]) for line in commands]
+    assert [each.exit_code for each in ended] == [OK, OK, OK, OK, STILL_KEPT, STILL_KEPT, OK], commands
+    run_sql(kept.store_url, MEND)
+    assert kept.run("quarantine", "replay", "--all").exit_code == OK
 
 
 def test_wrong_words_are_usage_errors_and_change_nothing(cdc: CommandLine) -> None:
