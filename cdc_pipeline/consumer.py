@@ -97,12 +97,12 @@ class Consumer:
         """A mark closes the slice that is due: on an idle stream nothing else would."""
         now = self._clock()
         if now >= max(self._cutter.due + _GRACE, self._next_mark):
-            self._send_mark(CUT)
+            self._send_mark(CUT, is_sign_of_life=True)
             self._next_mark = now + _LONGEST_WAIT
 
-    def _send_mark(self, text: str) -> None:
+    def _send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
         with step(self._on_step, "source.mark"):
-            self._stream.send_mark(text)
+            self._stream.send_mark(text, is_sign_of_life=is_sign_of_life)
 
     def _without_ignored(self, batch: EventBatch) -> EventBatch:
         events = tuple(

@@ -36,10 +36,19 @@ class Decoded:
 
 @dataclass(slots=True, kw_only=True)
 class _Memory:
-    """Of one table in one stream partition: its greatest source position, and its last event."""
+    """Of one table in one stream partition: its greatest source position, the one before this transaction, its event.
 
-    position: int = 0
+    A bag's position leaves rows of a snapshot out: changes that it did not see may stand before it in the log.
+    """
+
+    position: int
+    settled: int
+    commit_position: int = -1
     event: Event | None = None
+
+    def enter(self, commit_position: int) -> None:
+        if commit_position != self.commit_position:
+            self.commit_position, self.settled = commit_position, self.position
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +71,7 @@ class DebeziumDecoder:
         self._sequence_by = tuple(sequence_by)
         self._alone = len(last_position) == 1
         self._memory = {
-            (number, table): _Memory(position=position)
+            (number, table): _Memory(position=position, settled=position)
             for number, positions in last_position.items()
             for table, position in positions.items()
         }
@@ -110,11 +119,14 @@ class DebeziumDecoder:
         layout = self._layout(event, settings)
         if layout is None:
             return "truncate of a table without rows"
-        memory = self._memory.setdefault((number, layout.table), _Memory())
-        before_it, memory.event = memory.event, event
-        if layout.schema.is_bag and self._is_repeated(event, before_it, memory):
+        memory = self._memory.setdefault((number, layout.table), _Memory(position=0, settled=0))
+        memory.enter(commit_position)
+        if layout.schema.is_bag and self._is_repeated(event, memory):
             return "row that was sent twice"
-        memory.position = touched[layout.table] = max(memory.position, source_position(event))
+        before_it, memory.event = memory.event, event
+        position = max(memory.position, source_position(event))
+        if not (layout.schema.is_bag and event.is_of_snapshot and is_exact(event)):
+            memory.position = touched[layout.table] = position
         if (
             following is not None
             and self._tables.table_of(following) == settings
@@ -122,7 +134,7 @@ class DebeziumDecoder:
         ):
             return None
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
-        version = self._version(event, changes, memory.position, line.raw.place)
+        version = self._version(event, changes, position, line.raw.place)
         self._place(layout, line, event, changes, version, commit_position)
         return None
 
@@ -165,20 +177,24 @@ class DebeziumDecoder:
             event, self._sequence_by, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content
         )
 
-    def _is_repeated(self, event: Event, before_it: Event | None, memory: _Memory) -> bool:
-        """A line of a bag that was delivered again and would count twice, as far as its place in the log tells."""
-        if event.operation == "t" or source_position(event) == 0:
+    def _is_repeated(self, event: Event, memory: _Memory) -> bool:
+        """A line of a bag that was delivered again and would count twice, as far as its place in the log tells.
+
+        Only rows of one transaction may share a position.
+        """
+        position = source_position(event)
+        if event.operation == "t" or position == 0:
             return False
-        if not self._sequence_by and is_exact(event) and source_position(event) < memory.position:
+        if not self._sequence_by and is_exact(event) and not event.is_of_snapshot and position <= memory.settled:
             return True
-        return before_it is not None and _identity(before_it) == _identity(event)
+        return memory.event is not None and _identity(memory.event) == _identity(event)
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, reason: str) -> None:
         table = self._tables.first
         if line.event is not None and line.event.source.get("table") is not None:
             settings = self._tables.table_of(line.event)
             table = table if settings is None else settings.table
-        memory = self._memory.get((number, table), _Memory())
+        memory = self._memory.get((number, table), _Memory(position=0, settled=0))
         version = "" if self._sequence_by else encode_place(memory.position, line.raw.place)
         event = unfit_line(
             line.raw,

@@ -8,6 +8,7 @@ from typing import Any
 
 Fields = Mapping[str, Any]
 _ROW_OPERATIONS = frozenset("crud")
+_NO_SNAPSHOT = (None, "false", False)
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
 _MICROSECONDS = 1_000
@@ -42,6 +43,11 @@ class Event:
     @property
     def after(self) -> Fields | None:
         return _mapping(self.value.get("after"))
+
+    @property
+    def is_of_snapshot(self) -> bool:
+        """A row as it was read, and no change."""
+        return self.operation == "r" or self.source.get("snapshot") not in _NO_SNAPSHOT
 
     @property
     def old_key(self) -> Fields | None:
@@ -135,7 +141,7 @@ def _other(value: Fields) -> Skipped:
 
 def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
     """Rows of a snapshot stand alone, whatever transaction read them."""
-    if operation == "r" or source.get("snapshot") not in (None, "false", False):
+    if operation == "r" or source.get("snapshot") not in _NO_SNAPSHOT:
         return None
     for name in ("txId", "gtid"):
         if source.get(name) is not None:

@@ -39,6 +39,7 @@ class _OpenMark:
 
     text: str
     waits_for: set[int]
+    is_sign_of_life: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +79,8 @@ class DebeziumStream:
         self._reached: list[_Reached] = []
         self._open: _OpenGroup | None = None
         self._marks: list[_OpenMark] = []
+        self._last_ends: dict[int, int] = {}
+        """Where a stream partition ended at the last mark: what is held back since then is not going to be finished."""
         self._skipped: Counter[str] = Counter()
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -93,8 +96,9 @@ class DebeziumStream:
         Signal().wait(min(wait, _POLL).total_seconds())
         return None
 
-    def send_mark(self, text: str) -> None:
-        self._marks.append(_OpenMark(text=text, waits_for=set(self._partitions)))
+    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
+        mark = _OpenMark(text=text, waits_for=set(self._partitions), is_sign_of_life=is_sign_of_life)
+        self._marks.append(mark)
 
     def places_at(self, position: int) -> dict[int, PartitionPlace]:
         while self._reached and self._reached[0].end <= position:
@@ -125,10 +129,13 @@ class DebeziumStream:
     def _read_partition(self, number: int) -> EventBatch | None:
         """The next turn is another one's, unless this one is in the middle of a transaction."""
         lines = self._partitions[number]
-        everything = any(number in mark.waits_for for mark in self._marks)
+        waiting = [mark for mark in self._marks if number in mark.waits_for]
+        stands_still = lines.files.offset == self._last_ends.get(number)
+        everything = any(not mark.is_sign_of_life or stands_still for mark in waiting)
         groups = lines.next_groups(everything=everything)
-        if everything and lines.files.at_end:
-            for mark in self._marks:
+        if waiting and lines.files.at_end:
+            self._last_ends[number] = lines.files.offset
+            for mark in waiting:
                 mark.waits_for.discard(number)
         batch = self._decoded(number, groups) if groups else None
         if self._open is None:

@@ -53,10 +53,11 @@ def source_position(event: Event) -> int:
 
 
 def is_exact(event: Event) -> bool:
-    """Whether `source_position` rises from event to event of a table for as long as nothing is sent twice."""
-    if event.operation == "r" or event.source.get("snapshot") not in (None, "false", False):
-        return False
-    return _last_commit(event.source.get("sequence")) is not None or event.source.get("file") is not None
+    """Whether `source_position` rises from transaction to transaction for as long as nothing is sent twice."""
+    source = event.source
+    return _last_commit(source.get("sequence")) is not None or (
+        source.get("file") is not None and source.get("pos") is not None
+    )
 
 
 def sequence_version(event: Event, fields: Sequence[str], *, rank: int, content: Sequence[object]) -> str:
@@ -90,11 +91,11 @@ def _encoded(value: object, name: str) -> str:
     if isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite():
         return _number(format(Decimal(value), "f"))
     if isinstance(value, str):
+        if _NUMBER.fullmatch(value):
+            return _number(value)
         numbered = _LOG_FILE.fullmatch(value)
         if numbered is not None:
             return _number(numbered[1])
-        if _NUMBER.fullmatch(value):
-            return _number(value)
         items = _list_in(value)
         if items is None:
             return f"t{value.encode(errors='surrogatepass').hex()}{_END}"

@@ -74,7 +74,8 @@ class PostgresStream:
         """The same everywhere: the log is one."""
         return {number: PartitionPlace(offset=encode_position(position)) for number in range(self._stream_partitions)}
 
-    def send_mark(self, text: str) -> None:
+    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
+        del is_sign_of_life  # only what was committed is in the log
         with answering(), self._sql_connection.cursor() as cursor:
             cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
 

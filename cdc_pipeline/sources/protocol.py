@@ -91,8 +91,11 @@ class ChangeStream(Protocol):
     def places_at(self, position: int) -> Mapping[int, PartitionPlace]:
         """Every stream partition's place at a position that was cut at; positions asked for never go back."""
 
-    def send_mark(self, text: str) -> None:
-        """Commit a message to the source that comes back as a Mark: a heartbeat, or a place to cut at."""
+    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
+        """Commit a message to the source that comes back as a Mark: a heartbeat, or a place to cut at.
+
+        For a sign of life, what is still being written may be held back.
+        """
 
     def confirm(self, commit_position: int) -> None:
         """Let the source forget what lies before the transaction at `commit_position`, which is registered."""

@@ -1,0 +1,194 @@
+"""How a folder of events is read: resumed, appended to, cut between transactions, owned by one consumer."""
+
+import json
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SourceChanged, SourceError, StaleEpoch, UsageError
+from cdc_pipeline.record import TableName
+from cdc_pipeline.source_setup import open_consumer, plan_setup, set_up_source
+from cdc_pipeline.verification import verify
+from cdc_pipeline.wiring import Pipeline
+from tests.support.event_files import EventFolder, slices_of
+from tests.support.eventually import eventually
+
+TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
+NAME = TableName.parse("shop.public.t")
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def events(tmp_path: Path, database: str) -> EventFolder:
+    return EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))
+
+
+def create(id_: int, transaction: int | None = None, *, minute: int = 0) -> Row:
+    source = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "t", "txId": transaction or id_}
+    time = 1_700_000_000_000 + minute * 60_000
+    return {"op": "c", "before": None, "after": {"id": id_, "n": id_}, "source": source | {"ts_ms": time}}
+
+
+def ids(events: EventFolder) -> list[int]:
+    return sorted(row["id"] for row in events.rows("public.t"))
+
+
+def test_every_run_reads_on_where_the_last_one_ended(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1), create(2))
+    events.consume()
+    events.write("0/a.jsonl", create(3))
+    events.write("0/b.jsonl", create(4))
+    events.consume()
+    events.consume()
+    assert ids(events) == [1, 2, 3, 4]
+    with events.opened() as pipeline:
+        assert [row.rows for row in slices_of(pipeline, NAME)] == [2, 2]
+        (partition,) = pipeline.store.inspection.run("partitions")
+    assert partition["next_offset"] == f"{2:08x}{1:08x}"
+
+
+def test_a_half_written_line_is_read_once_it_is_whole(events: EventFolder) -> None:
+    text = json.dumps(create(2))
+    events.write("0/a.jsonl", create(1))
+    events.write("0/a.jsonl", text[:20], end="")
+    events.consume()
+    assert (ids(events), events.quarantined()) == ([1], [])
+    events.write("0/a.jsonl", text[20:])
+    events.consume()
+    assert (ids(events), events.quarantined()) == ([1, 2], [])
+
+
+def test_stream_partitions_have_offsets_of_their_own_and_new_ones_are_taken_in(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1))
+    events.consume()
+    events.write("3/a.jsonl", create(2), create(3))
+    events.consume()
+    assert ids(events) == [1, 2, 3]
+    with events.opened() as pipeline:
+        found = pipeline.store.inspection.run("partitions")
+        assert [(row.stream_partition, row.rows) for row in slices_of(pipeline, NAME)] == [(0, 1), (3, 2)]
+        assert not pipeline.lake_table(NAME).ordered
+    assert {row["stream_partition"]: row["next_offset"] for row in found} == {
+        0: f"{1:08x}{1:08x}",
+        3: f"{1:08x}{2:08x}",
+    }
+
+
+def test_a_stream_partition_that_is_gone_is_named(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1))
+    events.write("1/a.jsonl", create(2))
+    events.consume()
+    (events.folder / "events" / "1" / "a.jsonl").unlink()
+    (events.folder / "events" / "1").rmdir()
+    with pytest.raises(SourceChanged, match="no stream partition 1 any more"):
+        events.consume()
+
+
+def test_a_transaction_is_never_cut(events: EventFolder, tmp_path: Path) -> None:
+    small = EventFolder(folder=tmp_path, store_url=events.store_url, tables=(TABLE,), source={"slice_rows": 2})
+    small.write("0/a.jsonl", *(create(number, 1 + number // 5) for number in range(20)))
+    small.consume()
+    with small.opened() as pipeline:
+        assert [row.rows for row in slices_of(pipeline, NAME)] == [5, 5, 5, 5]
+
+
+def test_slices_are_labelled_by_the_time_of_the_source(events: EventFolder) -> None:
+    hourly = [create(number, minute=30 * number) for number in range(4)]
+    events.write("0/a.jsonl", *hourly)
+    events.consume()
+    with events.opened() as pipeline:
+        assert [row.rows for row in slices_of(pipeline, NAME)] == [2, 2]
+
+
+def test_more_than_is_read_at_once_is_read_whole(events: EventFolder) -> None:
+    """One transaction larger than what is read at once, and many behind it."""
+    padding = "x" * 2_000
+    lines = [create(number, 1 if number < 2_500 else number) | {"padding": padding} for number in range(5_000)]
+    events.write("0/a.jsonl", *lines)
+    events.write("1/a.jsonl", create(9_000))
+    events.consume()
+    assert len(ids(events)) == 5_001
+    with events.opened() as pipeline:
+        assert sum(row.rows for row in slices_of(pipeline, NAME)) == 5_001
+
+
+def test_nothing_new_registers_nothing(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1))
+    events.consume()
+    events.consume()
+    with events.opened() as pipeline:
+        assert len(pipeline.store.inspection.run("boundaries")) == 1
+
+
+def registers(pipeline: Pipeline, rows: int) -> bool:
+    return eventually(lambda: sum(row.rows for row in slices_of(pipeline, NAME)) == rows)
+
+
+def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path, database: str) -> None:
+    """It waits for no other one behind it for longer than a slice."""
+    more = {"slice_length": "1s"}
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,), more=more)
+    events.write("0/a.jsonl", create(1))
+    stop = Event()
+    with events.opened() as pipeline, open_consumer(pipeline) as consumer:
+        thread = Thread(target=consumer.run, args=(stop,))
+        thread.start()
+        try:
+            assert registers(pipeline, 1)
+            events.write("0/a.jsonl", create(2))
+            assert registers(pipeline, 2)
+        finally:
+            stop.set()
+            thread.join()
+    assert ids(events) == [1, 2]
+
+
+def test_a_second_consumer_takes_the_folder_from_the_first(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1))
+    with events.opened() as pipeline, open_consumer(pipeline) as first:
+        events.consume()
+        events.write("0/a.jsonl", create(2))
+        with pytest.raises(StaleEpoch):
+            first.run_until_idle()
+    events.consume()
+    assert ids(events) == [1, 2]
+
+
+def test_another_order_of_the_same_files_is_another_stream(events: EventFolder, tmp_path: Path) -> None:
+    events.write("0/a.jsonl", create(1))
+    events.consume()
+    source = {"ordered": False, "sequence_by": ["ts_ms"]}
+    other = EventFolder(folder=tmp_path, store_url=events.store_url, tables=(TABLE,), source=source)
+    with pytest.raises(SourceChanged, match=r"slot sequence_by ts_ms; expected .* slot ordered"):
+        other.consume()
+
+
+def test_a_folder_that_is_missing_is_refused_before_anything_is_registered(events: EventFolder) -> None:
+    with pytest.raises(SourceError, match="cannot read the folder"):
+        events.consume()
+    with events.opened() as pipeline:
+        assert pipeline.store.tables.tables() == ()
+
+
+def test_setting_up_needs_no_statements_and_registers_the_tables(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1))
+    with events.opened() as pipeline:
+        assert plan_setup(pipeline).statements == ()
+        assert set_up_source(pipeline) == set_up_source(pipeline)
+        assert [row.name for row in pipeline.store.tables.tables()] == [NAME]
+        assert pipeline.lake_table(NAME).ordered
+
+
+def refuse(pipeline: Pipeline) -> None:
+    with pytest.raises(UsageError, match="the source of shop is of the kind debezium_files"):
+        verify(pipeline, [NAME])
+    with pytest.raises(UsageError, match="its tables begin empty and need no snapshot"):
+        _ = pipeline.source_url
+
+
+def test_a_snapshot_and_a_comparison_with_the_source_are_refused_by_name(events: EventFolder) -> None:
+    events.write("0/a.jsonl", create(1))
+    with events.opened() as pipeline:
+        refuse(pipeline)

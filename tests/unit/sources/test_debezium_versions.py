@@ -1,0 +1,113 @@
+"""Versions of Debezium's events: texts that order like what they stand for."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_pipeline.sources.debezium_envelope import Event, read_line
+from cdc_pipeline.sources.debezium_versions import (
+    DELETE_RANK,
+    UPSERT_RANK,
+    Unordered,
+    encode_place,
+    is_exact,
+    sequence,
+    sequence_version,
+    source_position,
+    truncate_version,
+)
+
+NUMBERS = st.one_of(
+    st.integers(-(10**30), 10**30),
+    st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9),
+)
+BY_LSN = ("source.lsn",)
+
+
+def event(source: dict[str, Any], op: str = "c") -> Event:
+    found = read_line(json.dumps({"op": op, "before": None, "after": {}, "source": source}).encode())
+    assert isinstance(found, Event)
+    return found
+
+
+def version(lsn: int, *, rank: int = UPSERT_RANK, content: object = None) -> str:
+    return sequence_version(event({"lsn": lsn}), BY_LSN, rank=rank, content=[content])
+
+
+@given(NUMBERS, NUMBERS)
+def test_numbers_are_compared_as_numbers_and_so_are_texts_of_numbers(one: Decimal | int, other: Decimal | int) -> None:
+    texts = [sequence({"n": number}, ["n"]) for number in (one, other)]
+    assert (texts[0] < texts[1]) == (one < other)
+    assert (texts[0] == texts[1]) == (one == other)
+    assert [sequence({"n": format(Decimal(number), "f")}, ["n"]) for number in (one, other)] == texts
+
+
+@given(st.tuples(NUMBERS, st.text()), st.tuples(NUMBERS, st.text()))
+def test_a_tuple_is_compared_field_by_field(one: tuple[Any, str], other: tuple[Any, str]) -> None:
+    pairs = [(number, "x" + text) for number, text in (one, other)]
+    texts = [sequence({"n": number, "deep": {"t": text}}, ["n", "deep.t"]) for number, text in pairs]
+    assert (texts[0] < texts[1]) == (pairs[0] < pairs[1])
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [
+        ("mysql-bin.000999", "mysql-bin.001000"),
+        ("mysql-bin.999999", "mysql-bin.1000000"),
+        ("bin.000009", "other.000010"),
+        ('["9","100"]', '["10","2"]'),
+        ('["28330000","28330001"]', '[null,"28330272"]'),
+        (9, "10"),
+        (Decimal("-1.55"), Decimal("-1.5")),
+        (-1, 0),
+        (10**40, "text"),
+    ],
+)
+def test_log_files_go_by_their_number_and_lists_item_by_item(lower: object, higher: object) -> None:
+    assert sequence({"n": lower}, ["n"]) < sequence({"n": higher}, ["n"])
+
+
+@pytest.mark.parametrize("value", [{}, {"source": None}, {"source": {"lsn": None}}, {"source": {"lsn": True}}])
+def test_an_event_without_a_usable_field_has_no_version(value: dict[str, Any]) -> None:
+    with pytest.raises(Unordered, match=r"has no version: source\.lsn is"):
+        sequence(value, BY_LSN)
+
+
+def test_at_one_sequence_a_truncate_is_above_an_upsert_and_that_above_a_delete() -> None:
+    delete, upsert = version(7, rank=DELETE_RANK), version(7)
+    assert version(6) < delete < upsert < truncate_version(event({"lsn": 7}, "t"), BY_LSN) < version(8)
+    assert version(7, content=1) != version(7, content=2)
+    assert version(7, content={"a": 1, "b": 2}) == version(7, content={"b": 2, "a": 1})
+
+
+def test_a_later_place_wins_where_the_log_stands_still() -> None:
+    assert encode_place(5, 9) < encode_place(5, 10) < encode_place(6, 0)
+
+
+def test_events_of_postgresql_go_by_the_commit_before_them_then_by_their_own_place() -> None:
+    """A transaction that wrote first but committed last comes last."""
+    first = event({"lsn": 120, "sequence": '["90","120"]'})
+    last = event({"lsn": 100, "sequence": '["130","100"]'})
+    assert source_position(first) < source_position(last)
+    begun = event({"lsn": 200, "sequence": '[null,"200"]'})
+    assert source_position(last) < source_position(begun)
+    assert source_position(event({"lsn": 5})) == 5 << 64 | 5
+
+
+def test_events_of_a_numbered_log_go_by_file_position_and_row() -> None:
+    places = [("bin.000009", 500, 0), ("bin.000010", 4, 0), ("bin.000010", 4, 1), ("bin.000010", 40, 0)]
+    positions = [source_position(event({"file": file, "pos": pos, "row": row})) for file, pos, row in places]
+    assert positions == sorted(set(positions))
+
+
+def test_events_of_another_source_go_by_their_time_and_say_nothing_exact() -> None:
+    timed = event({"ts_ms": 1_700_000_000_000})
+    assert source_position(timed) == 1_700_000_000_000
+    assert source_position(event({})) == 0
+    assert not is_exact(timed)
+    assert is_exact(event({"lsn": 1, "sequence": '["1","1"]'}))
+    assert not is_exact(event({"lsn": 1}))
