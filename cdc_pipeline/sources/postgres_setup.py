@@ -115,7 +115,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Sourc
         )
     key = settings.id or found.primary_key
     _check_columns(settings, found, key)
-    _check_identity(name, found, key)
+    _check_identity(settings, found, key)
     return SourceTable(name=name, oid=found.oid, schema=found.schema(key))
 
 
@@ -138,12 +138,19 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
         )
 
 
-def _check_identity(name: TableName, found: CatalogueTable, key: tuple[str, ...]) -> None:
+def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
+    name = settings.table
     if not key and found.without_whole_rows:
         raise SourceError(
             f"the table {name} has no id, and its updates and deletes do not carry the whole row",
             expected="a primary key, id in pipeline.yml with columns that no two rows share, or whole old rows",
             remedy="run " + "; ".join(f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in found.without_whole_rows),
+        )
+    if not key and settings.deletes == "soft":
+        raise SourceError(
+            f"the table {name} has no id, and its deletes are to be soft",
+            expected="an id, by which a deleted row is flagged and found again",
+            remedy="leave deletes out of pipeline.yml for this table, or give it an id",
         )
     outside = [column for column in key if column not in found.identity]
     if outside:

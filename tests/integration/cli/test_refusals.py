@@ -74,6 +74,10 @@ def test_a_table_without_an_id_is_named_with_the_statement_that_makes_it_a_bag(c
     mending = error.rpartition("run ")[2]
     assert mending == "ALTER TABLE public.orders REPLICA IDENTITY FULL"
     run_sql(cdc.source_url, mending)
+    tables = [{"name": f"{cdc.name}.public.orders"}]
+    cdc.write_settings(tables=[tables[0] | {"deletes": "soft"}])
+    assert "has no id, and its deletes are to be soft" in refusal(cdc, "setup-source")
+    cdc.write_settings(tables=tables)
     assert cdc.run("setup-source").exit_code == 0
 
 
