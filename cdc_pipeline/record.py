@@ -11,6 +11,8 @@ ABSENT = "_cdc_absent"
 OLD_ID_PREFIX = "_cdc_old_"
 DELETED = "_cdc_deleted"
 STATE = "_cdc_state"
+STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
+"""Spark's type of STATE: the row's last deletion, and the versions of those columns that have another than the row."""
 OWN_PREFIX = "_cdc_"
 
 SNAPSHOT_ORDINAL = 0

@@ -135,6 +135,7 @@ class SliceWorker:
             first=claim.first_number,
             last=claim.last_number,
             rows=outcome.rows_read,
+            parked=outcome.parked,
             seconds=round(outcome.seconds, 2),
             lake_version=outcome.lake_version,
         )
@@ -152,6 +153,9 @@ class SliceWorker:
             key_changes=sum(slice_row.key_changes for slice_row in slices),
             truncates=sum(slice_row.truncates for slice_row in slices),
             key_ranges=merged_ranges(slices),
+            late=any(slice_row.late for slice_row in slices),
+            tombstones=self.store.slices.awaits_quarantined(row.table_id),
+            truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
         )
 
     def _checked(self, row: SliceRow) -> SliceInput:
@@ -189,8 +193,12 @@ class SliceWorker:
 
 
 def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
-    """At most MOST_KEY_RANGES ranges that cover those of all slices; none when a slice with rows has none."""
-    if any(row.rows and not row.key_ranges for row in slices):
+    """At most MOST_KEY_RANGES ranges that cover those of all slices.
+
+    None when a slice with rows has none, or when the id's type changed between slices: then no order is common.
+    """
+    bounds = {type(bound) for row in slices for span in row.key_ranges for bound in span}
+    if len(bounds) > 1 or any(row.rows and not row.key_ranges for row in slices):
         return ()
     merged: list[list[Any]] = []
     for low, high in sorted((low, high) for row in slices for low, high in row.key_ranges):
@@ -220,6 +228,8 @@ def _claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
         rows_updated=outcome.updated,
         rows_deleted=outcome.deleted,
         rows_ignored=outcome.ignored,
+        rows_parked=outcome.parked,
+        rows_tied=outcome.tied,
         bytes=outcome.bytes_written,
         seconds=outcome.seconds,
     )

@@ -3,9 +3,12 @@
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal
-from cdc_pipeline.record import DELETED, VERSION, Column
+from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION, Column
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
+
+OWN_TYPES = ((VERSION, "STRING"), (DELETED, "BOOLEAN"), (STATE, STATE_TYPE))
+"""The columns that every lake table has beside the source's."""
 
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
@@ -44,11 +47,8 @@ def check_partitions(table: LakeTable) -> None:
 
 
 def lake_definitions(table: LakeTable) -> list[str]:
-    own = [f"{identifier(VERSION)} STRING"]
-    if table.deletes == "soft":
-        own.append(f"{identifier(DELETED)} BOOLEAN")
     partitions = [f"{identifier(partition.lake_column)} STRING" for partition in table.partition_by]
-    return [*map(definition, table.schema.columns), *own, *partitions]
+    return [*map(definition, table.schema.columns), *(f"{name} {type_}" for name, type_ in OWN_TYPES), *partitions]
 
 
 def stats_columns(table: LakeTable) -> list[str]:

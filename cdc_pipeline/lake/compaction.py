@@ -26,14 +26,21 @@ _NO_MARKER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 def compact(
     session: SparkSession, store: ObjectStore, table: LakeTable, work: Compaction, on_step: OnStep
 ) -> tuple[DataFile, ...]:
-    """Sort by id into about `target_files` files; empty ones are not returned. Memory: Spark spills its sort."""
+    """Sort by id into about `target_files` files; empty ones are not returned. Memory: Spark spills its sort.
+
+    A bag's rows go as they come: they all have one version, and no order.
+    """
     physical = physical_names(store, table)
     folder = f"{lake_key(table.name)}/snapshot-{encode_component(work.snapshot_id)}-{encode_component(work.attempt)}"
     partitions = [physical[partition.lake_column][0] for partition in table.partition_by]
     rows = _lake_rows(session, store, table, work, physical)
     keys = [identifier(physical[name][0]) for name in table.schema.key]
-    rows = rows.repartitionByRange(work.target_files, *keys) if work.target_files > 1 else rows.coalesce(1)
-    rows = rows.sortWithinPartitions(*map(identifier, partitions), *keys)
+    order = [*map(identifier, partitions), *keys]
+    if work.target_files == 1:
+        rows = rows.coalesce(1)
+    else:
+        rows = rows.repartitionByRange(work.target_files, *keys) if keys else rows.repartition(work.target_files)
+    rows = rows.sortWithinPartitions(*order) if order else rows
     with step(on_step, "snapshot_files.write"):
         writer = rows.write.options(**_NO_MARKER).mode("overwrite")
         (writer.partitionBy(*partitions) if partitions else writer).parquet(store.spark_url(folder))
@@ -71,7 +78,7 @@ def _lake_rows(
         *map(store.spark_url, work.staged_keys)
     )
     values = {name: identifier(name) for name in table.schema.names} | {VERSION: text_literal(work.version)}
-    if table.deletes == "soft":
+    if DELETED in physical:
         values[DELETED] = "false"
     for partition in table.partition_by:
         values[partition.lake_column] = partition_expression(partition, identifier(partition.column))

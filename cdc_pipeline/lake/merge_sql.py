@@ -1,72 +1,109 @@
-"""MERGE of a claim's outcome into its lake table, as Spark SQL."""
+"""MERGE of a claim into its lake table, as Spark SQL."""
 
+from cdc_pipeline.lake.change_sql import ACT, CHANGE
 from cdc_pipeline.lake.columns import partition_expression
-from cdc_pipeline.lake.fold_sql import KNOWN, OUTCOME
+from cdc_pipeline.lake.fold_sql import FRESH, KNOWN, OUTCOME, FoldShape
+from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN, within_ranges
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
-from cdc_pipeline.lake.quoting import identifier, literal, table_at, text_literal
-from cdc_pipeline.record import ABSENT, DELETED, VERSION
+from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
+from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
 _NEWER = f"s.{VERSION} > t.{VERSION}"
+OWN_COLUMNS = (VERSION, DELETED, STATE)
 
 
-def merge_sql(
-    table: LakeTable, url: str, columns: tuple[str, ...], ranges: tuple[KeyRange, ...], truncated_at: str | None
+def merge_complete_rows(
+    table: LakeTable, url: str, shape: FoldShape, ranges: tuple[KeyRange, ...], *, tombstones: bool
 ) -> str:
-    """`columns`: what the outcome view holds of the source, id included. `truncated_at`: version of a truncate.
-
-    Ranges mention the target only, which is all that spares it files; a truncate must see every row.
-    """
+    """OUTCOME into the table: whole rows, none of them late. Columns that the claim lacks stay, but for new rows."""
     soft = table.deletes == "soft"
+    told = [name for name in shape.names if name not in shape.lacking]
+    values = _row_values(table, tuple(told))
+    assigned = {
+        name: f"IF(NOT s.{KNOWN}, t.{identifier(name)}, {value})" if soft or tombstones else value
+        for name, value in values.items()
+        if name not in (*shape.key, *OWN_COLUMNS)
+    }
+    assigned |= {
+        name: f"IF(s.{FRESH} OR {_of_target(HIDDEN)}, NULL, t.{identifier(name)})"
+        for _, name in shape.others
+        if name in shape.lacking
+    }
+    assigned |= {name: values[name] for name in OWN_COLUMNS}
+    born = "true" if tombstones else f"s.{KNOWN}" if soft else f"NOT s.{DELETED}"
     clauses = [
-        f"MERGE INTO {table_at(url)} AS t USING {OUTCOME} AS s ON {_condition(table, ranges, truncated_at)}",
-        "" if soft else f"WHEN MATCHED AND {_NEWER} AND s.{DELETED} THEN DELETE",
-        f"WHEN MATCHED AND {_NEWER} THEN UPDATE SET {_assignments(table, columns, truncated_at)}",
-        f"WHEN NOT MATCHED AND {f's.{KNOWN}' if soft else f'NOT s.{DELETED}'} THEN {_insert(table, columns)}",
+        f"MERGE INTO {table_at(url)} AS t USING {OUTCOME} AS s ON {_condition(shape, ranges)}",
+        "" if soft or tombstones else f"WHEN MATCHED AND {_NEWER} AND s.{DELETED} THEN DELETE",
+        f"WHEN MATCHED AND {_NEWER} THEN UPDATE SET {_assignments(assigned)}",
+        f"WHEN NOT MATCHED AND {born} THEN {insert_clause(values)}",
     ]
-    if truncated_at is not None:
-        older = f"WHEN NOT MATCHED BY SOURCE AND t.{VERSION} < {text_literal(truncated_at)} THEN"
-        flag = f"UPDATE SET t.{DELETED} = true, t.{VERSION} = {text_literal(truncated_at)}"
-        clauses.append(f"{older} {flag if soft else 'DELETE'}")
     return "\n".join(filter(None, clauses))
 
 
-def _condition(table: LakeTable, ranges: tuple[KeyRange, ...], truncated_at: str | None) -> str:
-    same = " AND ".join(f"t.{identifier(name)} = s.{identifier(name)}" for name in table.schema.key)
-    if not ranges or truncated_at is not None:
-        return same
-    first = identifier(table.schema.key[0])
-    within = " OR ".join(f"t.{first} BETWEEN {literal(part.low)} AND {literal(part.high)}" for part in ranges)
-    return f"({within}) AND {same}"
+def merge_changes(
+    table: LakeTable, url: str, shape: FoldShape, ranges: tuple[KeyRange, ...], *, truncated_at: str
+) -> str:
+    """CHANGE into the table: rows as they are to be. `truncated_at`, if the claim truncates, sees every other row.
+
+    The version guard holds even where a paused worker wakes up after its table was replaced.
+    """
+    values = _row_values(table, shape.names)
+    assigned = {name: value for name, value in values.items() if name not in shape.key}
+    source = f"(SELECT * FROM {CHANGE} WHERE {ACT} <> 'none')"
+    clauses = [
+        f"MERGE INTO {table_at(url)} AS t USING {source} AS s ON {_condition(shape, () if truncated_at else ranges)}",
+        f"WHEN MATCHED AND s.{VERSION} >= t.{VERSION} AND s.{ACT} = 'drop' THEN DELETE",
+        f"WHEN MATCHED AND s.{VERSION} >= t.{VERSION} THEN UPDATE SET {_assignments(assigned)}",
+        f"WHEN NOT MATCHED AND s.{ACT} = 'write' THEN {insert_clause(values)}",
+    ]
+    if truncated_at:
+        clauses.append(_truncate(truncated_at, soft=table.deletes == "soft"))
+    return "\n".join(clauses)
 
 
-def _assignments(table: LakeTable, columns: tuple[str, ...], truncated_at: str | None) -> str:
-    others = [name for name in columns if name not in table.schema.key]
-    partitions = [
-        (part.lake_column, part.column, partition_expression(part, f"s.{identifier(part.column)}"))
+def _truncate(truncated_at: str, *, soft: bool) -> str:
+    """Rows at or below the truncate go; where deletes are soft they die with the versions that they have."""
+    at = text_literal(truncated_at)
+    if not soft:
+        return f"WHEN NOT MATCHED BY SOURCE AND t.{VERSION} <= {at} THEN DELETE"
+    columns = f"coalesce(t.{STATE}.columns, CAST(map() AS MAP<STRING, STRING>))"
+    alive = f"{_of_target(DELETION)} < t.{VERSION}"
+    return (
+        f"WHEN NOT MATCHED BY SOURCE AND t.{VERSION} <= {at} AND {alive} THEN UPDATE SET t.{DELETED} = true,"
+        f" t.{STATE} = CAST(named_struct('deletion', {at}, 'columns', {columns}) AS {STATE_TYPE})"
+    )
+
+
+def insert_clause(values: dict[str, str]) -> str:
+    """`values`: lake column -> SQL."""
+    return f"INSERT ({', '.join(map(identifier, values))}) VALUES ({', '.join(values.values())})"
+
+
+def _row_values(table: LakeTable, columns: tuple[str, ...]) -> dict[str, str]:
+    """What a row at `s` writes: these columns, our own, and the data partition that they lie in."""
+    values = {name: f"s.{identifier(name)}" for name in (*columns, *OWN_COLUMNS)}
+    return values | partition_values(table, columns)
+
+
+def partition_values(table: LakeTable, columns: tuple[str, ...]) -> dict[str, str]:
+    return {
+        part.lake_column: partition_expression(part, f"s.{identifier(part.column)}")
         for part in table.partition_by
-        if part.column in others
-    ]
-    values = [(name, name, f"s.{identifier(name)}") for name in others]
-    kept = [
-        f"t.{identifier(target)} = IF({_keeps(table, source, truncated_at)}, t.{identifier(target)}, {value})"
-        for target, source, value in values + partitions
-    ]
-    own = [f"t.{VERSION} = s.{VERSION}"] + ([f"t.{DELETED} = s.{DELETED}"] if table.deletes == "soft" else [])
-    return ", ".join(kept + own)
+        if part.column in columns
+    }
 
 
-def _keeps(table: LakeTable, column: str, truncated_at: str | None) -> str:
-    """Whether the lake's row keeps its value: no event told one, and no truncate lies between."""
-    absent = f"array_contains(s.{ABSENT}, {text_literal(column)})"
-    if table.deletes == "soft":
-        return f"NOT s.{KNOWN} OR {absent}"
-    return absent if truncated_at is None else f"{absent} AND t.{VERSION} >= {text_literal(truncated_at)}"
+def _condition(shape: FoldShape, ranges: tuple[KeyRange, ...]) -> str:
+    within = f"{within_ranges(shape.key[0], ranges)} AND " if ranges else ""
+    return within + shape.same("t", "s")
 
 
-def _insert(table: LakeTable, columns: tuple[str, ...]) -> str:
-    values = {name: f"s.{identifier(name)}" for name in (*columns, *table.own_columns)}
-    for part in table.partition_by:
-        if part.column in columns:
-            values[part.lake_column] = partition_expression(part, f"s.{identifier(part.column)}")
-    names = ", ".join(map(identifier, values))
-    return f"INSERT ({names}) VALUES ({', '.join(values.values())})"
+def _assignments(values: dict[str, str]) -> str:
+    return ", ".join(f"t.{identifier(name)} = {value}" for name, value in values.items())
+
+
+def _of_target(expression: str) -> str:
+    """One of our own expressions, read from the target's row."""
+    for name in OWN_COLUMNS:
+        expression = expression.replace(name, f"t.{name}")
+    return expression

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, Protocol
 
-from cdc_pipeline.record import DELETED, VERSION, TableName, TableSchema
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 
 NOTHING_APPLIED = 0
@@ -45,11 +45,6 @@ class LakeTable:
     @property
     def app_id(self) -> str:
         return f"cdc/{self.table_uuid}"
-
-    @property
-    def own_columns(self) -> tuple[str, ...]:
-        """The columns that the lake has beside the source's, without the partition columns."""
-        return (VERSION, DELETED) if self.deletes == "soft" else (VERSION,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +105,11 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertOutcome:
-    """Counts of ids, except `rows_read` (rows of slice files). A soft delete counts as an update.
+    """Counts of ids (of a bag: rows), except `rows_read`, rows of slice files. A soft delete counts as an update.
 
-    `ignored`: folded ids that changed nothing, being older than the lake or deletes of what is not there.
+    `ignored`: folded ids that changed nothing to be seen, being older than the lake or deletes of what is not there.
+    `parked`: ids that the claim left hidden, since columns of theirs were never told. `tied`: how often events of one
+    id share a sequence.
     """
 
     rows_read: int
@@ -120,6 +117,8 @@ class UpsertOutcome:
     updated: int
     deleted: int
     ignored: int
+    parked: int = 0
+    tied: int = 0
     lake_version: int
     bytes_written: int
     already_applied: bool
@@ -186,6 +185,9 @@ class Lake(Protocol):
 
     def optimize(self, table: LakeTable) -> None:
         """Merge small files; the content stays."""
+
+    def purge(self, table: LakeTable, below_version: str) -> None:
+        """Remove dead rows whose version is lower; none where deletes are soft. Not for what may still be revived."""
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         """Delete files that no version younger than `retention` names."""

@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.lake.columns import definition, needs_mapping
+from cdc_pipeline.lake.columns import OWN_TYPES, definition, needs_mapping
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.table_ddl import MAPPING, property_list
@@ -18,8 +18,9 @@ class SchemaConflict(CdcError):
 
 def add_missing_columns(
     session: SparkSession, table: LakeTable, columns: tuple[Column, ...], url: str, on_step: OnStep
-) -> None:
-    """ALTER the lake table so that it has all of `columns`. Raises SchemaConflict for a changed type or id.
+) -> list[tuple[str, str]]:
+    """ALTER the lake table so that it has all of `columns` and of our own. Raises SchemaConflict for a changed type
+    or id. Gives name and Spark type of every source column that the lake has afterwards.
 
     A column that the source dropped stays in the lake with the values it has.
     """
@@ -41,10 +42,16 @@ def add_missing_columns(
             remedy="take a new snapshot of the table into a new lake table",
         )
     added = [column for column in columns if column.name not in lake]
-    if not added:
-        return
+    own = [f"{name} {type_}" for name, type_ in OWN_TYPES if name not in lake]
+    ours = {*(name for name, _ in OWN_TYPES), *(partition.lake_column for partition in table.partition_by)}
+    everything = [(name, type_) for name, type_ in lake.items() if name not in ours]
+    everything += [(column.name, resolve(column.type).spark) for column in added]
+    if not added and not own:
+        return everything
     if needs_mapping([column.name for column in added]) and not needs_mapping(list(lake)):
         with step(on_step, "lake_schema.map"):
             session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({property_list(MAPPING)})").collect()
     with step(on_step, "lake_schema.alter"):
-        session.sql(f"ALTER TABLE {target} ADD COLUMNS ({', '.join(map(definition, added))})").collect()
+        definitions = ", ".join([*map(definition, added), *own])
+        session.sql(f"ALTER TABLE {target} ADD COLUMNS ({definitions})").collect()
+    return everything

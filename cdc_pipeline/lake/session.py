@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc_pipeline.errors import LakeError
 
@@ -58,6 +58,17 @@ def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
     finally:
         for name in confs:
             session.conf.unset(name)
+
+
+def checkpointed(session: SparkSession, frame: DataFrame) -> DataFrame:
+    """Computed now and once; kept while the result is referenced.
+
+    PySpark binds the result to the first session of the thread, which may be another one than the frame's.
+    """
+    kept = frame.localCheckpoint()
+    vars(kept)["_session"] = session
+    vars(vars(kept)["_plan"])["_spark_session"] = session
+    return kept
 
 
 @contextmanager

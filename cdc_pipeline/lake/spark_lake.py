@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 
 from pyspark.sql import SparkSession
@@ -9,7 +10,8 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake import compaction, maintenance, publication
-from cdc_pipeline.lake.claim_view import claim_columns, outcome_view
+from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_merge, counted
+from cdc_pipeline.lake.claim_view import claim_columns, opened_views
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import (
@@ -20,7 +22,6 @@ from cdc_pipeline.lake.fence import (
     prove_applied,
     read_fence,
 )
-from cdc_pipeline.lake.merge_sql import merge_sql
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -86,8 +87,10 @@ class SparkLake:
         if fence.number < work.last_number:
             if not work.slices:
                 self._move_fence(log, table, work, fence)
-            elif self._merge(table, work):
-                return self._outcome(log, table, work, fence, started)
+            else:
+                merged = self._merge(log, table, work)
+                if merged is not None:
+                    return self._outcome(log, table, work, fence, merged, started)
         commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
         prove_applied(commit, work)
         version = fence.lake_version if commit is None else commit.version
@@ -103,6 +106,10 @@ class SparkLake:
     def optimize(self, table: LakeTable) -> None:
         with step(self._on_step, "lake_table.optimize"), spark_calls(f"optimizing {table.name}"):
             maintenance.optimize(self.session, self._url(table))
+
+    def purge(self, table: LakeTable, below_version: str) -> None:
+        with step(self._on_step, "lake_table.purge"), spark_calls(f"purging {table.name}"):
+            maintenance.purge(self.session, table, self._url(table), below_version)
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         with step(self._on_step, "lake_table.vacuum"), spark_calls(f"vacuuming {table.name}"):
@@ -137,26 +144,34 @@ class SparkLake:
         with step(self._on_step, "fence.move"):
             log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
 
-    def _merge(self, table: LakeTable, work: ClaimWork) -> bool:
-        """Whether Delta took it: a claim whose number the table's log already has comes back without a row."""
+    def _merge(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> ClaimMerge | None:
+        """None: a claim whose number the table's log already has comes back from Delta without a row."""
         session, url = self.session, self._url(table)
         confs = {
             f"{_TRANSACTION}txnAppId": table.app_id,
             f"{_TRANSACTION}txnVersion": str(work.last_number),
             _USER_METADATA: claim_metadata(work),
-            _MATERIALIZE: "auto",
         }
-        columns = claim_columns(work)
         with spark_calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, f"claim-{work.claim_id}"):
-            add_missing_columns(session, table, columns, url, self._on_step)
-            with outcome_view(session, self._store, table, work, url) as truncated_at:
-                names = tuple(column.name for column in columns)
-                sql = merge_sql(table, url, names, work.key_ranges, truncated_at)
+            columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
+            with opened_views(session) as views:
+                merge = claim_merge(views, self._store, table, work, url, columns)
+                if merge.sql is None:
+                    return merge if self._pass_over(log, table, work) else None
+                confs[_MATERIALIZE] = "auto" if merge.counts is None else "none"
                 with configured(session, confs), step(self._on_step, "lake_table.merge"):
-                    return bool(session.sql(sql).collect())
+                    return merge if session.sql(merge.sql).collect() else None
+
+    def _pass_over(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> bool:
+        """A claim that changes nothing moves the fence alone. False: somebody else did it meanwhile."""
+        fence = self._checked_fence(log, table, work)
+        if fence.number >= work.last_number:
+            return False
+        self._move_fence(log, table, work, fence)
+        return True
 
     def _outcome(
-        self, log: DeltaLog, table: LakeTable, work: ClaimWork, before: Fence, started: float
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, before: Fence, merged: ClaimMerge, started: float
     ) -> UpsertOutcome:
         with step(self._on_step, "fence.read"):
             commit = find_claim(log, table.app_id, work, _latest(log, before.lake_version))
@@ -166,16 +181,10 @@ class SparkLake:
                 expected="a commit with the claim's id right after the MERGE",
                 remedy="retry: the fence tells whether the claim was applied",
             )
-        metrics = {name: int(value) for name, value in commit.info.get("operationMetrics", {}).items()}
-        inserted = metrics.get("numTargetRowsInserted", 0)
-        updated = metrics.get("numTargetRowsUpdated", 0)
-        deleted = metrics.get("numTargetRowsDeleted", 0)
+        counts = counted(commit, merged)
         return UpsertOutcome(
             rows_read=sum(content.rows for content in work.slices),
-            inserted=inserted,
-            updated=updated,
-            deleted=deleted,
-            ignored=max(0, metrics.get("numSourceRows", 0) - inserted - updated - deleted),
+            **asdict(counts),
             lake_version=commit.version,
             bytes_written=_bytes_added(commit),
             already_applied=False,

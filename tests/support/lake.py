@@ -3,7 +3,7 @@
 import hashlib
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -42,6 +42,7 @@ def table_of(
     *,
     name: str = "shop.public.people",
     deletes: Literal["hard", "soft"] = "hard",
+    ordered: bool = True,
     partition_by: tuple[PartitionBy, ...] = (),
 ) -> LakeTable:
     return LakeTable(
@@ -49,6 +50,7 @@ def table_of(
         table_uuid="uuid-1",
         schema=schema,
         deletes=deletes,
+        ordered=ordered,
         partition_by=partition_by,
         create_time="created_at" if "created_at" in schema.names else None,
     )
@@ -72,7 +74,7 @@ def move(number: int, old: Id, new: Id, /, **values: object) -> list[Event]:
 
 
 def slice_bytes(schema: TableSchema, events: Iterable[Event]) -> bytes:
-    """The slice file that a consumer writes for these events: absent columns are those that an event lacks."""
+    """The slice file that a consumer writes for these events: absent columns are those that an event does not hold."""
     rows = [_slice_row(schema, each) for each in events]
     fields = [
         pa.field(OPERATION, pa.string()),
@@ -90,7 +92,7 @@ def slice_bytes(schema: TableSchema, events: Iterable[Event]) -> bytes:
 
 def _slice_row(schema: TableSchema, each: Event) -> dict[str, object]:
     others = [name for name in schema.names if name not in schema.key]
-    absent = [name for name in others if name not in each.values]
+    absent = [name for name in others if name not in each.values and schema.key]
     row: dict[str, object] = {
         OPERATION: each.operation.value,
         VERSION: each.version,
@@ -109,6 +111,7 @@ class Feed:
     store: ObjectStore
     table: LakeTable
     next_number: int = 1
+    truncated_at: str = ""
     written: list[SliceInput] = field(default_factory=list)
 
     def slice(self, events: Sequence[Event], *, schema: TableSchema | None = None) -> SliceInput:
@@ -128,15 +131,24 @@ class Feed:
     def claim(
         self, *slices: Sequence[Event], schema: TableSchema | None = None, ranges: tuple[KeyRange, ...] = ()
     ) -> ClaimWork:
-        """One claim of one slice per argument; an argument without events is an empty slice."""
+        """One claim of one slice per argument and schema; an argument without events is an empty slice."""
         first = self.next_number
         made = []
         for events in slices:
-            if events:
-                made.append(self.slice(events, schema=schema))
-            else:
+            for lacking in sorted({each.lacking for each in events}, key=sorted):
+                part = [each for each in events if each.lacking == lacking]
+                made.append(self.slice(part, schema=_without(schema or self.table.schema, lacking)))
+            if not events:
                 self.next_number += 1
-        return claim_of(made, [each for part in slices for each in part], first, self.next_number - 1, ranges)
+        events = [each for part in slices for each in part]
+        truncates = [each.version for each in events if each.operation is Operation.TRUNCATE]
+        self.truncated_at = max([self.truncated_at, *truncates])
+        work = claim_of(made, events, first, self.next_number - 1, ranges)
+        return replace(work, truncated_at=self.truncated_at)
+
+
+def _without(schema: TableSchema, lacking: frozenset[str]) -> TableSchema:
+    return replace(schema, columns=tuple(column for column in schema.columns if column.name not in lacking))
 
 
 def claim_of(
@@ -149,19 +161,26 @@ def claim_of(
         first_number=first,
         last_number=last,
         slices=tuple(made),
-        partial_rows=sum(set(each.values) != others for each in events if each.operation not in silent),
+        partial_rows=sum(
+            others - {*each.values, *each.lacking} != set() for each in events if each.operation not in silent
+        ),
         key_changes=sum(each.operation is Operation.MOVE for each in events),
         truncates=sum(each.operation is Operation.TRUNCATE for each in events),
         key_ranges=ranges,
     )
 
 
+def lake_table_rows(session: SparkSession, store: ObjectStore, table: LakeTable) -> list[dict[str, object]]:
+    """All rows as Spark reads them, hidden ones too."""
+    frame = session.read.format("delta").load(store.spark_url(lake_key(table.name)))
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
 def lake_rows(
     session: SparkSession, store: ObjectStore, table: LakeTable
 ) -> dict[tuple[object, ...], dict[str, object]]:
     """All rows as Spark reads them, by id; fails on an id that is there twice."""
-    frame = session.read.format("delta").load(store.spark_url(lake_key(table.name)))
-    found = [row.asDict() for row in frame.collect()]
+    found = lake_table_rows(session, store, table)
     rows = {tuple(row[name] for name in table.schema.key): row for row in found}
     assert len(rows) == len(found)
     return rows

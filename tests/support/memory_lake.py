@@ -1,13 +1,14 @@
-"""A fast lake: the real log and fence in a folder, rows folded in memory by the reference model.
+"""A fast lake: the real log and fence in a folder, rows folded in memory by the kernel.
 
 Every version is one file of a Delta log, written with put-if-absent by the code that the real lake uses, so what was
 committed outlives a crash and two workers can race for a version. Only the merge is simpler: the claim's events go
-through the model, and the table's one data file is written anew.
+through the kernel, and the table's one data file is written anew.
 """
 
 import io
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.fold.model import Event, Row, Table, apply_events
+from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake import publication
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
@@ -39,14 +40,13 @@ from cdc_pipeline.lake.protocol import (
     Fence,
     LakeTable,
     Publication,
-    SliceInput,
     UpsertOutcome,
 )
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, VERSION, Operation
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
+from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, source_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +94,15 @@ class MemoryLake:
         commit = find_claim(log, table.app_id, work, log.latest_version() or 0)
         prove_applied(commit, work)
         version = fence.lake_version if commit is None else commit.version
-        return _outcome({}, {}, 0, version=version, already=True, started=started)
+        return _outcome({}, version=version, already=True, started=started)
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
         staged = [pq.read_table(io.BytesIO(self._store.get(key))) for key in compaction.staged_keys]
-        schema = _lake_schema(table)
-        columns = [*pa.concat_tables(staged).columns, pa.array([compaction.version] * sum(map(len, staged)))]
-        columns += [pa.array([False] * len(columns[0]))] if table.deletes == "soft" else []
-        rows = pa.table(columns, schema=schema).sort_by([(name, "ascending") for name in table.schema.key])
+        schema = lake_schema(table)
+        found = pa.concat_tables(staged)
+        own = ([compaction.version] * len(found), [False] * len(found), pa.nulls(len(found), pa.string()))
+        rows = pa.table([*found.columns, *map(pa.array, own)], schema=schema)
+        rows = rows.sort_by([(name, "ascending") for name in table.schema.key]) if table.schema.key else rows
         folder = f"snapshot-{encode_component(compaction.snapshot_id)}-{encode_component(compaction.attempt)}"
         size = max(1, -(-len(rows) // compaction.target_files))
         parts = [rows.slice(start, size) for start in range(0, len(rows), size)]
@@ -117,6 +118,9 @@ class MemoryLake:
         info = commit_info(operation="OPTIMIZE", user_metadata="", read_version=stored.version, now=self._clock())
         with step(self._on_step, "lake_table.optimize"):
             log.append(stored.version + 1, [info, *_replace(table, stored, file, data_change=False)])
+
+    def purge(self, table: LakeTable, below_version: str) -> None:
+        """Tombstones stay: they only take room."""
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         """Nothing is ever old enough."""
@@ -141,7 +145,7 @@ class MemoryLake:
         files = tuple(log.active_files(latest))
         keys = [f"{lake_key(table.name)}/{unquote(file['path'])}" for file in files]
         parts = [pq.read_table(io.BytesIO(self._store.get(key))) for key in keys]
-        rows = pa.concat_tables(parts or [_lake_schema(table).empty_table()], promote_options="default")
+        rows = pa.concat_tables(parts or [lake_schema(table).empty_table()], promote_options="default")
         numbers = (commit.transaction_version(table.app_id) for commit in log.backwards(latest))
         transaction = next((number for number in numbers if number is not None), None)
         return Stored(version=latest, rows=rows, files=files, transaction=transaction)
@@ -155,7 +159,7 @@ class MemoryLake:
         )
         with step(self._on_step, "fence.move"):
             log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
-        return _outcome({}, {}, 0, version=fence.lake_version + 1, already=False, started=started)
+        return _outcome({}, version=fence.lake_version + 1, already=False, started=started)
 
     def _merge(self, log: DeltaLog, table: LakeTable, work: ClaimWork, started: float) -> UpsertOutcome | None:
         """None: the log already has this transaction number. Raises LakeError when another commit came between."""
@@ -164,30 +168,33 @@ class MemoryLake:
         if stored.transaction is not None and stored.transaction >= work.last_number:
             return None
         schema = _widened(stored.rows.schema, table, work)
-        events = [event for content in work.slices for event in self._events(content)]
-        before = _as_table(stored.rows, table)
-        after = apply_events(
-            before,
-            [event for event in events if event.version >= work.cutoff_version],
-            columns=tuple(name for name in schema.names if name not in (*table.schema.key, VERSION, DELETED)),
-            soft=table.deletes == "soft",
-        )
+        columns, before = source_columns(schema, table), stored.rows.to_pylist()
+        events = [event for event in self._events(work, columns) if event.version >= work.cutoff_version]
+        if table.schema.is_bag:
+            after, effects = bag_claim(
+                before, [event for event in events if event.version >= work.truncated_at], columns
+            )
+        else:
+            after, effects = keyed_claim(table, work, before, events, columns)
         now = self._clock()
         actions = [
             commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=stored.version, now=now),
             fence_action(table.app_id, work.last_number, now),
         ]
-        if after != before:
-            file = self._data_file(table, f"claim-{uuid.uuid4()}", _as_rows(after, table, schema))
-            actions += _replace(table, stored, file, data_change=True)
+        if set(effects) - {"unchanged", "ignored"} or len(after) != len(before):
+            rows = pa.Table.from_pylist(after, schema=schema)
+            actions += _replace(table, stored, self._data_file(table, f"claim-{uuid.uuid4()}", rows), data_change=True)
         with step(self._on_step, "lake_table.merge"):
             log.append(stored.version + 1, actions)
-        ids = len({event.id for event in events if event.operation is not Operation.TRUNCATE})
-        return _outcome(before, after, ids, version=stored.version + 1, already=False, started=started, work=work)
+        return _outcome(effects, version=stored.version + 1, already=False, started=started, work=work)
 
-    def _events(self, content: SliceInput) -> list[Event]:
-        found = pq.read_table(io.BytesIO(self._store.get(content.key))).to_pylist()
-        return [_event(row, content) for row in found]
+    def _events(self, work: ClaimWork, columns: tuple[str, ...]) -> list[Event]:
+        found = [
+            (row, content)
+            for content in work.slices
+            for row in pq.read_table(io.BytesIO(self._store.get(content.key))).to_pylist()
+        ]
+        return [event_of(row, content, columns) for row, content in found]
 
     def _data_file(self, table: LakeTable, name: str, rows: pa.Table) -> DataFile:
         sink = io.BytesIO()
@@ -206,25 +213,6 @@ def _checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fe
     return fence
 
 
-def _event(row: dict[str, Any], content: SliceInput) -> Event:
-    operation, key = Operation(row[OPERATION]), content.schema.key
-    silent = (Operation.DELETE, Operation.TRUNCATE)
-    absent = (*key, *(row[ABSENT] or ()))
-    told = [] if operation in silent else [name for name in content.schema.names if name not in absent]
-    return Event(
-        operation=operation,
-        version=row[VERSION],
-        id=() if operation is Operation.TRUNCATE else tuple(row[name] for name in key),
-        old_id=tuple(row[OLD_ID_PREFIX + name] for name in key) if operation is Operation.MOVE else (),
-        values={name: row[name] for name in told},
-    )
-
-
-def _lake_schema(table: LakeTable) -> pa.Schema:
-    own = [pa.field(VERSION, pa.string())] + ([pa.field(DELETED, pa.bool_())] if table.deletes == "soft" else [])
-    return pa.schema([*arrow_schema(table.schema), *own])
-
-
 def _widened(stored: pa.Schema, table: LakeTable, work: ClaimWork) -> pa.Schema:
     """The stored columns and those that only the claim's slices have."""
     fields = {field.name: field for field in stored}
@@ -236,23 +224,6 @@ def _widened(stored: pa.Schema, table: LakeTable, work: ClaimWork) -> pa.Schema:
     return pa.schema(fields.values())
 
 
-def _as_table(rows: pa.Table, table: LakeTable) -> Table:
-    found: Table = {}
-    for row in rows.to_pylist():
-        id_ = tuple(row.pop(name) for name in table.schema.key)
-        assert id_ not in found, f"{id_} is twice in the lake"
-        found[id_] = Row(version=row.pop(VERSION), deleted=bool(row.pop(DELETED, False)), values=row)
-    return found
-
-
-def _as_rows(rows: Table, table: LakeTable, schema: pa.Schema) -> pa.Table:
-    shown = [
-        dict(zip(table.schema.key, id_, strict=True)) | row.values | {VERSION: row.version, DELETED: row.deleted}
-        for id_, row in rows.items()
-    ]
-    return pa.Table.from_pylist(shown, schema=schema)
-
-
 def _replace(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:
     removed = [{"remove": {"path": old["path"], "dataChange": data_change}} for old in stored.files]
     path = quote(file.key.removeprefix(f"{lake_key(table.name)}/"))
@@ -260,16 +231,11 @@ def _replace(table: LakeTable, stored: Stored, file: DataFile, *, data_change: b
 
 
 def _outcome(
-    before: Table, after: Table, ids: int, *, version: int, already: bool, started: float, work: ClaimWork | None = None
+    effects: Mapping[str, int], *, version: int, already: bool, started: float, work: ClaimWork | None = None
 ) -> UpsertOutcome:
-    inserted, deleted = len(after.keys() - before.keys()), len(before.keys() - after.keys())
-    updated = sum(before[id_] != after[id_] for id_ in before.keys() & after.keys())
     return UpsertOutcome(
         rows_read=sum(content.rows for content in work.slices) if work else 0,
-        inserted=inserted,
-        updated=updated,
-        deleted=deleted,
-        ignored=max(0, ids - inserted - updated - deleted),
+        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "parked")},
         lake_version=version,
         bytes_written=0,
         already_applied=already,

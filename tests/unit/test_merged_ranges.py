@@ -43,6 +43,11 @@ def test_a_slice_of_unknown_range_makes_the_whole_claim_unknown() -> None:
     assert merged_ranges([known, slice_row(2)]) == ()
 
 
+def test_ids_whose_type_changed_have_no_range_in_common() -> None:
+    numbers, texts = replace(slice_row(1), key_ranges=[[1, 2]]), replace(slice_row(2), key_ranges=[["a", "b"]])
+    assert merged_ranges([numbers, texts]) == ()
+
+
 def test_an_empty_slice_takes_no_part() -> None:
     known = replace(slice_row(1), key_ranges=[[1, 2]])
     assert [tuple(each) for each in merged_ranges([known, slice_row(2, rows=0)])] == [(1, 2)]

@@ -1,0 +1,126 @@
+"""A claim of a table without a key, as Spark SQL: how many copies of each distinct row it adds or takes.
+
+Rows are equal when all their columns are: NULL equals NULL and NaN equals NaN. A delete that finds no copy does
+nothing; where inserts may come after their deletes it stays behind as a hidden row, which the insert will meet.
+"""
+
+from cdc_pipeline.lake.change_sql import ACT
+from cdc_pipeline.lake.fold_sql import EVENT, FoldShape
+from cdc_pipeline.lake.lake_rows_sql import HIDDEN
+from cdc_pipeline.lake.merge_sql import insert_clause, partition_values
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
+from cdc_pipeline.record import DELETED, OPERATION, STATE, STATE_TYPE, VERSION
+
+NET, COPIES = "cdc_net_change", "cdc_copies"
+
+
+def net_changes(shape: FoldShape) -> str:
+    """NET: per content `_cdc_net` copies, never 0, at their newest version. An event that came twice counts once."""
+    columns = _columns(shape)
+    return f"""
+        SELECT {columns}, max({VERSION}) AS {VERSION}, sum(IF({OPERATION} = 'd', -1, 1)) AS _cdc_net
+        FROM (SELECT DISTINCT {OPERATION}, {VERSION}, {columns} FROM {EVENT})
+        GROUP BY {columns} HAVING sum(IF({OPERATION} = 'd', -1, 1)) <> 0"""
+
+
+def without_looking(shape: FoldShape) -> str:
+    """COPIES of contents that only gain some."""
+    return f"SELECT *, {_no_copies(shape)} AS _cdc_copies, 0 AS _cdc_owed, _cdc_net AS _cdc_final FROM {NET}"
+
+
+def with_copies(shape: FoldShape, url: str, truncated_at: str, *, owing: bool) -> str:
+    """COPIES: NET with the lake's copies, newest first, `_cdc_owed` hidden ones, and how many there are to be."""
+    wanted = f"SELECT * FROM {NET}" + ("" if owing else " WHERE _cdc_net < 0")
+    same = _same(shape, "t", "n")
+    final = "_cdc_net + size(_cdc_copies) - _cdc_owed"
+    return f"""
+        SELECT *, {final if owing else f"greatest(0, {final})"} AS _cdc_final
+        FROM (SELECT n.*, coalesce(found.copies, {_no_copies(shape)}) AS _cdc_copies,
+                     coalesce(found.owed, 0) AS _cdc_owed
+              FROM {NET} AS n
+              LEFT JOIN (SELECT {_columns(shape)}, count_if({HIDDEN}) AS owed,
+                                sort_array(collect_list({_copy(shape)}) FILTER (WHERE NOT {HIDDEN}), false) AS copies
+                         FROM (SELECT t.* FROM {table_at(url)} AS t LEFT SEMI JOIN ({wanted}) AS n ON {same}
+                               WHERE t.{VERSION} > {text_literal(truncated_at)})
+                         GROUP BY {_columns(shape)}) AS found ON {_same(shape, "found", "n")})"""
+
+
+def count_copies() -> str:
+    visible = "greatest(_cdc_final, 0)"
+    unmet = "greatest(0, _cdc_owed - _cdc_net - size(_cdc_copies)) - _cdc_owed"
+    return f"""
+        SELECT coalesce(sum(greatest(0, {visible} - size(_cdc_copies))), 0) AS inserted,
+               coalesce(sum(greatest(0, size(_cdc_copies) - {visible})), 0) AS deleted,
+               coalesce(sum(greatest(0, {unmet})), 0) AS ignored, count_if({_replaced()}) AS replaced
+        FROM {COPIES}"""
+
+
+def merge_copies(table: LakeTable, shape: FoldShape, url: str, *, replaced: bool, truncated_at: str) -> str:
+    """Contents that lose copies lose all of them and get back those that stay, in one commit.
+
+    Without `replaced` nothing of the table is read: its rows only gain company.
+    """
+    names = tuple(name for name, _ in shape.columns)
+    values = {name: f"s.{identifier(name)}" for name in (*names, VERSION, DELETED)}
+    values |= {STATE: f"CAST(NULL AS {STATE_TYPE})"} | partition_values(table, names)
+    condition = f"s.{ACT} = 'drop' AND {_same(shape, 't', 's')}" if replaced else "false"
+    clauses = [
+        f"MERGE INTO {table_at(url)} AS t USING ({_rows(shape)}) AS s ON {condition}",
+        "WHEN MATCHED THEN DELETE" if replaced else "",
+        f"WHEN NOT MATCHED AND s.{ACT} = 'write' THEN {insert_clause(values)}",
+        f"WHEN NOT MATCHED BY SOURCE AND t.{VERSION} <= {text_literal(truncated_at)} THEN DELETE"
+        if truncated_at
+        else "",
+    ]
+    return "\n".join(filter(None, clauses))
+
+
+def _rows(shape: FoldShape) -> str:
+    """One row to drop per content that is replaced, and one to write per copy."""
+    rest = "".join(f", copy.r{place} AS {identifier(name)}" for place, name, _ in _rest(shape))
+    nothing = "".join(f", CAST(NULL AS {type_}) AS {identifier(name)}" for _, name, type_ in _rest(shape))
+    fresh = f"array_repeat(named_struct('version', {VERSION}{_rest_of_new(shape)}), {{count}})"
+    stay = "slice(_cdc_copies, 1, CAST(greatest(0, least(_cdc_final, size(_cdc_copies))) AS INT))"
+    added = "CAST(greatest(0, abs(_cdc_final) - IF(_cdc_final < 0, 0, size(_cdc_copies))) AS INT)"
+    copies = f"IF({_replaced()}, concat({stay}, {fresh.format(count=added)}), {fresh.format(count=added)})"
+    return f"""
+        SELECT {_columns(shape)}, copy.version AS {VERSION}, {DELETED}, 'write' AS {ACT}{rest}
+        FROM (SELECT {_columns(shape)}, _cdc_final < 0 AS {DELETED}, explode({copies}) AS copy FROM {COPIES})
+        UNION ALL
+        SELECT {_columns(shape)}, {VERSION}, false, 'drop'{nothing} FROM {COPIES} WHERE {_replaced()}"""
+
+
+def _replaced() -> str:
+    return "(_cdc_owed > 0 OR size(_cdc_copies) > greatest(_cdc_final, 0))"
+
+
+def _columns(shape: FoldShape) -> str:
+    return ", ".join(identifier(name) for name, _ in _compared(shape))
+
+
+def _same(shape: FoldShape, left: str, right: str) -> str:
+    return " AND ".join(f"{left}.{identifier(name)} <=> {right}.{identifier(name)}" for name, _ in _compared(shape))
+
+
+def _compared(shape: FoldShape) -> list[tuple[str, str]]:
+    return [(name, type_) for name, type_ in shape.columns if name not in shape.dropped]
+
+
+def _rest(shape: FoldShape) -> list[tuple[int, str, str]]:
+    """Columns that no event of the claim knows any more: copies that stay keep what they have there."""
+    return [(place, name, type_) for place, (name, type_) in enumerate(shape.columns) if name in shape.dropped]
+
+
+def _copy(shape: FoldShape) -> str:
+    rest = "".join(f", 'r{place}', {identifier(name)}" for place, name, _ in _rest(shape))
+    return f"named_struct('version', {VERSION}{rest})"
+
+
+def _rest_of_new(shape: FoldShape) -> str:
+    return "".join(f", 'r{place}', CAST(NULL AS {type_})" for place, _, type_ in _rest(shape))
+
+
+def _no_copies(shape: FoldShape) -> str:
+    fields = "".join(f", r{place}: {type_}" for place, _, type_ in _rest(shape))
+    return f"CAST(array() AS ARRAY<STRUCT<version: STRING{fields}>>)"

@@ -1,0 +1,122 @@
+"""One row per id of a claim, joined with the lake's row of that id: what becomes of it, as Spark SQL.
+
+The greater version of each register stays. `_cdc_act` says what the MERGE does: write, drop or nothing; `_cdc_effect`
+how the claim counts the id: inserted, updated, deleted, parked (hidden until later events tell the rest) or ignored.
+"""
+
+from dataclasses import dataclass
+
+from cdc_pipeline.lake.fold_sql import DELETIONS, EVENT, KNOWN, OUTCOME, VERSIONS, FoldShape, lacks
+from cdc_pipeline.lake.lake_rows_sql import LACKED, LAPSED, lacked_version, lake_rows, told_version
+from cdc_pipeline.lake.protocol import KeyRange
+from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
+
+CHANGE = "cdc_change"
+ACT, EFFECT, TIES = "_cdc_act", "_cdc_effect", "_cdc_ties"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """`soft`: dead rows with values stay in sight of who looks for them. `tombstones`: every dead id leaves a row."""
+
+    soft: bool
+    tombstones: bool
+    truncated_at: str
+    ties: bool
+
+
+def changes(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+    """id, the other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES of every id of the claim."""
+    values = "".join(f", _cdc_v{place} AS {identifier(name)}" for place, name in shape.others)
+    names = ", ".join(text_literal(name) for _, name in shape.others)
+    final = ", ".join(f"_cdc_f{place}" for place, _ in shape.others)
+    told = " AND ".join(
+        f"(_cdc_f{place} > _cdc_deletion OR startswith(_cdc_f{place}, '{LACKED}'))" for place, _ in shape.others
+    )
+    state = f"""named_struct('deletion', IF(_cdc_shown, '', _cdc_deletion), 'columns', map_filter(
+                map_from_arrays(CAST(array({names}) AS ARRAY<STRING>), CAST(array({final}) AS ARRAY<STRING>)),
+                (name, version) -> version <> {VERSION}))"""
+    plain = " AND ".join(["_cdc_shown", *(f"_cdc_f{place} = {VERSION}" for place, _ in shape.others)])
+    return f"""
+        SELECT {shape.keys()}{values}, {VERSION}, NOT _cdc_shown AS {DELETED},
+               IF({plain}, CAST(NULL AS {STATE_TYPE}), {state}) AS {STATE},
+               {_act(shape, policy)} AS {ACT}, {TIES}, {_effect(policy)} AS {EFFECT}
+        FROM (SELECT *, NOT _cdc_dead AND {told or "true"} AS _cdc_shown
+              FROM ({_settled(shape, policy, url, ranges, few=few)}))"""
+
+
+def _act(shape: FoldShape, policy: Policy) -> str:
+    same = [
+        f"{VERSION} = _cdc_lake_version",
+        "_cdc_shown <> _cdc_lake_hidden",
+        "IF(_cdc_shown, '', _cdc_deletion) = _cdc_lake_deletion",
+        *(f"_cdc_f{place} = _cdc_r{place}" for place, _ in shape.others),
+    ]
+    keeps = policy.tombstones or policy.soft
+    born_dead = f"IF({policy.tombstones} OR ({policy.soft} AND {KNOWN}), 'write', 'none')"
+    return f"""CASE WHEN _cdc_lake_version IS NULL THEN IF(_cdc_dead, {born_dead}, 'write')
+                    WHEN _cdc_dead AND NOT {keeps} THEN 'drop'
+                    WHEN {" AND ".join(same)} THEN 'none' ELSE 'write' END"""
+
+
+def _effect(policy: Policy) -> str:
+    gone = "'updated'" if policy.soft else "'deleted'"
+    return f"""CASE WHEN {ACT} = 'none' THEN 'ignored'
+                    WHEN _cdc_shown THEN IF(_cdc_lake_hidden = false, 'updated', 'inserted')
+                    WHEN NOT _cdc_dead THEN 'parked'
+                    WHEN _cdc_lake_hidden = false THEN {gone} ELSE 'ignored' END"""
+
+
+def _settled(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+    """`_cdc_f<n>`: the version of each column as the row will keep it."""
+    finals = []
+    for place, _ in shape.others:
+        told, lacked = f"_cdc_n{place}", f"_cdc_m{place}"
+        lapsed = f"IF({told} > _cdc_deletion_before AND NOT _cdc_p{place}, {told}, '{LAPSED}' || {told})"
+        dying = (
+            f"IF({told} <= _cdc_deletion_before AND {lacked} > _cdc_deletion_before, '{LACKED}' || {lacked}, {lapsed})"
+        )
+        living = f"IF({told} <= _cdc_deletion AND {lacked} > _cdc_deletion, '{LACKED}' || {lacked}, {told})"
+        finals.append(f"IF(_cdc_dead, {dying}, {living}) AS _cdc_f{place}")
+        finals.append(f"IF(startswith(_cdc_f{place}, '{LACKED}'), NULL, _cdc_w{place}) AS _cdc_v{place}")
+    return f"""
+        SELECT *{"".join(f", {part}" for part in finals)}
+        FROM (SELECT *, _cdc_deletion >= {VERSION} AS _cdc_dead
+              FROM ({_joined(shape, policy, url, ranges, few=few)}))"""
+
+
+def _joined(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+    """Registers of claim and lake together: per column `_cdc_n<n>` the newest version that told it, `_cdc_w<n>` its
+    value, `_cdc_m<n>` the newest that lacked it, `_cdc_p<n>` whether it had lapsed.
+    """
+    ids = f"SELECT DISTINCT {shape.keys()} FROM {EVENT}"
+    deletions = (
+        f"sort_array(array_distinct(concat({DELETIONS}, array(coalesce(_cdc_lake_deletion, ''),"
+        f" {text_literal(policy.truncated_at)}, ''))), false)"
+    )
+    newest = []
+    for place, name in shape.others:
+        lake, claim = f"coalesce(_cdc_r{place}, '')", f"coalesce(_cdc_s{place}.version, '')"
+        newer = f"{claim} > {told_version(lake)}"
+        newest.append(f"greatest({claim}, {told_version(lake)}) AS _cdc_n{place}")
+        newest.append(f"greatest({lacks(shape, place, name)}, {lacked_version(lake)}) AS _cdc_m{place}")
+        newest.append(f"NOT {newer} AND startswith({lake}, '{LAPSED}') AS _cdc_p{place}")
+        newest.append(f"IF({newer}, _cdc_s{place}.value, _cdc_t{place}) AS _cdc_w{place}")
+        newest.append(f"_cdc_r{place}")
+    return f"""
+        SELECT {shape.keys("s.")}, greatest(s.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
+               _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
+               {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
+               {"".join(f", {part}" for part in newest)}
+        FROM {OUTCOME} AS s
+        LEFT JOIN ({lake_rows(shape, url, ids, ranges=ranges, few=few)}) AS t ON {shape.same("s", "t")}"""
+
+
+def _ties(policy: Policy) -> str:
+    """How many sequences of the id have more than one event, the lake's newest one included."""
+    if not policy.ties:
+        return "0"
+    versions = f"filter(array_union({VERSIONS}, array(coalesce(_cdc_lake_version, ''))), v -> instr(v, '~') > 0)"
+    sequences = f"transform({versions}, v -> substring_index(v, '~', 1))"
+    return f"size(filter(array_distinct({sequences}), one -> size(filter({sequences}, each -> each = one)) > 1))"

@@ -1,0 +1,49 @@
+"""Rows of a lake table as registers, as Spark SQL.
+
+A row without STATE is plain: each of its columns has the row's version. Otherwise STATE says a column's version, and in
+front of it, maybe, LAPSED: this is a dead row and the column was not told when it died; or LACKED: nothing told the
+column since the deletion before, but an update of that version whose schema lacks it, so that it is NULL.
+"""
+
+from cdc_pipeline.lake.fold_sql import FoldShape
+from cdc_pipeline.lake.protocol import KeyRange
+from cdc_pipeline.lake.quoting import identifier, literal, table_at, text_literal
+from cdc_pipeline.record import DELETED, STATE, VERSION
+
+LAPSED, LACKED = "!", "+"
+MOST_BROADCAST_ROWS = 500_000
+HIDDEN = f"coalesce({DELETED}, false)"
+DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
+
+
+def lake_rows(shape: FoldShape, url: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
+    """Lake rows whose id is in `ids` (SQL): id, `_cdc_lake_*`, and per column `_cdc_t<n>` and its version `_cdc_r<n>`.
+
+    `few`: the ids fit into the memory of every executor, which spares the table a shuffle.
+    """
+    columns = "".join(
+        f", t.{identifier(name)} AS _cdc_t{place},"
+        f" coalesce(try_element_at(t.{STATE}.columns, {text_literal(name)}), t.{VERSION}) AS _cdc_r{place}"
+        for place, name in shape.others
+    )
+    within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
+    hint = "/*+ BROADCAST(id) */ " if few else ""
+    return f"""
+        SELECT {hint}{shape.keys("t.")}, t.{VERSION} AS _cdc_lake_version, {HIDDEN} AS _cdc_lake_hidden,
+               {DELETION} AS _cdc_lake_deletion{columns}
+        FROM {table_at(url)} AS t LEFT SEMI JOIN ({ids}) AS id ON {shape.same("t", "id")}{within}"""
+
+
+def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:
+    """Mentions the target only, which is all that spares it files."""
+    column = f"t.{identifier(first_key)}"
+    return f"({' OR '.join(f'{column} BETWEEN {literal(part.low)} AND {literal(part.high)}' for part in ranges)})"
+
+
+def told_version(column: str) -> str:
+    """The version of the newest event that told the column; "" if none is known."""
+    return f"IF(startswith({column}, '{LACKED}'), '', trim(LEADING '{LAPSED}' FROM {column}))"
+
+
+def lacked_version(column: str) -> str:
+    return f"IF(startswith({column}, '{LACKED}'), substr({column}, 2), '')"

@@ -1,0 +1,94 @@
+"""Key changes as Spark SQL: a move takes what it does not tell from the row of its old id, as that was just before.
+
+The old row is told by events of the claim, by earlier moves of it, and by the lake. Moves are resolved in rounds, each
+of which takes those whose old id waits for no other move: chains need as many rounds as they have links.
+"""
+
+from cdc_pipeline.lake.claim_view import Views
+from cdc_pipeline.lake.fold_sql import EVENT, LACKING, FoldShape, lacks, registers
+from cdc_pipeline.lake.lake_rows_sql import LAPSED, lacked_version, lake_rows, told_version
+from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION
+
+_MOVE, _READY, _DONE = "cdc_move", "cdc_ready_move", "cdc_resolved_move"
+_ASKING = f"{OPERATION} = 'm' AND size({ABSENT}) + size({LACKING}) > 0"
+
+
+def resolve_moves(views: Views, shape: FoldShape, url: str, truncates: tuple[str, ...], *, few: bool) -> None:
+    """Replaces EVENT by one whose moves hold all that can be known. Afterwards nothing of a move is looked up again."""
+    waiting = views.keep_sql(_MOVE, _asking_moves(shape, url, few=few)).count()
+    events = views.session.sql(f"SELECT * FROM {EVENT}").where(f"NOT ({_ASKING})")
+    while waiting:
+        views.name(EVENT, events)
+        views.name_sql(_READY, _ready_moves(shape))
+        done = views.keep_sql(_DONE, _resolved_moves(shape, truncates))
+        events = events.unionByName(done)
+        waiting -= done.count()
+        if waiting:
+            same = f"{shape.same('m', 'r')} AND m.{VERSION} = r.{VERSION}"
+            views.keep_sql(_MOVE, f"SELECT m.* FROM {_MOVE} AS m LEFT ANTI JOIN {_DONE} AS r ON {same}")
+    views.name(EVENT, events)
+
+
+def _asking_moves(shape: FoldShape, url: str, *, few: bool) -> str:
+    """Each move once, with the lake's row of its old id: its registers `_cdc_b<n>`, `_cdc_k<n>`, and its deletion.
+
+    The row counts if it is older than the move; a tombstone made by the very same key change counts as it was before.
+    A newer row says that the id has gone on, and that nothing of it is to be taken (`_cdc_gone`).
+    """
+    old_ids = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
+    older, moved = f"old._cdc_lake_version < m.{VERSION}", f"old._cdc_lake_deletion = m.{VERSION}"
+    bases = "".join(
+        f""", IF({older} OR ({moved} AND NOT startswith(old._cdc_r{place}, '{LAPSED}')),
+                 struct({told_version(f"old._cdc_r{place}")} AS version, old._cdc_t{place} AS value),
+                 NULL) AS _cdc_b{place},
+              IF({older} OR {moved}, {lacked_version(f"old._cdc_r{place}")}, '') AS _cdc_k{place}"""
+        for place, _ in shape.others
+    )
+    ids = f"SELECT DISTINCT {old_ids} FROM {EVENT} WHERE {_ASKING}"
+    return f"""
+        SELECT m.*, coalesce(old._cdc_lake_version > m.{VERSION}, false) AS _cdc_gone,
+               IF({older} AND old._cdc_lake_deletion < m.{VERSION}, old._cdc_lake_deletion, '') AS _cdc_base{bases}
+        FROM (SELECT *, row_number() OVER (PARTITION BY {shape.keys()}, {VERSION} ORDER BY {VERSION}) AS _cdc_time
+              FROM {EVENT} WHERE {_ASKING}) AS m
+        LEFT JOIN ({lake_rows(shape, url, ids, few=few)}) AS old ON {shape.moved_from("m", "old")}
+        WHERE m._cdc_time = 1"""
+
+
+def _ready_moves(shape: FoldShape) -> str:
+    return f"""
+        SELECT m.* FROM {_MOVE} AS m
+        LEFT JOIN (SELECT {shape.keys()}, min({VERSION}) AS _cdc_first FROM {_MOVE} GROUP BY {shape.keys()}) AS earlier
+            ON {shape.moved_from("m", "earlier")}
+        WHERE coalesce(earlier._cdc_first >= m.{VERSION}, true)"""
+
+
+def _resolved_moves(shape: FoldShape, truncates: tuple[str, ...]) -> str:
+    """Rows of EVENT: what was found is a value, and no longer named as absent or lacking."""
+    known = f"""
+        SELECT {shape.keys("m.")}, m.{VERSION},
+               max(e.{VERSION}) FILTER (WHERE e.{OPERATION} = 'd') AS _cdc_deleted_at{registers(shape, "e.")}
+        FROM {_READY} AS m JOIN {EVENT} AS e ON {shape.moved_from("m", "e")} AND e.{VERSION} < m.{VERSION}
+        GROUP BY {shape.keys("m.")}, m.{VERSION}"""
+    emptied = f"array_max(filter(array({', '.join(map(text_literal, truncates))}), at -> at < m.{VERSION}))"
+    before = f"greatest(known._cdc_deleted_at, m._cdc_base, {emptied})"
+    values, found = [], []
+    for place, name in shape.others:
+        literal, column = text_literal(name), identifier(name)
+        asked = f"(array_contains({ABSENT}, {literal}) OR array_contains({LACKING}, {literal}))"
+        lake, claim = f"_cdc_b{place}", f"_cdc_s{place}"
+        newest = f"IF(coalesce({lake}.version, '') > coalesce({claim}.version, ''), {lake}, {claim})"
+        told = f"NOT _cdc_gone AND coalesce({newest}.version, '') > _cdc_before"
+        values.append(f"IF({asked}, IF({told}, {newest}.value, NULL), {column}) AS {column}")
+        lacked = f"NOT _cdc_gone AND greatest({lacks(shape, place, name)}, _cdc_k{place}) > _cdc_before"
+        found.append(f"IF({told} OR {lacked}, {literal}, NULL)")
+    gathered = "".join(f", known._cdc_s{place}" for place, _ in shape.others)
+    gathered += "".join(f", known._cdc_l{place}" for place, name in shape.others if name in shape.lacking)
+    olds = ", ".join(identifier(OLD_ID_PREFIX + name) for name in shape.key)
+    return f"""
+        SELECT {OPERATION}, {VERSION}, array_except({ABSENT}, _cdc_found) AS {ABSENT},
+               array_except({LACKING}, _cdc_found) AS {LACKING}, {olds}, {", ".join([shape.keys(), *values])}
+        FROM (SELECT *, array_compact(array({", ".join(found)})) AS _cdc_found
+              FROM (SELECT m.*{gathered}, {before} AS _cdc_before
+                    FROM {_READY} AS m
+                    LEFT JOIN ({known}) AS known ON {shape.same("m", "known")} AND known.{VERSION} = m.{VERSION}))"""

@@ -1,0 +1,133 @@
+"""What the fast lake keeps in its files: the kernel's states of a keyed table, or the rows of a bag, as Arrow rows."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_pipeline.fold.kernel import (
+    BagOutcome,
+    KeyedTable,
+    Register,
+    State,
+    fold,
+    fold_bag,
+    join,
+    join_bag,
+    purge,
+    show,
+)
+from cdc_pipeline.fold.model import Bag, Event, Id, Row
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
+from cdc_pipeline.types import arrow_schema
+
+Rows = list[dict[str, Any]]
+
+
+def lake_schema(table: LakeTable) -> pa.Schema:
+    own = [pa.field(VERSION, pa.string()), pa.field(DELETED, pa.bool_()), pa.field(STATE, pa.string())]
+    return pa.schema([*arrow_schema(table.schema), *own])
+
+
+def event_of(row: dict[str, Any], content: SliceInput, columns: Iterable[str]) -> Event:
+    """`columns`: all that the lake has."""
+    operation, schema = Operation(row[OPERATION]), content.schema
+    absent = (*schema.key, *(row[ABSENT] or ()))
+    silent = operation is Operation.TRUNCATE or (operation is Operation.DELETE and not schema.is_bag)
+    return Event(
+        operation=operation,
+        version=row[VERSION],
+        id=() if operation is Operation.TRUNCATE else tuple(row[name] for name in schema.key),
+        old_id=tuple(row[OLD_ID_PREFIX + name] for name in schema.key) if operation is Operation.MOVE else (),
+        values={} if silent else {name: row[name] for name in schema.names if name not in absent},
+        lacking=frozenset(name for name in columns if name not in schema.names),
+    )
+
+
+def keyed_claim(
+    table: LakeTable, work: ClaimWork, rows: Rows, events: list[Event], columns: tuple[str, ...]
+) -> tuple[Rows, Counter[str]]:
+    """The rows after the claim, and how often each thing became of an id. `hidden`: changed, but not to be seen."""
+    before = KeyedTable(rows=dict(_state_of(row, table, columns) for row in rows), truncated_at=work.truncated_at)
+    soft, tombstones = table.deletes == "soft", work.tombstones or not table.ordered
+    after = join(before, fold(events))
+    if not tombstones:
+        after = _without_traceless(after) if soft else purge(after)
+    shown = [show(state, columns=columns, soft=soft) for state in (before, after)]
+    named = {event.id for event in events if event.operation is not Operation.TRUNCATE}
+    effects = Counter(_effect(id_, before, after, shown) for id_ in named | before.rows.keys())
+    effects["ignored"] = len(named) - sum(effects[seen] for seen in ("inserted", "updated", "deleted", "parked"))
+    return [_row_of(id_, state, after, table, columns) for id_, state in after.rows.items()], effects
+
+
+def bag_claim(rows: Rows, events: list[Event], columns: tuple[str, ...]) -> tuple[Rows, Counter[str]]:
+    """Copies that stay keep their versions, the newest first."""
+    folded: BagOutcome = fold_bag(events)
+    by_content: dict[Any, list[str]] = {}
+    for row in rows:
+        by_content.setdefault(tuple(sorted((name, row.get(name)) for name in columns)), []).append(row[VERSION])
+    before = Bag({content: len(versions) for content, versions in by_content.items()})
+    after = join_bag(before, folded)
+    newest = max((event.version for event in events), default="")
+    made = []
+    for content, count in after.items():
+        versions = [*sorted(by_content.get(content, []), reverse=True), *[newest] * count][:count]
+        made += [{**dict(content), VERSION: version, DELETED: False, STATE: None} for version in versions]
+    effects = Counter(inserted=(after - before).total(), deleted=(before - after).total())
+    return made, effects
+
+
+def _without_traceless(table: KeyedTable) -> KeyedTable:
+    kept = {id_: state for id_, state in table.rows.items() if state.upsert}
+    return KeyedTable(rows=kept, truncated_at=table.truncated_at)
+
+
+def _effect(id_: Id, before: KeyedTable, after: KeyedTable, shown: list[dict[Id, Row]]) -> str:
+    was, now = (rows.get(id_) for rows in shown)
+    if was == now:
+        return "unchanged" if before.rows.get(id_) == after.rows.get(id_) else "hidden"
+    is_visible = now is not None and not now.deleted and not now.incomplete
+    was_visible = was is not None and not was.deleted and not was.incomplete
+    if is_visible:
+        return "updated" if was_visible else "inserted"
+    if now is not None and now.incomplete:
+        return "parked"
+    if was_visible:
+        return "updated" if now is not None else "deleted"
+    return "hidden"
+
+
+def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -> tuple[Id, State]:
+    id_ = tuple(row[name] for name in table.schema.key)
+    known = json.loads(row[STATE]) if row.get(STATE) else {"upsert": row[VERSION], "told": {}}
+    if not row.get(STATE):
+        known["told"] = dict.fromkeys(columns, row[VERSION])
+    told = {name: Register(version=version, value=row.get(name)) for name, version in known["told"].items()}
+    return id_, State(
+        upsert=known["upsert"],
+        deletions=tuple(known.get("deletions", ())),
+        told=told,
+        lacked=known.get("lacked", {}),
+    )
+
+
+def _row_of(id_: Id, state: State, rows: KeyedTable, table: LakeTable, columns: tuple[str, ...]) -> dict[str, Any]:
+    (shown,) = show(KeyedTable(rows={id_: state}, truncated_at=rows.truncated_at), columns=columns).values() or (None,)
+    visible = shown is not None and not shown.incomplete
+    told = state.told if shown is None else {name: found for name, found in state.told.items() if name in shown.values}
+    known = {
+        "upsert": state.upsert,
+        "deletions": list(state.deletions),
+        "told": {name: found.version for name, found in told.items()},
+        "lacked": state.lacked,
+    }
+    values = shown.values if visible and shown is not None else {name: found.value for name, found in told.items()}
+    own = {VERSION: state.version, DELETED: not visible, STATE: json.dumps(known)}
+    return dict(zip(table.schema.key, id_, strict=True)) | values | own
+
+
+def source_columns(schema: pa.Schema, table: LakeTable) -> tuple[str, ...]:
+    return tuple(name for name in schema.names if not name.startswith(OWN_PREFIX) and name not in table.schema.key)
