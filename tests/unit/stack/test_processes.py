@@ -9,7 +9,7 @@ import yaml
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.settings_file import load_settings, parse_settings
 from cdc_pipeline.stack.compose import compose_text, composition, containers
 from cdc_pipeline.stack.endpoints import endpoints
 from cdc_pipeline.stack.place import Place, this_machine
@@ -20,6 +20,7 @@ from cdc_pipeline.stack.state import open_installation
 from tests.support.shop_settings import shop_settings
 
 DOCKER = PROJECT / "docker"
+FILES = "{name: shop, lake: lake, source: {kind: debezium_files, path: events/}, tables: [{name: shop.public.orders}]}"
 
 
 @pytest.fixture
@@ -68,6 +69,15 @@ def test_an_external_source_and_store_get_no_database_of_ours(tmp_path: Path) ->
     assert everything["databases"].command[-1] == "airflow"
     assert everything["migrate"].depends_on == ()
     assert endpoints(settings, tmp_path).source_url == url
+
+
+def test_a_source_of_files_needs_no_database_and_is_told_no_url(tmp_path: Path) -> None:
+    settings = parse_settings(FILES, path=tmp_path / "pipeline.yml", environment={})
+    everything = {process.name: process for process in described(settings, tmp_path)}
+    assert everything["databases"].command[-2:] == ("airflow", "cdc_metadata")
+    assert "CDC_SOURCE__URL" not in everything["consumer"].environment
+    assert everything["migrate"].depends_on == ("databases",)
+    assert endpoints(settings, tmp_path).source_url == ""
 
 
 def test_an_embedded_source_may_not_take_the_name_of_our_own_databases(tmp_path: Path) -> None:
