@@ -56,10 +56,10 @@ def _replay_group(
     pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[Kept]
 ) -> list[Replayed]:
     """Events of one stream partition of one table, as one slice for all with the same columns."""
-    refused = _of_unpublished_snapshots(pipeline, entries)
+    refused = _not_ready(pipeline, table, entries)
     ready = [entry for entry in entries if entry.quarantine_id not in refused]
     numbers: dict[int, int] = {}
-    for decoded in _decode(pipeline, table, ready):
+    for decoded in _decode(pipeline, table, ready) if ready else ():
         refused |= decoded.refused
         if decoded.fitting:
             new = _write(pipeline, table, stream_partition, decoded)
@@ -91,8 +91,10 @@ def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> 
     return decode_texts(entries, newest, tables.known_columns(table.table_id))
 
 
-def _of_unpublished_snapshots(pipeline: Pipeline, entries: Sequence[Kept]) -> dict[int, str]:
+def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> dict[int, str]:
     """Until a snapshot is published its rows are not the lake's, neither those that fit nor these."""
+    if all(listed.table != table.name for listed in pipeline.settings.tables):
+        return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}
     snapshots = {entry.snapshot_id for entry in entries if entry.snapshot_id is not None}
     states = {snapshot_id: pipeline.store.snapshots.snapshot(snapshot_id).state for snapshot_id in snapshots}
     return {
