@@ -85,6 +85,13 @@ class Streams:
             query = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
             return tuple(connection.scalars(query.order_by(_PARTITION.c.stream_partition)).all())
 
+    def places(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
+        """Next offset and last positions of every stream partition that was ever read."""
+        query = select(_PARTITION).where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_not(None))
+        with self.database.transaction("stream.read_places") as connection:
+            rows = connection.execute(query).all()
+        return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
+
     def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
         """The number of a file that is read from now on: one more than that of the file before it. Idempotent.
 

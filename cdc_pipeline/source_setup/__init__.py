@@ -4,13 +4,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from cdc_pipeline.consumer import Consumer
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import SNAPSHOT_ORDINAL, TableName, decode_position, encode_version
 from cdc_pipeline.settings import PostgresSource
-from cdc_pipeline.source_setup.files import open_files_consumer, set_up_files
+from cdc_pipeline.source_setup.files import oldest_of_files, open_files_consumer, set_up_files
 from cdc_pipeline.source_setup.postgres import open_slot_consumer, plan_server, set_up_server
 from cdc_pipeline.wiring import Pipeline
 
-__all__ = ["SetUp", "open_consumer", "plan_setup", "set_up_source"]
+__all__ = ["SetUp", "oldest_version_to_come", "open_consumer", "plan_setup", "set_up_source"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,15 @@ def set_up_source(pipeline: Pipeline) -> SetUp:
         return SetUp(tables=tuple(table.name for table in plan.tables), statements=plan.statements)
     set_up_files(pipeline, source)
     return SetUp(tables=pipeline.table_names())
+
+
+def oldest_version_to_come(pipeline: Pipeline, table: TableName) -> str:
+    """No event of the table that is registered from now on is older, except what comes back from quarantine."""
+    source = pipeline.settings.source
+    if isinstance(source, PostgresSource):
+        offset = pipeline.store.streams.next_offset(pipeline.settings.name)
+        return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
+    return oldest_of_files(pipeline, source, table)
 
 
 def open_consumer(pipeline: Pipeline) -> AbstractContextManager[Consumer]:

@@ -16,6 +16,7 @@ from cdc_pipeline.sources.debezium_files import PartitionFiles, partition_folder
 from cdc_pipeline.sources.debezium_partition import PartitionLines
 from cdc_pipeline.sources.debezium_stream import DebeziumStream
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
+from cdc_pipeline.sources.debezium_versions import encode_place
 from cdc_pipeline.sources.protocol import PartitionPlace
 from cdc_pipeline.time_slice import EPOCH
 from cdc_pipeline.wiring import Pipeline
@@ -91,6 +92,17 @@ def open_files_consumer(pipeline: Pipeline, source: DebeziumFilesSource) -> Iter
             on_step=pipeline.on_step,
             ignored_truncates=ignored_truncates(pipeline),
         )
+
+
+def oldest_of_files(pipeline: Pipeline, source: DebeziumFilesSource, table: TableName) -> str:
+    """The least version that a stream partition can still bring; "" where nothing tells it."""
+    if not source.ordered:
+        return ""
+    places = pipeline.store.streams.places(pipeline.settings.name).values()
+    return min(
+        (encode_place(int(seen.get(str(table), "0"), 16), decode_position(offset)) for offset, seen in places),
+        default="",
+    )
 
 
 def _partitions(pipeline: Pipeline, assignment: Assignment, folders: dict[int, Path]) -> dict[int, PartitionLines]:

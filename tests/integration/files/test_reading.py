@@ -9,11 +9,14 @@ import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, StaleEpoch, UsageError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import open_consumer, plan_setup, set_up_source
+from cdc_pipeline.source_setup import oldest_version_to_come, open_consumer, plan_setup, set_up_source
+from cdc_pipeline.steps import Moment
 from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
-from tests.support.event_files import EventFolder, slices_of
+from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.support.event_files import NOBODY_LISTENS, EventFolder, events_of, slices_of
 from tests.support.eventually import eventually
+from tests.support.pipelines import opened_pipeline
 
 TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
 NAME = TableName.parse("shop.public.t")
@@ -192,3 +195,36 @@ def test_a_snapshot_and_a_comparison_with_the_source_are_refused_by_name(events:
     events.write("0/a.jsonl", create(1))
     with events.opened() as pipeline:
         refuse(pipeline)
+
+
+def test_nothing_that_comes_is_older_than_what_every_stream_partition_has_shown(events: EventFolder) -> None:
+    first, second = create(1), create(2)
+    first["source"]["lsn"], second["source"]["lsn"] = 50, 70
+    events.write("0/a.jsonl", first)
+    events.write("1/a.jsonl", second)
+    events.consume()
+    with events.opened() as pipeline:
+        oldest = oldest_version_to_come(pipeline, NAME)
+    later = create(3)
+    later["source"]["lsn"] = 50
+    events.write("0/a.jsonl", later)
+    events.consume()
+    with events.opened() as pipeline:
+        versions = [row["_cdc_version"] for row in events_of(pipeline, NAME)]
+    assert versions[0] < oldest <= versions[-1] < versions[1]
+
+
+def test_a_consumer_that_dies_anywhere_registers_every_line_once(events: EventFolder) -> None:
+    steps = ("stream.begin_file", "source_file.read", "slice_file.put", "registry.register", "slot.confirm")
+    sites = [Site(name, moment, 1) for name in steps for moment in (Moment.BEFORE, Moment.AFTER)]
+    for number, site in enumerate(sites):
+        events.write(f"0/{number:02}.jsonl", create(2 * number), create(2 * number + 1))
+        dying = opened_pipeline(
+            events.settings, store_url=events.store_url, spark_url=NOBODY_LISTENS, on_step=Failpoint(site)
+        )
+        with pytest.raises(Crash), dying as pipeline, open_consumer(pipeline) as consumer:
+            consumer.run_until_idle()
+    events.consume()
+    assert ids(events) == list(range(2 * len(sites)))
+    with events.opened() as pipeline:
+        assert len(events_of(pipeline, NAME)) == 2 * len(sites)
