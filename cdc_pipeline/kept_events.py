@@ -31,7 +31,7 @@ class Decoded:
 
 def decode_texts(entries: Iterable[Kept], newest: TableSchema, known: Mapping[str, Column]) -> list[Decoded]:
     """Payloads that hold the source's texts by column. `known`: every column that the table ever had."""
-    in_order = sorted(entries, key=lambda entry: (*_columns(entry, newest), entry.quarantine_id))
+    in_order = sorted(entries, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
     return [
         _decode_texts(list(group), names, newest, known)
         for names, group in groupby(in_order, key=lambda entry: _columns(entry, newest))
