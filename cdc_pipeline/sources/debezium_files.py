@@ -76,6 +76,8 @@ class PartitionFiles:
         self._on_step = on_step
         self._number, self._line = offset >> _LINE_BITS, offset & _LINE_MASK
         self._file: BinaryIO | None = None
+        self._is_checked = False
+        self._written = 0
         self.at_end = False
 
     @property
@@ -86,6 +88,7 @@ class PartitionFiles:
     def next_lines(self, most_bytes: int) -> list[RawLine]:
         """About as many; fewer only where the files end for now, which `at_end` then says."""
         lines: list[RawLine] = []
+        self._is_checked = False
         left = most_bytes
         with step(self._on_step, "source_file.read"):
             for line in self._lines():
@@ -120,16 +123,17 @@ class PartitionFiles:
 
     def _given(self, text: bytes) -> RawLine:
         name = self._begun[self._number]
-        written = int((self._folder / name).stat().st_mtime_ns // 1_000)
-        line = RawLine(place=self.offset, file=name, number=self._line + 1, text=text, written=written)
+        line = RawLine(place=self.offset, file=name, number=self._line + 1, text=text, written=self._written)
         self._line += 1
         return line
 
     def _opened(self) -> BinaryIO:
         """The file that is read, behind the lines that were given. Raises SourceGap when they are not there."""
+        if self._file is not None and self._is_checked:
+            return self._file
         path = self._folder / self._begun[self._number]
         try:
-            size = path.stat().st_size
+            found = path.stat()
             if self._file is None:
                 self._file = path.open("rb")
                 self._skip(self._file, path)
@@ -139,8 +143,9 @@ class PartitionFiles:
                 expected=f"it, since line {self._line + 1} of it is to be read next",
                 remedy="bring it back; files may only be deleted once a later one is read",
             ) from error
-        if size < self._file.tell():
-            raise _shorter(path, f"{size} bytes", f"the {self._file.tell()} bytes that were read of it")
+        if found.st_size < self._file.tell():
+            raise _shorter(path, f"{found.st_size} bytes", f"the {self._file.tell()} bytes that were read of it")
+        self._is_checked, self._written = True, found.st_mtime_ns // 1_000
         return self._file
 
     def _skip(self, file: BinaryIO, path: Path) -> None:
@@ -150,6 +155,7 @@ class PartitionFiles:
 
     def _go_on(self, name: str) -> None:
         self.close()
+        self._is_checked = False
         self._number, self._line = self._begin(name), 0
         self._begun[self._number] = name
 
