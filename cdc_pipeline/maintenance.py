@@ -13,9 +13,15 @@ from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
 
+_EVERY_VERSION = "~"
+"""Greater than any version of a stream that keeps its order."""
+
 
 def maintain(pipeline: Pipeline, table: TableName, retention: timedelta) -> dict[str, Any]:
-    """Merges small files, then deletes those that no version younger than `retention` names.
+    """Merges small files, removes tombstones, then deletes files that no version younger than `retention` names.
+
+    Tombstones stay where something older than they are may still come: while events are kept in quarantine, and for
+    streams without an order.
 
     A busy lease, or a table without a lake, is no failure: the next run comes. Raises UsageError below seven days.
     """
@@ -35,6 +41,9 @@ def _maintain(pipeline: Pipeline, table: TableName, retention: timedelta) -> str
             if pipeline.lake.read_version(lake_table) is None:
                 return "the table has no lake yet"
             pipeline.lake.optimize(lake_table)
+            held[1].check()
+            if lake_table.ordered and not pipeline.store.slices.awaits_quarantined(row.table_id):
+                pipeline.lake.purge(lake_table, _EVERY_VERSION)
             held[1].check()
             pipeline.lake.vacuum(lake_table, retention)
     except LeaseBusy as busy:

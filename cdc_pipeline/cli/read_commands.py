@@ -1,4 +1,4 @@
-"""The verbs that only look: `status`, `verify`, `sql` and `schema`."""
+"""The verbs that only look: `status`, `verify`, `view`, `sql` and `schema`."""
 
 import json
 from datetime import timedelta
@@ -23,6 +23,7 @@ CHECK_FAILED = 3
 def add_to(app: typer.Typer) -> None:
     app.command()(status)
     app.command()(verify)
+    app.command()(view)
     app.command(name="sql")(run_query)
     app.command()(schema)
 
@@ -66,6 +67,22 @@ def verify(
         if differences:
             context.show(differences)
     raise typer.Exit(CHECK_FAILED if differences else 0)
+
+
+def view(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
+    """Print the statement for Spark that gives readers a table without deleted and incomplete rows."""
+    from cdc_pipeline.lake.reader_view import reader_view_sql
+
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        statements = {
+            str(name): reader_view_sql(pipeline.lake_table(name), pipeline.lake_url(name))
+            for name in pipeline.table_names(tuple(tables or ()))
+        }
+    if as_json:
+        context.show([{"table": name, "sql": sql} for name, sql in statements.items()])
+    else:
+        typer.echo("\n".join(f"{sql};" for sql in statements.values()))
 
 
 def _verdict(verdict: "Verified") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cdc_pipeline.lake.bag_sql import COPIES, NET, count_copies, merge_copies, net_changes, with_copies, without_looking
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
-from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, truncates_of
+from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, truncates_in
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.fold_sql import EVENT, OUTCOME, FoldShape, fold_complete_rows, fold_registers
 from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
@@ -87,7 +87,9 @@ def _general(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, 
     if work.truncates and not in_order:
         _delete_what_a_truncate_cuts_short(views, shape, work, url)
     if work.key_changes:
-        resolve_moves(views, shape, url, truncates_of(views.session, work), few=few)
+        truncates = truncates_in(views.session, work)
+        emptied_before = "" if work.truncated_at in truncates else work.truncated_at
+        resolve_moves(views, shape, url, emptied_before, truncates, few=few)
     views.name_sql(OUTCOME, fold_registers(shape, ties=not table.ordered))
     policy = Policy(
         soft=table.deletes == "soft",

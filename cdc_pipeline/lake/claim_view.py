@@ -79,15 +79,15 @@ def name_events(views: Views, store: ObjectStore, table: LakeTable, work: ClaimW
     views.name_sql(EVENT, f"SELECT * FROM {EVERY} WHERE {' AND '.join(kept)}")
 
 
-def truncates_of(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
-    """Versions of the claim's truncates, or of the last one before it."""
+def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
+    """Versions of the claim's own truncates."""
     if not work.truncates:
-        return (work.truncated_at,)
+        return ()
     rows = session.sql(
         f"SELECT DISTINCT {VERSION} AS version FROM {EVERY}"
         f" WHERE {OPERATION} = 't' AND {VERSION} >= {text_literal(work.cutoff_version)}"
     ).collect()
-    return tuple(sorted({*(str(row["version"]) for row in rows), work.truncated_at}))
+    return tuple(sorted(str(row["version"]) for row in rows))
 
 
 def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, shape: FoldShape) -> DataFrame:

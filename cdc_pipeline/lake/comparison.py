@@ -27,7 +27,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`differing_rows` counts all of them, `differences` shows the first MOST_SHOWN by id."""
+    """`differing_rows` counts all of them, `differences` shows the first MOST_SHOWN by id.
+
+    Rows of a table without a key are counted per content, which then is their id: they are missing or extra.
+    """
 
     source_rows: int
     lake_rows: int
@@ -41,10 +44,12 @@ def compare(
     """`source_urls`: Parquet files with the source's columns. NULL equals NULL and NaN equals NaN."""
     names = table.schema.names
     lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
-    if table.deletes == "soft":
+    if DELETED in lake.columns:
         lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
     lake = lake.select(*(_quoted(name) for name in names))
     source = session.read.schema(lake.schema).parquet(*source_urls) if source_urls else lake.limit(0)
+    if table.schema.is_bag:
+        return _compare_copies(source, lake)
     joined = _marked(source, _IN_SOURCE).join(
         _marked(lake, _IN_LAKE),
         on=reduce(lambda left, right: left & right, [_same(name) for name in table.schema.key]),
@@ -57,6 +62,37 @@ def compare(
     ).collect()[0]
     shown = _shown(joined, table) if counts[2] else ()
     return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
+
+
+def _compare_copies(source: DataFrame, lake: DataFrame) -> Comparison:
+    names = lake.columns
+    both = source.select(*map(_quoted, names), spark_functions.lit(1).alias(_IN_SOURCE)).unionByName(
+        lake.select(*map(_quoted, names), spark_functions.lit(0).alias(_IN_SOURCE))
+    )
+    copies = both.groupBy(*map(_quoted, names)).agg(
+        spark_functions.count_if(_quoted(_IN_SOURCE) == 1).alias(_IN_SOURCE),
+        spark_functions.count_if(_quoted(_IN_SOURCE) == 0).alias(_IN_LAKE),
+    )
+    surplus = _quoted(_IN_SOURCE) - _quoted(_IN_LAKE)
+    counts = copies.select(
+        spark_functions.coalesce(spark_functions.sum(_IN_SOURCE), spark_functions.lit(0)),
+        spark_functions.coalesce(spark_functions.sum(_IN_LAKE), spark_functions.lit(0)),
+        spark_functions.coalesce(spark_functions.sum(spark_functions.abs(surplus)), spark_functions.lit(0)),
+    ).collect()[0]
+    shown = copies.where(surplus != 0).limit(MOST_SHOWN).collect() if counts[2] else []
+    return Comparison(
+        source_rows=counts[0],
+        lake_rows=counts[1],
+        differing_rows=counts[2],
+        differences=tuple(
+            Difference(
+                id={name: row[name] for name in names},
+                kind="missing" if row[_IN_SOURCE] > row[_IN_LAKE] else "extra",
+                columns=(),
+            )
+            for row in shown
+        ),
+    )
 
 
 def _marked(rows: DataFrame, mark: str) -> DataFrame:

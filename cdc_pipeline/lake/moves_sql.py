@@ -14,14 +14,19 @@ _MOVE, _READY, _DONE = "cdc_move", "cdc_ready_move", "cdc_resolved_move"
 _ASKING = f"{OPERATION} = 'm' AND size({ABSENT}) + size({LACKING}) > 0"
 
 
-def resolve_moves(views: Views, shape: FoldShape, url: str, truncates: tuple[str, ...], *, few: bool) -> None:
-    """Replaces EVENT by one whose moves hold all that can be known. Afterwards nothing of a move is looked up again."""
-    waiting = views.keep_sql(_MOVE, _asking_moves(shape, url, few=few)).count()
+def resolve_moves(
+    views: Views, shape: FoldShape, url: str, emptied_before: str, truncates: tuple[str, ...], *, few: bool
+) -> None:
+    """Replaces EVENT by one whose moves hold all that can be known.
+
+    `emptied_before`: version of the last truncate that was known before the claim; `truncates`: those in it.
+    """
+    waiting = views.keep_sql(_MOVE, _asking_moves(shape, url, emptied_before, few=few)).count()
     events = views.session.sql(f"SELECT * FROM {EVENT}").where(f"NOT ({_ASKING})")
     while waiting:
         views.name(EVENT, events)
         views.name_sql(_READY, _ready_moves(shape))
-        done = views.keep_sql(_DONE, _resolved_moves(shape, truncates))
+        done = views.keep_sql(_DONE, _resolved_moves(shape, (emptied_before, *truncates)))
         events = events.unionByName(done)
         waiting -= done.count()
         if waiting:
@@ -30,14 +35,15 @@ def resolve_moves(views: Views, shape: FoldShape, url: str, truncates: tuple[str
     views.name(EVENT, events)
 
 
-def _asking_moves(shape: FoldShape, url: str, *, few: bool) -> str:
+def _asking_moves(shape: FoldShape, url: str, emptied_before: str, *, few: bool) -> str:
     """Each move once, with the lake's row of its old id: its registers `_cdc_b<n>`, `_cdc_k<n>`, and its deletion.
 
     The row counts if it is older than the move; a tombstone made by the very same key change counts as it was before.
-    A newer row says that the id has gone on, and that nothing of it is to be taken (`_cdc_gone`).
+    A newer row, or truncate, says that the move comes again: then nothing is to be taken (`_cdc_gone`).
     """
     old_ids = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
     older, moved = f"old._cdc_lake_version < m.{VERSION}", f"old._cdc_lake_deletion = m.{VERSION}"
+    gone = f"coalesce(greatest(old._cdc_lake_version, {text_literal(emptied_before)}) > m.{VERSION}, false)"
     bases = "".join(
         f""", IF({older} OR ({moved} AND NOT startswith(old._cdc_r{place}, '{LAPSED}')),
                  struct({told_version(f"old._cdc_r{place}")} AS version, old._cdc_t{place} AS value),
@@ -47,7 +53,7 @@ def _asking_moves(shape: FoldShape, url: str, *, few: bool) -> str:
     )
     ids = f"SELECT DISTINCT {old_ids} FROM {EVENT} WHERE {_ASKING}"
     return f"""
-        SELECT m.*, coalesce(old._cdc_lake_version > m.{VERSION}, false) AS _cdc_gone,
+        SELECT m.*, {gone} AS _cdc_gone,
                IF({older} AND old._cdc_lake_deletion < m.{VERSION}, old._cdc_lake_deletion, '') AS _cdc_base{bases}
         FROM (SELECT *, row_number() OVER (PARTITION BY {shape.keys()}, {VERSION} ORDER BY {VERSION}) AS _cdc_time
               FROM {EVENT} WHERE {_ASKING}) AS m

@@ -155,7 +155,8 @@ class SparkLake:
         with spark_calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, f"claim-{work.claim_id}"):
             columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
             with opened_views(session) as views:
-                merge = claim_merge(views, self._store, table, work, url, columns)
+                with step(self._on_step, "lake_claim.fold"):
+                    merge = claim_merge(views, self._store, table, work, url, columns)
                 if merge.sql is None:
                     return merge if self._pass_over(log, table, work) else None
                 confs[_MATERIALIZE] = "auto" if merge.counts is None else "none"

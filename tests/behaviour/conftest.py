@@ -1,14 +1,42 @@
 """Every implementation of a protocol, for the suites that hold all of them to the same promises."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.lake import Lake
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.steps import no_step
+from tests.support.lake import Feed, table_of
+from tests.support.lakes import Arm, memory_arm, spark_arm
 
 
 @pytest.fixture(params=["local"])
 def objects(tmp_path: Path) -> ObjectStore:
     """An empty object store."""
     return LocalObjectStore(tmp_path / "a lake")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(memory_arm, id="memory"),
+        pytest.param(spark_arm, id="spark", marks=pytest.mark.xdist_group("spark")),
+    ]
+)
+def arm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arm]:
+    with request.param(LocalObjectStore(tmp_path / "bucket"), request) as arm:
+        yield arm
+
+
+@pytest.fixture
+def lake(arm: Arm) -> Lake:
+    return arm.make(no_step)
+
+
+@pytest.fixture
+def feed(arm: Arm, lake: Lake) -> Feed:
+    table = table_of()
+    lake.create_table(table)
+    return Feed(store=arm.store, table=table)

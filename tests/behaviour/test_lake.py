@@ -1,9 +1,6 @@
 """What every lake does, whatever it is made of: the promises of `cdc_pipeline.lake.protocol.Lake`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,81 +10,11 @@ from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake import Compaction, DataFile, Lake, LakeTable, Publication
 from cdc_pipeline.lake.schema_change import SchemaConflict
-from cdc_pipeline.lake.session import connect
-from cdc_pipeline.lake.spark_lake import SparkLake
-from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import DELETED, STATE, Column, TableSchema
-from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.record import DELETED, Column, TableSchema
+from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import arrow_schema
-from tests.support.lake import NOW, PEOPLE, Feed, event, lake_rows, move, table_of, version
-from tests.support.memory_lake import MemoryLake
-
-Rows = dict[tuple[object, ...], dict[str, object]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One kind of lake over one bucket. `make` opens it anew, as another process would."""
-
-    store: LocalObjectStore
-    make: Callable[[OnStep], Lake]
-    read: Callable[[LakeTable], Rows]
-
-    def values(self, table: LakeTable) -> dict[object, tuple[object, ...]]:
-        """Name and age of everybody by id."""
-        rows = self.read(table).values()
-        return {row["id"]: (row["name"], row["age"]) for row in rows if not row.get(DELETED)}
-
-
-@contextmanager
-def memory_arm(store: LocalObjectStore, _request: pytest.FixtureRequest) -> Iterator[Arm]:
-    def make(on_step: OnStep) -> MemoryLake:
-        return MemoryLake(store=store, clock=lambda: NOW, on_step=on_step)
-
-    def read(table: LakeTable) -> Rows:
-        found = [{name: value for name, value in row.items() if name != STATE} for row in make(no_step).rows(table)]
-        rows: Rows = {tuple(row[name] for name in table.schema.key): row for row in found}
-        assert len(rows) == len(found)
-        return rows
-
-    yield Arm(store=store, make=make, read=read)
-
-
-@contextmanager
-def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterator[Arm]:
-    url: str = request.getfixturevalue("spark_url")
-    with ExitStack() as opened:
-
-        def make(on_step: OnStep) -> SparkLake:
-            lake = SparkLake(open_session=lambda: connect(url), store=store, clock=lambda: NOW, on_step=on_step)
-            opened.callback(lake.close)
-            return lake
-
-        reader = make(no_step)
-        yield Arm(store=store, make=make, read=lambda table: lake_rows(reader.session, store, table))
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(memory_arm, id="memory"),
-        pytest.param(spark_arm, id="spark", marks=pytest.mark.xdist_group("spark")),
-    ]
-)
-def arm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arm]:
-    with request.param(LocalObjectStore(tmp_path / "bucket"), request) as arm:
-        yield arm
-
-
-@pytest.fixture
-def lake(arm: Arm) -> Lake:
-    return arm.make(no_step)
-
-
-@pytest.fixture
-def feed(arm: Arm, lake: Lake) -> Feed:
-    table = table_of()
-    lake.create_table(table)
-    return Feed(store=arm.store, table=table)
+from tests.support.lake import PEOPLE, Feed, event, move, table_of, version
+from tests.support.lakes import Arm
 
 
 def published(arm: Arm, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:

@@ -12,6 +12,7 @@ READS = frozenset(
         "claim.read_open",
         "clock.read",
         "fence.read",
+        "lake_claim.fold",
         "lake_schema.read",
         "quarantine.await",
         "schema.read",

@@ -23,10 +23,11 @@ EFFECTS = frozenset(
 )
 """Methods of object stores, streams, cursors and Spark that reach outside, whoever calls them."""
 IMPLEMENTATIONS = {
-    "cdc_pipeline/lake/claim_view.py": "reads only: what it collects is part of the plan of lake_table.merge",
+    "cdc_pipeline/lake/claim_merge.py": "called inside lake_claim.fold, and reads only",
+    "cdc_pipeline/lake/claim_view.py": "called inside lake_claim.fold, and reads only",
     "cdc_pipeline/lake/comparison.py": "called inside lake_table.compare",
     "cdc_pipeline/lake/delta_log.py": "the log that fence.move and snapshot.publish append to",
-    "cdc_pipeline/lake/maintenance.py": "called inside lake_table.optimize and lake_table.vacuum",
+    "cdc_pipeline/lake/maintenance.py": "called inside lake_table.optimize, lake_table.purge and lake_table.vacuum",
     "cdc_pipeline/sources/postgres_stream.py": "the stream that source.mark and slot.confirm call",
 }
 """Where such calls lie outside a step, and why."""

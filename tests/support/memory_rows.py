@@ -51,7 +51,11 @@ def keyed_claim(
     table: LakeTable, work: ClaimWork, rows: Rows, events: list[Event], columns: tuple[str, ...]
 ) -> tuple[Rows, Counter[str]]:
     """The rows after the claim, and how often each thing became of an id. `hidden`: changed, but not to be seen."""
-    before = KeyedTable(rows=dict(_state_of(row, table, columns) for row in rows), truncated_at=work.truncated_at)
+    truncates = {event.version for event in events if event.operation is Operation.TRUNCATE}
+    before = KeyedTable(
+        rows=dict(_state_of(row, table, columns) for row in rows),
+        truncated_at="" if work.truncated_at in truncates else work.truncated_at,
+    )
     soft, tombstones = table.deletes == "soft", work.tombstones or not table.ordered
     after = join(before, fold(events))
     if not tombstones:

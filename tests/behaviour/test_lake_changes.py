@@ -1,0 +1,114 @@
+"""What every lake makes of events that come partial, late, twice, or without an id: docs/fold.md, at the protocol."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.fold.model import Event
+from cdc_pipeline.lake import Lake, LakeTable
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
+from tests.support.lake import Feed, event, move, table_of, version
+from tests.support.lakes import Arm
+
+HISTORY = TableSchema(columns=(Column(name="n", type="int4"), Column(name="x", type="float8")), key=())
+SAME = 7.5
+
+
+def opened(arm: Arm, lake: Lake, table: LakeTable) -> Feed:
+    lake.create_table(table)
+    return Feed(store=arm.store, table=table)
+
+
+def copy(operation: str, number: int, n: int | None, x: float | None) -> Event:
+    return Event(operation=Operation(operation), version=version(number), values={"n": n, "x": x})
+
+
+def copies(arm: Arm, table: LakeTable) -> Counter[tuple[object, str]]:
+    return Counter((row["n"], str(row["x"])) for row in arm.rows(table) if not row[DELETED])
+
+
+def files(arm: Arm, table: LakeTable, lake: Lake) -> set[str]:
+    log = DeltaLog(arm.store, lake_key(table.name))
+    return {file["path"] for file in log.active_files(lake.read_version(table) or 0)}
+
+
+def test_an_incomplete_row_is_hidden_and_counted_until_later_events_tell_the_rest(
+    lake: Lake, arm: Arm, feed: Feed
+) -> None:
+    first = lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)], [event("u", 2, 7, age=5)]))
+    assert (first.inserted, first.parked, arm.values(feed.table)) == (1, 1, {1: ("a", 1)})
+    again = lake.upsert(feed.table, feed.claim([event("u", 3, 7, age=6)]))
+    assert (again.parked, arm.values(feed.table)) == (1, {1: ("a", 1)})
+    last = lake.upsert(feed.table, feed.claim([event("u", 4, 7, name="b")], [*move(5, (8,), (9,), age=1)]))
+    assert (last.inserted, last.parked) == (1, 1)
+    assert arm.values(feed.table) == {1: ("a", 1), 7: ("b", 6)}
+
+
+def test_late_events_of_an_unordered_stream_lose_against_tombstones_and_truncates(lake: Lake, arm: Arm) -> None:
+    table = table_of(ordered=False)
+    feed = opened(arm, lake, table)
+    lake.upsert(table, feed.claim([event("d", 20, 1), event("u", 9, 3, age=3), event("i", 11, 5, name="e", age=5)]))
+    lake.upsert(table, feed.claim([event("u", 10, 1, name="old", age=1), event("u", 5, 5, name="old"), event("t", 10)]))
+    assert arm.values(table) == {5: ("e", 5)}
+    lake.upsert(table, feed.claim([event("i", 8, 3, name="c", age=0), event("i", 30, 1, name="new", age=30)]))
+    assert arm.values(table) == {5: ("e", 5), 1: ("new", 30)}
+
+
+def test_a_replayed_event_finds_its_place_between_newer_ones(lake: Lake, arm: Arm, feed: Feed) -> None:
+    waiting = [event("i", 1, 1, name="a", age=1), event("d", 3, 2), event("u", 4, 3, age=4)]
+    lake.upsert(feed.table, feed.claim([event("i", 2, 2, name="b", age=2), event("i", 2, 3, name="c", age=3)]))
+    kept = feed.claim([event("u", 5, 1, age=5), event("d", 6, 3)])
+    lake.upsert(feed.table, replace(kept, tombstones=True))
+    late = replace(feed.claim(waiting), late=True)
+    lake.upsert(feed.table, late)
+    assert arm.values(feed.table) == {1: ("a", 5)}
+
+
+def test_a_claim_that_changes_nothing_leaves_every_data_file_alone(lake: Lake, arm: Arm) -> None:
+    table = table_of(ordered=False)
+    feed = opened(arm, lake, table)
+    events = [event("i", 5, 1, name="a", age=1), event("u", 6, 2, age=2), event("d", 7, 3)]
+    lake.upsert(table, feed.claim(events))
+    before = files(arm, table, lake)
+    outcome = lake.upsert(table, feed.claim(events, [event("u", 4, 1, name="old", age=0)]))
+    fence = lake.read_fence(table)
+    assert fence is not None
+    assert (fence.number, outcome.ignored, outcome.bytes_written) == (3, 3, 0)
+    assert files(arm, table, lake) == before
+
+
+def test_a_bag_counts_its_copies(lake: Lake, arm: Arm) -> None:
+    table = table_of(HISTORY)
+    feed = opened(arm, lake, table)
+    lake.upsert(table, feed.claim([copy("i", number, 1, SAME) for number in (1, 2, 3)], [copy("i", 4, None, 2.5)]))
+    assert copies(arm, table) == {(1, "7.5"): 3, (None, "2.5"): 1}
+    update = [copy("d", 5, 1, SAME), copy("i", 5, None, 2.5)]
+    outcome = lake.upsert(table, feed.claim([*update, *update], [copy("d", 6, 1, SAME), copy("i", 7, 8, None)]))
+    assert (outcome.inserted, outcome.deleted, copies(arm, table)) == (
+        2,
+        2,
+        {(1, "7.5"): 1, (None, "2.5"): 2, (8, "None"): 1},
+    )
+    last = feed.claim([event("t", 8), copy("i", 9, 3, 0.5)], [copy("d", 10, 9, 9.0)])
+    lake.upsert(table, last)
+    assert copies(arm, table) == {(3, "0.5"): 1}
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_tombstones_are_purged_and_nothing_is_seen_of_it(lake: Lake, arm: Arm, deletes: str) -> None:
+    table = table_of(ordered=False, deletes="soft" if deletes == "soft" else "hard")
+    feed = opened(arm, lake, table)
+    events = [
+        event("i", 1, 1, name="a", age=1),
+        event("d", 2, 2),
+        event("u", 3, 3, age=3),
+        event("i", 4, 4, name="b", age=4),
+    ]
+    lake.upsert(table, feed.claim([*events, event("d", 5, 4)]))
+    lake.purge(table, version(5))
+    assert arm.values(table) == {1: ("a", 1)}
+    lake.upsert(table, feed.claim([event("u", 6, 3, name="c")]))
+    assert arm.values(table) == {1: ("a", 1), 3: ("c", 3)}

@@ -1,0 +1,61 @@
+"""Every kind of lake, for the suites that hold all of them to the same promises."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from cdc_pipeline.lake import Lake, LakeTable
+from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import DELETED, STATE
+from cdc_pipeline.steps import OnStep, no_step
+from tests.support.lake import NOW, lake_table_rows
+from tests.support.memory_lake import MemoryLake
+
+Rows = dict[tuple[object, ...], dict[str, object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One kind of lake over one bucket. `make` opens it anew, as another process would; `rows` shows hidden ones."""
+
+    store: LocalObjectStore
+    make: Callable[[OnStep], Lake]
+    rows: Callable[[LakeTable], list[dict[str, object]]]
+
+    def read(self, table: LakeTable) -> Rows:
+        """By id. How a lake keeps its registers is its own business."""
+        found = [{name: value for name, value in row.items() if name != STATE} for row in self.rows(table)]
+        rows: Rows = {tuple(row[name] for name in table.schema.key): row for row in found}
+        assert len(rows) == len(found)
+        return rows
+
+    def values(self, table: LakeTable) -> dict[object, tuple[object, ...]]:
+        """Name and age of everybody by id."""
+        rows = self.read(table).values()
+        return {row["id"]: (row["name"], row["age"]) for row in rows if not row.get(DELETED)}
+
+
+@contextmanager
+def memory_arm(store: LocalObjectStore, _request: pytest.FixtureRequest) -> Iterator[Arm]:
+    def make(on_step: OnStep) -> MemoryLake:
+        return MemoryLake(store=store, clock=lambda: NOW, on_step=on_step)
+
+    yield Arm(store=store, make=make, rows=lambda table: make(no_step).rows(table))
+
+
+@contextmanager
+def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterator[Arm]:
+    url: str = request.getfixturevalue("spark_url")
+    with ExitStack() as opened:
+
+        def make(on_step: OnStep) -> SparkLake:
+            lake = SparkLake(open_session=lambda: connect(url), store=store, clock=lambda: NOW, on_step=on_step)
+            opened.callback(lake.close)
+            return lake
+
+        reader = make(no_step)
+        yield Arm(store=store, make=make, rows=lambda table: lake_table_rows(reader.session, store, table))
