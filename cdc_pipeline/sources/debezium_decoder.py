@@ -183,7 +183,7 @@ class DebeziumDecoder:
         Only rows of one transaction may share a position.
         """
         position = source_position(event)
-        if event.operation == "t" or position == 0:
+        if position == 0:
             return False
         if not self._sequence_by and is_exact(event) and not event.is_of_snapshot and position <= memory.settled:
             return True
