@@ -5,14 +5,28 @@ from datetime import date
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.errors import FenceMismatch
-from cdc_pipeline.lake import ClaimWork, KeyRange
-from cdc_pipeline.lake.schema_change import SchemaConflict
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.fold.model import Event
+from cdc_pipeline.lake import KeyRange
+from cdc_pipeline.lake.comparison import compare
+from cdc_pipeline.lake.quoting import table_at
+from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from tests.support.lake import PEOPLE, Feed, claim_of, event, lake_rows, lake_values, move, table_of
+from tests.support.lake import (
+    PEOPLE,
+    Feed,
+    claim_of,
+    event,
+    lake_rows,
+    lake_table_rows,
+    lake_values,
+    move,
+    table_of,
+    version,
+)
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -24,77 +38,6 @@ def feed(lake: SparkLake, store: LocalObjectStore) -> Feed:
     table = table_of()
     lake.create_table(table)
     return Feed(store=store, table=table)
-
-
-def test_inserts_updates_and_deletes_arrive_and_are_counted(
-    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
-) -> None:
-    first = lake.upsert(
-        feed.table, feed.claim([event("i", 1, 1, **ALICE), event("i", 2, 2, **BOB), event("i", 3, 3, **BOB)])
-    )
-    work = feed.claim(
-        [event("u", 4, 1, name="Alice", age=31), event("d", 5, 2), event("i", 6, 4, **BOB)],
-        [event("u", 7, 1, name="Alice", age=32), event("d", 8, 99)],
-    )
-    second = lake.upsert(feed.table, work)
-    assert (first.inserted, first.updated, first.deleted, first.ignored) == (3, 0, 0, 0)
-    assert (second.inserted, second.updated, second.deleted, second.ignored) == (1, 1, 1, 1)
-    assert (second.rows_read, second.already_applied) == (5, False)
-    assert second.bytes_written > 0
-    assert lake_values(session, store, feed.table) == {(1,): ("Alice", 32), (3,): ("bob", 40), (4,): ("bob", 40)}
-
-
-def test_a_claim_applied_twice_leaves_the_same_table_and_no_new_version(lake: SparkLake, feed: Feed) -> None:
-    work = feed.claim([event("i", 1, 1, **ALICE)])
-    lake.upsert(feed.table, work)
-    version = lake.read_version(feed.table)
-    again = lake.upsert(feed.table, work)
-    assert again.already_applied
-    assert lake.read_version(feed.table) == version
-
-
-def test_events_that_the_lake_has_already_change_nothing(
-    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
-) -> None:
-    events = [event("i", 5, 1, **ALICE), event("i", 6, 2, **BOB)]
-    lake.upsert(feed.table, feed.claim(events))
-    before = lake_rows(session, store, feed.table)
-    outcome = lake.upsert(feed.table, feed.claim([*events, event("u", 3, 2, name="old", age=1)]))
-    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (0, 0, 0, 2)
-    assert outcome.bytes_written == 0
-    assert lake_rows(session, store, feed.table) == before
-
-
-def test_the_fence_names_the_slices_of_the_last_claim(lake: SparkLake, feed: Feed) -> None:
-    work = feed.claim([event("i", 1, 1, **ALICE)], [], [event("i", 2, 2, **BOB)])
-    lake.upsert(feed.table, work)
-    fence = lake.read_fence(feed.table)
-    assert fence is not None
-    assert (fence.number, fence.claim_id, fence.snapshot_id) == (3, work.claim_id, None)
-    assert fence.slices == tuple(content.identity for content in work.slices)
-
-
-def test_a_claim_without_rows_moves_the_fence_alone(lake: SparkLake, feed: Feed) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)]))
-    outcome = lake.upsert(feed.table, feed.claim([], []))
-    fence = lake.read_fence(feed.table)
-    assert fence is not None
-    assert (fence.number, outcome.already_applied) == (3, False)
-    assert lake.upsert(feed.table, feed.claim([event("i", 2, 2, **BOB)])).inserted == 1
-
-
-def test_a_claim_that_does_not_follow_the_fence_is_refused(lake: SparkLake, feed: Feed) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)]))
-    feed.claim([event("i", 2, 2, **BOB)])
-    with pytest.raises(FenceMismatch, match="at slice 1; expected 2"):
-        lake.upsert(feed.table, feed.claim([event("i", 3, 3, **BOB)]))
-
-
-def test_another_slice_under_an_applied_number_is_refused(lake: SparkLake, feed: Feed) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)]))
-    feed.next_number = 1
-    with pytest.raises(FenceMismatch, match="differing numbers: \\[1\\]"):
-        lake.upsert(feed.table, feed.claim([event("i", 1, 1, **BOB)]))
 
 
 def test_a_worker_that_was_overtaken_proves_its_claim_from_the_log(lake: SparkLake, feed: Feed) -> None:
@@ -114,82 +57,6 @@ def test_a_fence_conf_left_behind_by_others_does_not_silence_a_claim(
     left = session.conf.getAll
     assert "spark.databricks.delta.write.txnVersion" not in left
     assert "spark.databricks.delta.commitInfo.userMetadata" not in left
-
-
-def test_absent_columns_keep_their_latest_value_in_the_claim_and_in_the_lake(
-    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
-) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE), event("i", 2, 2, **BOB), event("i", 3, 3, **BOB)]))
-    work = feed.claim(
-        [event("u", 4, 1, age=31), event("u", 5, 1, age=32), event("u", 6, 2, name="Bob")],
-        [event("u", 7, 2, age=41), event("i", 8, 4, **ALICE), event("u", 9, 4, age=None)],
-        [event("d", 10, 3), event("i", 11, 3, name="new", age=None), event("u", 12, 3, age=5)],
-    )
-    lake.upsert(feed.table, work)
-    assert lake_values(session, store, feed.table) == {
-        (1,): ("alice", 32),
-        (2,): ("Bob", 41),
-        (3,): ("new", 5),
-        (4,): ("alice", None),
-    }
-
-
-def test_a_row_deleted_and_updated_again_inherits_nothing(
-    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
-) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)]))
-    lake.upsert(feed.table, feed.claim([event("d", 2, 1), event("u", 3, 1, age=7)]))
-    assert lake_values(session, store, feed.table) == {(1,): (None, 7)}
-
-
-def test_key_chains_and_swaps_carry_absent_columns_along(
-    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
-) -> None:
-    people = [event("i", number, number, name=f"n{number}", age=number) for number in range(1, 6)]
-    lake.upsert(feed.table, feed.claim(people))
-    moves = [(1, 10), (10, 11), (11, 12), (12, 13), (13, 14), (2, 90), (3, 2), (90, 3)]
-    events = [event("u", 10, 2, age=22)]
-    for number, (old, new) in enumerate(moves, start=11):
-        events += move(number, (old,), (new,))
-    events += [event("i", 30, 20, name="fresh", age=0), *move(31, (20,), (21,), age=1)]
-    lake.upsert(feed.table, feed.claim(events))
-    assert lake_values(session, store, feed.table) == {
-        (14,): ("n1", 1),
-        (3,): ("n2", 22),
-        (2,): ("n3", 3),
-        (4,): ("n4", 4),
-        (5,): ("n5", 5),
-        (21,): ("fresh", 1),
-    }
-
-
-def test_a_truncate_takes_what_is_older_and_leaves_what_is_newer(
-    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
-) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE), event("i", 2, 2, **BOB), event("i", 20, 9, **BOB)]))
-    outcome = lake.upsert(feed.table, feed.claim([event("i", 3, 3, **BOB)], [event("t", 4)], [event("i", 5, 1, **BOB)]))
-    assert (outcome.inserted, outcome.updated, outcome.deleted) == (0, 1, 1)
-    assert lake_values(session, store, feed.table) == {(1,): ("bob", 40), (9,): ("bob", 40)}
-
-
-def test_soft_deletes_keep_the_last_values_also_of_rows_born_in_the_claim(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore
-) -> None:
-    table = table_of(deletes="soft")
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
-    lake.upsert(table, feed.claim([event("i", 1, 1, **ALICE), event("i", 2, 2, **BOB)]))
-    lake.upsert(table, feed.claim([event("d", 3, 1), event("u", 4, 2, name="b", age=1), event("d", 5, 2)]))
-    lake.upsert(table, feed.claim([event("i", 6, 3, **ALICE), event("d", 7, 3), event("d", 8, 4)]))
-    rows = lake_rows(session, store, table)
-    assert {id_[0]: (row["name"], row["age"], row["_cdc_deleted"]) for id_, row in rows.items()} == {
-        1: ("alice", 30, True),
-        2: ("b", 1, True),
-        3: ("alice", 30, True),
-    }
-    lake.upsert(table, feed.claim([event("i", 9, 1, **BOB)], [event("t", 8)]))
-    rows = lake_rows(session, store, table)
-    assert {id_[0]: row["_cdc_deleted"] for id_, row in rows.items()} == {1: False, 2: True, 3: True}
 
 
 def test_names_of_any_kind_are_only_names(lake: SparkLake, session: SparkSession, store: LocalObjectStore) -> None:
@@ -253,20 +120,54 @@ def test_an_added_column_is_added_to_the_lake_and_older_slices_lack_it(
     assert {id_[0]: (row["name"], row["e mail"]) for id_, row in rows.items()} == {1: ("A", None), 2: ("B", "b@x")}
 
 
-def test_a_changed_type_is_refused_by_name(lake: SparkLake, feed: Feed) -> None:
-    changed = TableSchema(columns=(PEOPLE.columns[0], PEOPLE.columns[1], Column(name="age", type="text")), key=("id",))
-    version = lake.read_version(feed.table)
-    with pytest.raises(SchemaConflict, match="'age' is text \\(STRING\\) and INT in the lake"):
-        lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age="x")], schema=changed))
-    assert lake.read_version(feed.table) == version
-
-
-def test_versions_below_the_cutoff_are_ignored(
+def test_a_table_made_before_gets_our_columns_with_its_next_claim(
     lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
 ) -> None:
-    work = feed.claim([event("i", 1, 1, **ALICE), event("i", 5, 2, **BOB)])
-    cut = ClaimWork(
-        claim_id="cut", first_number=1, last_number=1, slices=work.slices, cutoff_version=event("i", 5, 2).version
+    url = store.spark_url(lake_key(feed.table.name))
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)]))
+    session.sql(
+        f"ALTER TABLE {table_at(url)} SET TBLPROPERTIES"
+        " ('delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
+    ).collect()
+    session.sql(f"ALTER TABLE {table_at(url)} DROP COLUMNS (_cdc_deleted, _cdc_state)").collect()
+    lake.upsert(feed.table, feed.claim([event("u", 2, 1, age=31)], [event("u", 3, 2, age=1)]))
+    rows = {
+        id_[0]: (row["name"], row["age"], row[DELETED]) for id_, row in lake_rows(session, store, feed.table).items()
+    }
+    assert rows == {1: ("alice", 31, False), 2: (None, 1, True)}
+
+
+def test_rows_of_a_bag_are_equal_also_where_they_hold_nan(
+    lake: SparkLake, session: SparkSession, store: LocalObjectStore
+) -> None:
+    columns = (Column(name="x", type="float8"), Column(name="tags", type="text[]"), Column(name="day", type="date"))
+    table = table_of(TableSchema(columns=columns, key=()), partition_by=(PartitionBy(column="day", unit="month"),))
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+
+    def row(operation: str, number: int, x: float | None) -> Event:
+        values: dict[str, object] = {"x": x, "tags": ["a", None], "day": date(2024, 1, 2)}
+        return Event(operation=Operation(operation), version=version(number), values=values)
+
+    nan = float("nan")
+    lake.upsert(table, feed.claim([row("i", 1, nan), row("i", 2, nan), row("i", 3, None)]))
+    outcome = lake.upsert(table, feed.claim([row("d", 4, nan), row("d", 5, None), row("d", 6, 9.0)]))
+    assert (outcome.inserted, outcome.deleted, outcome.ignored) == (0, 2, 1)
+    (left,) = lake_table_rows(session, store, table)
+    assert (str(left["x"]), left["_cdc_day_month"], left["_cdc_version"]) == ("nan", "2024-01", version(2))
+    source = session.sql("SELECT double('nan') AS x, array('a', NULL) AS tags, date'2024-01-02' AS day")
+    source.write.parquet(store.spark_url("source"))
+    compared = compare(
+        session, table, [store.spark_url("source")], store.spark_url(lake_key(table.name)), outcome.lake_version
     )
-    assert lake.upsert(feed.table, cut).inserted == 1
-    assert lake_values(session, store, feed.table) == {(2,): ("bob", 40)}
+    assert (compared.source_rows, compared.lake_rows, compared.differing_rows) == (1, 1, 0)
+    assert compare(session, table, [], store.spark_url(lake_key(table.name)), 1).differences[0].kind == "extra"
+
+
+def test_readers_see_neither_hidden_rows_nor_our_columns(
+    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
+) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE), event("u", 2, 2, age=1)]))
+    sql = reader_view_sql(feed.table, store.spark_url(lake_key(feed.table.name)))
+    shown = session.sql(sql.split(" AS ", 1)[1]).collect()
+    assert [row.asDict() for row in shown] == [{"id": 1, **ALICE}]
