@@ -95,6 +95,7 @@ def _joined(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, 
         f"sort_array(array_distinct(concat({DELETIONS}, array(coalesce(_cdc_lake_deletion, ''),"
         f" {text_literal(policy.truncated_at)}, ''))), false)"
     )
+    hint = "/*+ BROADCAST(t) */ " if few else ""
     newest = []
     for place, name in shape.others:
         lake, claim = f"coalesce(_cdc_r{place}, '')", f"coalesce(_cdc_s{place}.version, '')"
@@ -105,7 +106,7 @@ def _joined(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, 
         newest.append(f"IF({newer}, _cdc_s{place}.value, _cdc_t{place}) AS _cdc_w{place}")
         newest.append(f"_cdc_r{place}")
     return f"""
-        SELECT {shape.keys("s.")}, greatest(s.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
+        SELECT {hint}{shape.keys("s.")}, greatest(s.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
                _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
                {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
                {"".join(f", {part}" for part in newest)}

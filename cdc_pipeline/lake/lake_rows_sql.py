@@ -11,7 +11,7 @@ from cdc_pipeline.lake.quoting import identifier, literal, table_at, text_litera
 from cdc_pipeline.record import DELETED, STATE, VERSION
 
 LAPSED, LACKED = "!", "+"
-MOST_BROADCAST_ROWS = 500_000
+MOST_BROADCAST_ROWS = 100_000
 HIDDEN = f"coalesce({DELETED}, false)"
 DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 
@@ -19,7 +19,7 @@ DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 def lake_rows(shape: FoldShape, url: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
     """Lake rows whose id is in `ids` (SQL): id, `_cdc_lake_*`, and per column `_cdc_t<n>` and its version `_cdc_r<n>`.
 
-    `few`: the ids fit into the memory of every executor, which spares the table a shuffle.
+    `few`: the ids, and their rows, fit into the memory of every executor, which spares the table a shuffle.
     """
     columns = "".join(
         f", t.{identifier(name)} AS _cdc_t{place},"
