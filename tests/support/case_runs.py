@@ -73,17 +73,17 @@ def transactions_of(case: Case) -> list[Claim]:
     return [[made for change in part for made in events_of(case, change)] for part in case.transactions]
 
 
-def slicings(parts: int) -> Iterator[tuple[int, ...]]:
+def slicings(parts: int, most: int = MOST_SLICINGS) -> Iterator[tuple[int, ...]]:
     """Every way to cut so many parts in their order, as the ends of the claims; a sample where there are too many."""
     places = range(1, parts)
-    if 1 << len(places) <= MOST_SLICINGS:
+    if 1 << len(places) <= most:
         for count in range(len(places) + 1):
             yield from ((*cuts, parts) for cuts in combinations(places, count))
         return
     chance = Random(parts)
     yield (parts,)
     yield (*places, parts)
-    for _ in range(MOST_SLICINGS - 2):
+    for _ in range(most - 2):
         yield (*(place for place in places if chance.random() < chance.choice((0.2, 0.5, 0.8))), parts)
 
 

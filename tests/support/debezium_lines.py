@@ -19,7 +19,7 @@ def debezium_lines(case: Case) -> dict[int, list[str]]:
     """Stream partition -> its lines, in the order of their arrival."""
     lines: dict[int, list[str]] = {}
     for change in case.changes:
-        for partition, line in _lines(case, change):
+        for partition, line in change_lines(case, change):
             lines.setdefault(partition, []).append(json.dumps(line))
     return lines
 
@@ -41,7 +41,8 @@ def debezium_settings(case: Case) -> dict[str, Any]:
     return {"source": source, "tables": tables}
 
 
-def _lines(case: Case, change: Change) -> list[tuple[int, dict[str, Any]]]:
+def change_lines(case: Case, change: Change) -> list[tuple[int, dict[str, Any]]]:
+    """Each with its stream partition."""
     if change.truncate:
         return [(change.partition, _line(case, change, name, op="t")) for name in change.truncate]
     table = case.tables[change.table]

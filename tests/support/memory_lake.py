@@ -181,7 +181,7 @@ class MemoryLake:
             commit_info(operation="MERGE", user_metadata=claim_metadata(work), read_version=stored.version, now=now),
             fence_action(table.app_id, work.last_number, now),
         ]
-        if set(effects) - {"unchanged", "ignored"} or len(after) != len(before):
+        if set(effects) - {"unchanged", "ignored", "tied"} or len(after) != len(before):
             rows = pa.Table.from_pylist(after, schema=schema)
             actions += _replace(table, stored, self._data_file(table, f"claim-{uuid.uuid4()}", rows), data_change=True)
         with step(self._on_step, "lake_table.merge"):
@@ -235,7 +235,7 @@ def _outcome(
 ) -> UpsertOutcome:
     return UpsertOutcome(
         rows_read=sum(content.rows for content in work.slices) if work else 0,
-        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "parked")},
+        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "parked", "tied")},
         lake_version=version,
         bytes_written=0,
         already_applied=already,

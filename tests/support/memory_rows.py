@@ -57,12 +57,14 @@ def keyed_claim(
         truncated_at="" if work.truncated_at in truncates else work.truncated_at,
     )
     soft, tombstones = table.deletes == "soft", work.tombstones or not table.ordered
-    after = join(before, fold(events))
+    folded = fold(events)
+    after = join(before, folded)
     if not tombstones:
         after = _without_traceless(after) if soft else purge(after)
     shown = [show(state, columns=columns, soft=soft) for state in (before, after)]
     named = {event.id for event in events if event.operation is not Operation.TRUNCATE}
     effects = Counter(_effect(id_, before, after, shown) for id_ in named | before.rows.keys())
+    effects["tied"] = folded.ties
     effects["ignored"] = len(named) - sum(effects[seen] for seen in ("inserted", "updated", "deleted", "parked"))
     return [_row_of(id_, state, after, table, columns) for id_, state in after.rows.items()], effects
 

@@ -1,0 +1,79 @@
+"""Every acceptance case as Debezium's files: consumer, registered slices, worker and the fast lake, four ways."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import OnStep
+from cdc_pipeline.wiring import Pipeline, utc_now
+from tests.support.acceptance_cases import Case, Row, case_files, load_case
+from tests.support.case_pipeline import Differences, opened, quarantined, replay_misfits, tell, ties
+from tests.support.file_cases import Told, as_given, by_kind, every_slicing, shuffled, sliced, twice
+from tests.support.memory_lake import MemoryLake
+
+MOST_SLICINGS = 8
+MOST_SLICINGS_TWICE = 3
+SHUFFLES = 6
+CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
+
+
+@pytest.fixture
+def store(database: str) -> str:
+    upgrade(database)
+    return database
+
+
+@pytest.mark.parametrize("source", [{}, {"slice_rows": 1}], ids=["one slice", "a slice per transaction"])
+def test_as_given(source: Mapping[str, Any], store: str, tmp_path: Path) -> None:
+    told = [as_given(name, case) for name, case in CASES.items()]
+    for number, group in enumerate(by_kind(told)):
+        with opened(group, tmp_path / f"kind_{number}", store, make_lake=make_lake, source=source) as pipeline:
+            assert tell(pipeline, group, read) == {}
+            kept = {each.name: quarantined(pipeline, each) for each in group}
+            assert kept == {each.name: sum(bool(change.unfit) for change in each.case.changes) for each in group}
+            assert {each.name: ties(pipeline, each) for each in group} == {each.name: each.case.ties for each in group}
+            assert replay_misfits(pipeline, group, read) == {}
+
+
+@pytest.mark.parametrize(("way", "most"), [(sliced, MOST_SLICINGS), (twice, MOST_SLICINGS_TWICE)])
+def test_cut_anywhere(way: Callable[[str, Case, tuple[int, ...]], Told], most: int, store: str, tmp_path: Path) -> None:
+    """As it is, and with everything delivered twice. The n-th slicing of all cases together, every other time with a
+    new consumer for each chunk.
+    """
+    found = {name: every_slicing(case, most) for name, case in CASES.items()}
+    for number in range(most):
+        told = [
+            way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)
+        ]
+        check(told, store, tmp_path / f"s{number}", anew=bool(number % 2))
+
+
+def test_shuffled_across_partitions(store: str, tmp_path: Path) -> None:
+    for number in range(SHUFFLES):
+        chance = Random(number)
+        told = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
+        check(told, store, tmp_path / f"s{number}", anew=bool(number % 2))
+
+
+def check(told: list[Told], store: str, folder: Path, *, anew: bool) -> None:
+    differences: Differences = {}
+    for number, group in enumerate(by_kind(told)):
+        with opened(group, folder.parent / f"{folder.name}_{number}", store, make_lake=make_lake) as pipeline:
+            differences |= tell(pipeline, group, read, anew=anew)
+            differences |= replay_misfits(pipeline, group, read)
+    assert differences == {}
+
+
+def make_lake(objects: ObjectStore, on_step: OnStep) -> MemoryLake:
+    return MemoryLake(store=objects, clock=utc_now, on_step=on_step)
+
+
+def read(pipeline: Pipeline, table: TableName) -> list[Row]:
+    assert isinstance(pipeline.lake, MemoryLake)
+    return pipeline.lake.rows(pipeline.lake_table(table))

@@ -1,0 +1,139 @@
+"""A pipeline over the files of several acceptance cases: written chunk by chunk, consumed, applied and looked at."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cdc_pipeline.application import apply_tables
+from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.record import DELETED, OWN_PREFIX, TableName
+from cdc_pipeline.replay import replay
+from cdc_pipeline.source_setup import open_consumer
+from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
+from tests.support.acceptance_cases import Row
+from tests.support.case_runs import ordered_rows
+from tests.support.file_cases import MENDED, MISFIT, Chunk, Told, settings_of
+from tests.support.streams import run_sql
+
+Read = Callable[[Pipeline, TableName], list[dict[str, Any]]]
+"""All rows of a table of the lake, hidden ones too."""
+_MEND = f"UPDATE cdc.quarantine SET payload = replace(payload::text, '{MISFIT}', '{MENDED}')::json"
+Differences = dict[str, Any]
+
+
+@contextmanager
+def opened(
+    told: Sequence[Told],
+    folder: Path,
+    store_url: str,
+    *,
+    make_lake: LakeFactory | None = None,
+    spark_url: str = "",
+    **more: Any,
+) -> Iterator[Pipeline]:
+    """The metadata store is there already; several pipelines may share it."""
+    endpoints = Endpoints(
+        source_url="", metadata_store_url=store_url, airflow_database_url="", spark_url=spark_url, airflow_url=""
+    )
+    with open_pipeline(settings_of(told, folder, **more), endpoints, make_lake=make_lake) as pipeline:
+        yield pipeline
+
+
+def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = False) -> Differences:
+    """Chunk by chunk, the n-th of every case together; what came out otherwise than its case says, if anything.
+
+    `anew`: each time by a consumer that was not there before.
+    """
+    differences: Differences = {}
+    with ExitStack() as consumers:
+        consumer = None
+        for number in range(max(len(each.chunks) for each in told)):
+            chunks = [(each, each.chunks[number]) for each in told if number < len(each.chunks)]
+            for _, chunk in chunks:
+                _write(pipeline, number, chunk)
+            if consumer is None or anew:
+                consumers.close()
+                consumer = consumers.enter_context(open_consumer(pipeline))
+            consumer.run_until_idle()
+            apply(pipeline, list(dict.fromkeys(name for each, _ in chunks for name in each.tables())))
+            for each, chunk in chunks:
+                differences |= _differences(pipeline, each, each.expected(chunk.passed), read, f"chunk {number + 1}")
+    return differences
+
+
+def replay_misfits(pipeline: Pipeline, told: Sequence[Told], read: Read) -> Differences:
+    """Those of cases that say what comes out when they are mended."""
+    mended = [each for each in told if each.case.mended is not None]
+    if not mended:
+        return {}
+    names = {name for each in mended for name in each.tables()}
+    run_sql(pipeline.endpoints.metadata_store_url, _MEND)
+    ids = {pipeline.store.tables.table(name).table_id for name in names}
+    entries = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+    outcomes = replay(pipeline, [entry for entry in entries if entry.table_id in ids])
+    assert [outcome.why for outcome in outcomes if outcome.why] == []
+    assert len(outcomes) >= len(mended)
+    apply(pipeline, sorted(names, key=str))
+    differences: Differences = {}
+    for each in mended:
+        (name,) = each.tables()
+        differences |= _differences(pipeline, each, {name: each.case.mended or []}, read, "mended")
+    return differences
+
+
+def apply(pipeline: Pipeline, tables: Sequence[TableName]) -> None:
+    results = apply_tables(pipeline, tables)
+    assert [str(result.error) for result in results if result.error is not None] == []
+
+
+def quarantined(pipeline: Pipeline, told: Told) -> int:
+    ids = {pipeline.store.tables.table(name).table_id for name in told.tables()}
+    return sum(entry.table_id in ids for entry in pipeline.store.quarantine.entries())
+
+
+def ties(pipeline: Pipeline, told: Told) -> int:
+    """As the claims of its tables counted them."""
+    names = {str(name) for name in told.tables()}
+    return sum(row["rows_tied"] or 0 for row in pipeline.store.inspection.run("claims") if row["source_table"] in names)
+
+
+def seen(rows: list[dict[str, Any]]) -> list[Row]:
+    """What a reader sees."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith(OWN_PREFIX)}
+        for row in rows
+        if not row.get(DELETED)
+    ]
+
+
+def _write(pipeline: Pipeline, number: int, chunk: Chunk) -> None:
+    """Behind what is in the file, every second time into a new one."""
+    for partition, line in chunk.lines:
+        path = pipeline.settings.folder / "events" / str(partition) / f"{number // 2:04}.jsonl"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def _differences(
+    pipeline: Pipeline, told: Told, expected: dict[TableName, list[Row]], read: Read, when: str
+) -> Differences:
+    rows = {table: seen(read(pipeline, table)) for table in expected}
+    found = {table: ordered_rows([row for row in rows[table] if told.is_own(table, row)]) for table in expected}
+    wanted = {table: ordered_rows(_typed(rows)) for table, rows in expected.items()}
+    return {
+        f"{table} after {when} of {[chunk.passed for chunk in told.chunks]}": (found[table], wanted[table])
+        for table in expected
+        if found[table] != wanted[table]
+    }
+
+
+def _typed(rows: list[Row]) -> list[Row]:
+    """Moments are texts in a case."""
+    return [{name: _moment(value) if name.endswith("_at") else value for name, value in row.items()} for row in rows]
+
+
+def _moment(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
