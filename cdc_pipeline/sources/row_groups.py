@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from cdc_pipeline.errors import SourceChanged
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.sources.event_texts import EventTexts, payload, typed_rows
+from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
 from cdc_pipeline.sources.partitioning import stream_partition
 from cdc_pipeline.sources.pgoutput import RowGroup, TupleColumn
 from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
@@ -61,17 +61,18 @@ def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_
         rows=rows if fits.all() else rows.filter(pa.array(fits)),
         commit_position=positions[fits],
         stream_partition=partitions[fits],
-        unfit=tuple(
-            UnfitEvent(
-                stream_partition=int(partitions[misfit.row]),
-                version=events.version[misfit.row].as_py(),
-                commit_position=int(positions[misfit.row]),
-                column=misfit.column,
-                reason=misfit.reason,
-                payload=payload(events, misfit.row),
-            )
-            for misfit in misfits
-        ),
+        unfit=tuple(_unfit(events, misfit, partitions, positions) for misfit in misfits),
+    )
+
+
+def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: Integers) -> UnfitEvent:
+    return UnfitEvent(
+        stream_partition=int(partitions[misfit.row]),
+        version=events.version[misfit.row].as_py(),
+        commit_position=int(positions[misfit.row]),
+        column=misfit.column,
+        reason=misfit.reason,
+        payload=payload(events, misfit.row),
     )
 
 
