@@ -13,9 +13,13 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.acceptance_cases import Case, Row, case_files, load_case
-from tests.support.case_pipeline import Differences, opened, quarantined, replay_misfits, tell, ties
+from tests.support.case_pipeline import Differences, apply, opened, quarantined, replay_misfits, tell, ties
+from tests.support.delta_rows import seen
+from tests.support.event_files import EventFolder
 from tests.support.file_cases import Told, as_given, by_kind, every_slicing, shuffled, sliced, twice
 from tests.support.memory_lake import MemoryLake
+from tests.support.pipelines import consume
+from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
 MOST_SLICINGS = 8
 MOST_SLICINGS_TWICE = 3
@@ -59,6 +63,22 @@ def test_shuffled_across_partitions(store: str, tmp_path: Path) -> None:
         chance = Random(number)
         told = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
         check(told, store, tmp_path / f"s{number}", anew=bool(number % 2))
+
+
+@pytest.mark.parametrize("layout", ["one", "recorded"])
+@pytest.mark.parametrize(("recording", "tables"), [("postgres_plain", PLAIN), ("postgres_with_schema", WITH_SCHEMA)])
+def test_what_debezium_recorded_ends_in_the_lake_as_the_server_did(
+    recording: str, tables: tuple[dict[str, Any], ...], layout: str, store: str, tmp_path: Path
+) -> None:
+    """Transaction by transaction. tests/integration/files has it up to the slices."""
+    events = EventFolder(folder=tmp_path, store_url=store, tables=tables, source={"slice_rows": 1})
+    lay_out(events, until_the_last_statement(recorded(recording)), layout)
+    with events.opened(make_lake=make_lake) as pipeline:
+        consume(pipeline)
+        orders, keyless = pipeline.table_names()
+        apply(pipeline, (orders, keyless))
+        assert shown(seen(read(pipeline, orders))) == [ORDER_40]
+        assert seen(read(pipeline, keyless)) == []
 
 
 def check(told: list[Told], store: str, folder: Path, *, anew: bool) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 from cdc_pipeline.application import apply_tables
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.record import DELETED, OWN_PREFIX, TableName
+from cdc_pipeline.record import TableName
 from cdc_pipeline.replay import replay
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from tests.support.acceptance_cases import Row
 from tests.support.case_runs import ordered_rows
+from tests.support.delta_rows import seen
 from tests.support.file_cases import MENDED, MISFIT, Chunk, Told, settings_of
 from tests.support.streams import run_sql
 
@@ -98,15 +99,6 @@ def ties(pipeline: Pipeline, told: Told) -> int:
     """As the claims of its tables counted them."""
     names = {str(name) for name in told.tables()}
     return sum(row["rows_tied"] or 0 for row in pipeline.store.inspection.run("claims") if row["source_table"] in names)
-
-
-def seen(rows: list[dict[str, Any]]) -> list[Row]:
-    """What a reader sees."""
-    return [
-        {name: value for name, value in row.items() if not name.startswith(OWN_PREFIX)}
-        for row in rows
-        if not row.get(DELETED)
-    ]
 
 
 def _write(pipeline: Pipeline, number: int, chunk: Chunk) -> None:

@@ -16,7 +16,7 @@ from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.source_setup import open_consumer
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring import LakeFactory, Pipeline
 from tests.support.pipelines import opened_pipeline
 
 NOBODY_LISTENS = "sc://127.0.0.1:1"
@@ -55,8 +55,10 @@ class EventFolder:
             file.write("\n".join(texts) + end if texts else "")
 
     @contextmanager
-    def opened(self) -> Iterator[Pipeline]:
-        with opened_pipeline(self.settings, store_url=self.store_url, spark_url=NOBODY_LISTENS) as pipeline:
+    def opened(self, make_lake: LakeFactory | None = None) -> Iterator[Pipeline]:
+        with opened_pipeline(
+            self.settings, store_url=self.store_url, spark_url=NOBODY_LISTENS, make_lake=make_lake
+        ) as pipeline:
             yield pipeline
 
     def consume(self) -> None:

@@ -15,7 +15,7 @@ from cdc_pipeline.settings import PostgresSource, Settings
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
-from cdc_pipeline.wiring import Pipeline, open_pipeline
+from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.run import run_snapshot
 from tests.support.streams import database_of
 
@@ -39,7 +39,12 @@ def pipeline_settings(folder: Path, source_url: str, tables: Sequence[dict[str, 
 
 @contextmanager
 def opened_pipeline(
-    settings: Settings, *, store_url: str, spark_url: str, on_step: OnStep = no_step
+    settings: Settings,
+    *,
+    store_url: str,
+    spark_url: str,
+    on_step: OnStep = no_step,
+    make_lake: LakeFactory | None = None,
 ) -> Iterator[Pipeline]:
     upgrade(store_url)
     endpoints = Endpoints(
@@ -49,7 +54,7 @@ def opened_pipeline(
         spark_url=spark_url,
         airflow_url="",
     )
-    with open_pipeline(settings, endpoints, on_step=on_step) as pipeline:
+    with open_pipeline(settings, endpoints, on_step=on_step, make_lake=make_lake) as pipeline:
         yield pipeline
 
 

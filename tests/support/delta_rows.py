@@ -1,0 +1,24 @@
+"""A table of the lake read without Spark, which wrote it."""
+
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from cdc_pipeline.record import DELETED, OWN_PREFIX
+
+
+def delta_rows(url: str) -> list[dict[str, Any]]:
+    """All rows with all columns, hidden ones too."""
+    found = QueryBuilder().register("found", DeltaTable(url)).execute("SELECT * FROM found").read_all()
+    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+    return rows
+
+
+def seen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a reader sees."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith(OWN_PREFIX)}
+        for row in rows
+        if not row.get(DELETED)
+    ]
