@@ -221,4 +221,5 @@ def _new_slice(table_id: int, number: int, key: str, schema_id: str, file: Slice
         truncates=file.truncates,
         key_ranges=file.key_ranges,
         truncated_at=file.truncated_at,
+        oldest_version=file.oldest_version,
     )

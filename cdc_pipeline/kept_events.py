@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.rows import SourceTable
@@ -87,11 +88,14 @@ class LineDecoder:
         parts: dict[TableSchema, Decoded] = {}
         for entry in entries:
             schema, rows, why = self._rows(entry)
+            rows = _with_version(rows, entry.version)
+            if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < self.table.horizon:
+                why = f"it is too late: older than {self.table.horizon}, below which tombstones may be gone"
             part = parts.setdefault(schema, Decoded(schema=schema, rows=rows.slice(0, 0)))
             if why:
                 part.refused[entry.quarantine_id] = why
             else:
-                part.rows = pa.concat_tables([part.rows, _with_version(rows, entry.version)])
+                part.rows = pa.concat_tables([part.rows, rows])
                 part.fitting.append(entry.quarantine_id)
         return list(parts.values())
 

@@ -7,8 +7,10 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakeTable
 from cdc_pipeline.lease_keeper import held_lease
 from cdc_pipeline.record import TableName
+from cdc_pipeline.source_setup import oldest_version_to_come
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -20,8 +22,8 @@ _EVERY_VERSION = "~"
 def maintain(pipeline: Pipeline, table: TableName, retention: timedelta) -> dict[str, Any]:
     """Merges small files, removes tombstones, then deletes files that no version younger than `retention` names.
 
-    Tombstones stay where something older than they are may still come: while events are kept in quarantine, and for
-    streams without an order.
+    Tombstones stay where something older than they are may still come: out of quarantine, or from a stream without an
+    order that promises nothing.
 
     A busy lease, or a table without a lake, is no failure: the next run comes. Raises UsageError below seven days.
     """
@@ -42,10 +44,28 @@ def _maintain(pipeline: Pipeline, table: TableName, retention: timedelta) -> str
                 return "the table has no lake yet"
             pipeline.lake.optimize(lake_table)
             held[1].check()
-            if lake_table.ordered and not pipeline.store.slices.awaits_quarantined(row.table_id):
-                pipeline.lake.purge(lake_table, _EVERY_VERSION)
+            below = _purgeable(pipeline, lake_table, row.table_id)
+            if below:
+                pipeline.lake.purge(lake_table, below)
             held[1].check()
             pipeline.lake.vacuum(lake_table, retention)
     except LeaseBusy as busy:
         return f"left for the next run: {busy.found}"
     return "done"
+
+
+def _purgeable(pipeline: Pipeline, table: LakeTable, table_id: int) -> str:
+    """The version below which no tombstone has anything left to meet; "" where all have to stay.
+
+    A horizon counts once the lake has every slice that was registered before it.
+    """
+    if table.ordered:
+        return "" if pipeline.store.slices.awaits_quarantined(table_id) else _EVERY_VERSION
+    fence = pipeline.lake.read_fence(table)
+    applied = NOTHING_APPLIED if fence is None else fence.number
+    horizons = pipeline.store.horizons
+    horizon = horizons.horizon(table_id)
+    if horizon.number > applied:
+        return ""
+    risen = horizons.promise(table_id, oldest_version_to_come(pipeline, table.name))
+    return horizon.version if risen.number > applied else risen.version

@@ -134,6 +134,7 @@ def _write(pipeline: Pipeline, table: SourceTable, stream_partition: int, decode
         partial_rows=file.partial_rows,
         truncates=file.truncates,
         truncated_at=file.truncated_at,
+        oldest_version=file.oldest_version,
         key_ranges=file.key_ranges,
         late=True,
     )

@@ -77,6 +77,7 @@ class DebeziumFilesSource(_Frozen):
     path: str = Field(min_length=1)
     ordered: bool = Field(default=True, description="each stream partition holds the events of an id in their order")
     sequence_by: tuple[str, ...] = Field(default=(), description="fields of an event that tell which one is newer")
+    late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
     @model_validator(mode="after")
@@ -86,6 +87,9 @@ class DebeziumFilesSource(_Frozen):
             raise ValueError(message)
         if not self.ordered and not self.sequence_by:
             message = "ordered: false needs sequence_by, such as [source.lsn]: it tells which event is newer"
+            raise ValueError(message)
+        if self.ordered and self.late_by is not None:
+            message = "late_by is for ordered: false; ordered files tell by their places what can still come"
             raise ValueError(message)
         return self
 

@@ -40,6 +40,7 @@ class SliceFile:
     truncates: int
     key_ranges: tuple[tuple[Any, Any], ...]
     truncated_at: str | None
+    oldest_version: str | None
 
 
 def event_schema(schema: TableSchema) -> pa.Schema:
@@ -85,6 +86,7 @@ def write_slice_file(rows: pa.Table, schema: TableSchema) -> SliceFile:
         truncates=_count(operations, Operation.TRUNCATE),
         key_ranges=() if schema.is_bag else key_ranges(in_order[schema.key[0]]),
         truncated_at=_last_truncate(in_order),
+        oldest_version=pc.min(in_order[VERSION]).as_py(),
     )
 
 

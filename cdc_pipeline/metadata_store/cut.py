@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -33,7 +33,10 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSlice:
-    """One table's events of one stream partition in a cut. An empty slice has neither path, sha256 nor schema_id."""
+    """One table's events of one stream partition in a cut. An empty slice has neither path, sha256 nor schema_id.
+
+    `oldest_version` of its events: the registry checks it, and does not keep it.
+    """
 
     table_id: int
     stream_partition: int
@@ -48,6 +51,13 @@ class NewSlice:
     key_ranges: tuple[tuple[Any, Any], ...] = ()
     truncated_at: str | None = None
     late: bool = False
+    oldest_version: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The columns of the registry's row that the slice itself tells."""
+        row = asdict(self) | {"key_ranges": [list(bounds) for bounds in self.key_ranges]}
+        del row["oldest_version"]
+        return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

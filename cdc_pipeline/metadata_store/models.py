@@ -95,6 +95,8 @@ source_table = Table(
     Column("settings", JSONB, nullable=False),
     Column("key_low", JSONB(none_as_null=True)),
     Column("key_high", JSONB(none_as_null=True)),
+    Column("horizon", Text(collation="C"), nullable=False, server_default=text("''")),
+    count("horizon_number"),
     UniqueConstraint("database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )

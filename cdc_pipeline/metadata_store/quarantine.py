@@ -16,6 +16,7 @@ from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.horizons import check_horizons
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.states import QuarantineState
 
@@ -108,21 +109,24 @@ class Quarantine:
         """Number of the late slice that now holds the events; in one transaction they are replayed and it registered.
 
         It lies with the last boundary of the stream, so that every later one includes it. Idempotent for the same
-        file. Raises RegistryError when an event was decided on meanwhile, or the stream has no boundary yet.
+        file. Raises RegistryError when an event was decided on meanwhile, is older than the table's horizon, or the
+        stream has no boundary yet.
         """
         with self.database.transaction("quarantine.replay") as connection:
-            stream, uuid, next_number = _locked(connection, new.table_id)
+            table = _locked(connection, new.table_id)
             entries = _locked_entries(connection, quarantine_ids)
-            slice_id = _late_identity(uuid, quarantine_ids, new)
+            slice_id = _late_identity(table.table_uuid, quarantine_ids, new)
             known = connection.scalar(
                 select(_SLICE.c.number).where(_SLICE.c.table_id == new.table_id, _SLICE.c.slice_id == slice_id)
             )
             if known is not None:
                 return int(known)
             _check_waiting(entries)
-            _insert_late(connection, new, stream, slice_id, next_number)
-            _decide(connection, quarantine_ids, QuarantineState.REPLAYED, slice_number=next_number)
-        return next_number
+            check_horizons([new], {new.table_id: table.horizon})
+            number = int(table.next_slice_number)
+            _insert_late(connection, new, table.stream, slice_id, number)
+            _decide(connection, quarantine_ids, QuarantineState.REPLAYED, slice_number=number)
+        return number
 
     def drop(self, quarantine_id: int, reason: str) -> Kept:
         """The event is given up for good, and stays to be read. Idempotent. Raises RegistryError for a replayed one."""
@@ -156,17 +160,16 @@ def _drop_waiting(connection: Connection, which: ColumnElement[bool], reason: st
     )
 
 
-def _locked(connection: Connection, table_id: int) -> tuple[str, UUID, int]:
+def _locked(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
     """Locks in the order of a cut's registration, so that neither waits for the other for ever."""
     stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
     of_stream = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == stream)
     connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update())
-    row = connection.execute(
-        select(_TABLE.c.stream, _TABLE.c.table_uuid, _TABLE.c.next_slice_number)
+    return connection.execute(
+        select(_TABLE.c.stream, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
         .where(_TABLE.c.table_id == table_id)
         .with_for_update()
     ).one()
-    return row.stream, row.table_uuid, row.next_slice_number
 
 
 def _locked_entries(connection: Connection, quarantine_ids: Sequence[int]) -> Sequence[Row[Any]]:
@@ -196,8 +199,7 @@ def _insert_late(connection: Connection, new: NewSlice, stream: str, slice_id: s
         )
     )
     values = {
-        **asdict(new),
-        "key_ranges": [list(bounds) for bounds in new.key_ranges],
+        **new.values(),
         "late": True,
         "number": number,
         "slice_id": slice_id,

@@ -11,6 +11,7 @@ from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice_identity
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.horizons import check_horizons
 from cdc_pipeline.metadata_store.rows import Boundary
 from cdc_pipeline.metadata_store.streams import check_epoch
 from cdc_pipeline.time_slice import Label
@@ -36,7 +37,8 @@ class Registry:
         """
         with self.database.transaction("registry.register") as connection:
             partitions = _locked_partitions(connection, cut)
-            uuids, next_numbers = _locked_tables(connection, cut)
+            tables = _locked_tables(connection, cut)
+            uuids = {table_id: row.table_uuid for table_id, row in tables.items()}
             slices = [_slice_values(cut, new, uuids) for new in _in_order(cut)]
             known = connection.execute(
                 select(_BOUNDARY).where(_BOUNDARY.c.stream == cut.stream, _BOUNDARY.c.position == cut.position)
@@ -48,8 +50,11 @@ class Registry:
                 _check_repeated(connection, known.boundary_id, slices, cut, partitions)
                 return Boundary(**known._asdict())
             _check_goes_on(connection, cut, partitions)
+            check_horizons(cut.slices, {table_id: row.horizon for table_id, row in tables.items()})
             boundary = _insert_boundary(connection, cut, partitions)
-            _insert_slices(connection, boundary, slices, next_numbers)
+            _insert_slices(
+                connection, boundary, slices, {table_id: row.next_slice_number for table_id, row in tables.items()}
+            )
             _move_partitions(connection, cut, boundary)
             _insert_quarantined(connection, cut)
         return boundary
@@ -66,10 +71,10 @@ def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
     return rows
 
 
-def _locked_tables(connection: Connection, cut: Cut) -> tuple[dict[int, UUID], dict[int, int]]:
+def _locked_tables(connection: Connection, cut: Cut) -> dict[int, Row[*tuple[Any, ...]]]:
     table_ids = sorted({new.table_id for new in cut.slices})
     rows = connection.execute(
-        select(_TABLE.c.table_id, _TABLE.c.table_uuid, _TABLE.c.next_slice_number)
+        select(_TABLE.c.table_id, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
         .where(_TABLE.c.table_id.in_(table_ids), _TABLE.c.stream == cut.stream)
         .order_by(_TABLE.c.table_id)
         .with_for_update()
@@ -77,7 +82,7 @@ def _locked_tables(connection: Connection, cut: Cut) -> tuple[dict[int, UUID], d
     if len(rows) != len(table_ids):
         unknown = sorted(set(table_ids) - {row.table_id for row in rows})
         raise RegistryError(f"the cut names the tables {unknown}", expected=f"tables of the stream {cut.stream}")
-    return {row.table_id: row.table_uuid for row in rows}, {row.table_id: row.next_slice_number for row in rows}
+    return {row.table_id: row for row in rows}
 
 
 def _in_order(cut: Cut) -> list[NewSlice]:
@@ -87,8 +92,7 @@ def _in_order(cut: Cut) -> list[NewSlice]:
 def _slice_values(cut: Cut, new: NewSlice, uuids: dict[int, UUID]) -> dict[str, Any]:
     part = _range_of(cut, new.stream_partition)
     return {
-        **asdict(new),
-        "key_ranges": [list(bounds) for bounds in new.key_ranges],
+        **new.values(),
         "start_offset": part.start_offset,
         "end_offset": part.end_offset,
         "label_start": cut.label.start,

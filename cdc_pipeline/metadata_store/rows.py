@@ -41,7 +41,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """`cutoff_*` are those of the published snapshot; `schema_id` is that of the newest registered slice file."""
+    """`cutoff_*` are those of the published snapshot; `schema_id` is that of the newest registered slice file.
+
+    No slice with a number above `horizon_number` holds an event older than `horizon`.
+    """
 
     table_id: int
     table_uuid: UUID
@@ -60,6 +63,8 @@ class SourceTable:
     settings: dict[str, Any]
     key_low: Any
     key_high: Any
+    horizon: str
+    horizon_number: int
 
     @property
     def name(self) -> TableName:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cdc_pipeline.metadata_store.claims import Claims
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.horizons import Horizons
 from cdc_pipeline.metadata_store.inspection import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.positions import Positions
@@ -36,6 +37,7 @@ class MetadataStore:
     snapshot_tasks: SnapshotTasks
     history: SnapshotHistory
     quarantine: Quarantine
+    horizons: Horizons
     inspection: Inspection
 
 
@@ -52,6 +54,7 @@ def metadata_store(database: Database) -> MetadataStore:
         snapshot_tasks=SnapshotTasks(database=database),
         history=SnapshotHistory(database=database),
         quarantine=Quarantine(database=database),
+        horizons=Horizons(database=database),
         inspection=Inspection(database=database),
     )
 

@@ -13,6 +13,7 @@ from cdc_pipeline.slice_cutter import SliceCutter
 from cdc_pipeline.source_setup.tables import ignored_truncates, register_table, table_ids
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium_files import PartitionFiles, partition_folders
+from cdc_pipeline.sources.debezium_memory import PartitionMemory
 from cdc_pipeline.sources.debezium_partition import PartitionLines
 from cdc_pipeline.sources.debezium_stream import DebeziumStream
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
@@ -96,13 +97,15 @@ def open_files_consumer(pipeline: Pipeline, source: DebeziumFilesSource) -> Iter
 
 def oldest_of_files(pipeline: Pipeline, source: DebeziumFilesSource, table: TableName) -> str:
     """The least version that a stream partition can still bring; "" where nothing tells it."""
-    if not source.ordered:
+    if not source.ordered and source.late_by is None:
         return ""
-    places = pipeline.store.streams.places(pipeline.settings.name).values()
-    return min(
-        (encode_place(int(seen.get(str(table), "0"), 16), decode_position(offset)) for offset, seen in places),
-        default="",
-    )
+    places = pipeline.store.streams.places(pipeline.settings.name)
+    if places.keys() != set(pipeline.store.streams.stream_partitions(pipeline.settings.name)):
+        return ""
+    found = [(offset, PartitionMemory.decode(seen.get(str(table), "0"))) for offset, seen in places.values()]
+    if not source.ordered:
+        return min(memory.horizon.version for _, memory in found)
+    return min(encode_place(memory.position, decode_position(offset)) for offset, memory in found)
 
 
 def _partitions(pipeline: Pipeline, assignment: Assignment, folders: dict[int, Path]) -> dict[int, PartitionLines]:
@@ -127,9 +130,11 @@ def _decoder(pipeline: Pipeline, assignment: Assignment, source: DebeziumFilesSo
         tables=DebeziumTables(pipeline.settings.tables, _known_schemas(pipeline)),
         sequence_by=source.sequence_by,
         last_position={
-            number: {TableName.parse(table): int(position, 16) for table, position in positions.items()}
+            number: {TableName.parse(table): position for table, position in positions.items()}
             for number, positions in assignment.last_position.items()
         },
+        horizons={table.table: pipeline.store.tables.table(table.table).horizon for table in pipeline.settings.tables},
+        late_by=source.late_by,
     )
 
 

@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium_changes import Change, changes_of, is_key_change
 from cdc_pipeline.sources.debezium_envelope import Event, Skipped, Undecodable
+from cdc_pipeline.sources.debezium_memory import Horizon, PartitionMemory, TooLate
 from cdc_pipeline.sources.debezium_partition import Line
 from cdc_pipeline.sources.debezium_rows import PlacedChange, kept_aside, table_events, unfit_line
 from cdc_pipeline.sources.debezium_tables import DebeziumTables, Layout
@@ -30,25 +33,8 @@ class Decoded:
     """What some lines left beside their events; `commit_time` in microseconds, None when no line tells one."""
 
     commit_time: int | None
-    last_position: Mapping[TableName, int]
+    last_position: Mapping[TableName, str]
     skipped: Counter[str]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Memory:
-    """Of one table in one stream partition: its greatest source position, the one before this transaction, its event.
-
-    A bag's position leaves rows of a snapshot out: changes that it did not see may stand before it in the log.
-    """
-
-    position: int
-    settled: int
-    commit_position: int = -1
-    event: Event | None = None
-
-    def enter(self, commit_position: int) -> None:
-        if commit_position != self.commit_position:
-            self.commit_position, self.settled = commit_position, self.position
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,23 +44,32 @@ class _Taken:
 
 
 class DebeziumDecoder:
-    """`sequence_by` is empty for ordered files. `last_position` has every stream partition, as the registry has it."""
+    """`sequence_by` is empty for ordered files. `last_position` has every stream partition, as the registry has it.
+
+    `horizons`: by table, below what nothing is accepted any more. They rise with the events where `late_by` is given.
+    """
 
     def __init__(
         self,
         *,
         tables: DebeziumTables,
         sequence_by: Sequence[str],
-        last_position: Mapping[int, Mapping[TableName, int]],
+        last_position: Mapping[int, Mapping[TableName, str]],
+        horizons: Mapping[TableName, str] = MappingProxyType({}),
+        late_by: timedelta | None = None,
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
         self._alone = len(last_position) == 1
+        self._horizons = horizons
+        self._late_by = late_by
         self._memory = {
-            (number, table): _Memory(position=position, settled=position)
+            (number, table): PartitionMemory.decode(position)
             for number, positions in last_position.items()
             for table, position in positions.items()
         }
+        for (_, table), memory in self._memory.items():
+            memory.horizon.version = max(memory.horizon.version, horizons.get(table, ""))
         self._taken = _Taken()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
@@ -84,17 +79,18 @@ class DebeziumDecoder:
         """
         skipped: Counter[str] = Counter()
         commit_time: int | None = None
-        touched: dict[TableName, int] = {}
+        touched: set[TableName] = set()
         for line, following in _with_next_event(lines):
             commit_time = self._commit_time(line) or commit_time
             try:
                 kind = self._add_line(number, line, following, commit_position, touched)
-            except (Undecodable, Unordered) as error:
-                self._keep_aside(number, line, commit_position, str(error))
+            except (Undecodable, Unordered, TooLate) as error:
+                self._keep_aside(number, line, commit_position, error)
                 kind = None
             if kind is not None:
                 skipped[kind] += 1
-        return Decoded(commit_time=commit_time, last_position=touched, skipped=skipped)
+        last_position = {table: self._memory[number, table].encode() for table in touched}
+        return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """What was added since the last call, in the order of the lines."""
@@ -105,7 +101,7 @@ class DebeziumDecoder:
         return (*events, *aside)
 
     def _add_line(
-        self, number: int, line: Line, following: Event | None, commit_position: int, touched: dict[TableName, int]
+        self, number: int, line: Line, following: Event | None, commit_position: int, touched: set[TableName]
     ) -> str | None:
         """Why the line has no row, if it has none."""
         if isinstance(line.content, Undecodable):
@@ -119,14 +115,15 @@ class DebeziumDecoder:
         layout = self._layout(event, settings)
         if layout is None:
             return "truncate of a table without rows"
-        memory = self._memory.setdefault((number, layout.table), _Memory(position=0, settled=0))
+        memory = self._remembered(number, layout.table)
         memory.enter(commit_position)
         if layout.schema.is_bag and self._is_repeated(event, memory):
             return "row that was sent twice"
         before_it, memory.event = memory.event, event
         position = max(memory.position, source_position(event))
         if not (layout.schema.is_bag and event.is_of_snapshot and is_exact(event)):
-            memory.position = touched[layout.table] = position
+            memory.position = position
+        touched.add(layout.table)
         if (
             following is not None
             and self._tables.table_of(following) == settings
@@ -135,8 +132,15 @@ class DebeziumDecoder:
             return None
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
         version = self._version(event, changes, position, line.raw.place)
+        memory.horizon.check(version)
+        if self._late_by is not None:
+            memory.horizon.move(version, event.commit_time or line.raw.written, self._late_by)
         self._place(layout, line, event, changes, version, commit_position)
         return None
+
+    def _remembered(self, number: int, table: TableName) -> PartitionMemory:
+        horizon = Horizon(version=self._horizons.get(table, ""))
+        return self._memory.setdefault((number, table), PartitionMemory(horizon=horizon))
 
     def _layout(self, event: Event, settings: TableSettings) -> Layout | None:
         layout = self._tables.layout(event, settings)
@@ -177,7 +181,7 @@ class DebeziumDecoder:
             event, self._sequence_by, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content
         )
 
-    def _is_repeated(self, event: Event, memory: _Memory) -> bool:
+    def _is_repeated(self, event: Event, memory: PartitionMemory) -> bool:
         """A line of a bag that was delivered again and would count twice, as far as its place in the log tells.
 
         Only rows of one transaction may share a position.
@@ -189,20 +193,19 @@ class DebeziumDecoder:
             return True
         return memory.event is not None and _identity(memory.event) == _identity(event)
 
-    def _keep_aside(self, number: int, line: Line, commit_position: int, reason: str) -> None:
+    def _keep_aside(self, number: int, line: Line, commit_position: int, why: Exception) -> None:
         table = self._tables.first
         if line.event is not None and line.event.source.get("table") is not None:
             settings = self._tables.table_of(line.event)
             table = table if settings is None else settings.table
-        memory = self._memory.get((number, table), _Memory(position=0, settled=0))
-        version = "" if self._sequence_by else encode_place(memory.position, line.raw.place)
+        version = "" if self._sequence_by else encode_place(self._remembered(number, table).position, line.raw.place)
         event = unfit_line(
             line.raw,
             stream_partition=number,
-            version=version,
+            version=why.version if isinstance(why, TooLate) else version,
             commit_position=commit_position,
             column="",
-            reason=reason,
+            reason=str(why),
         )
         self._taken.unfit.append((table, event))
 

@@ -13,7 +13,6 @@ from cdc_pipeline.errors import SourceChanged
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium_partition import Group, PartitionLines
-from cdc_pipeline.sources.debezium_versions import encode_source_position
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, Transactions
 from cdc_pipeline.time_slice import EPOCH
 
@@ -161,7 +160,7 @@ class DebeziumStream:
         if group.lines:
             opened.offset = group.lines[-1].raw.place + 1
         for table, position in decoded.last_position.items():
-            opened.last_position[str(table)] = encode_source_position(position)
+            opened.last_position[str(table)] = position
         if decoded.commit_time is not None:
             opened.commit_time = self._commit_time = decoded.commit_time
 

@@ -29,10 +29,6 @@ def encode_place(position: int, place: int) -> str:
     return f"{position:0{_POSITION_DIGITS}x}-{place:016x}"
 
 
-def encode_source_position(position: int) -> str:
-    return f"{position:0{_POSITION_DIGITS}x}"
-
-
 def source_position(event: Event) -> int:
     """Where the event stands in its source's log, comparable between stream partitions; 0 when it does not tell.
 

@@ -75,7 +75,7 @@ class EventBatch:
 class PartitionPlace:
     """Where a stream partition is read on: its next offset, and what its next reader has to know beside that.
 
-    `last_position`: by table, the greatest position in the source's log that its events have shown so far.
+    `last_position`: by table, what its events have shown so far, as the source's reader writes it.
     """
 
     offset: str

@@ -207,7 +207,8 @@ def test_an_added_column_is_added_and_a_changed_type_is_refused(lake: Lake, arm:
         replace(feed.table, schema=wider),
         feed.claim([event("i", 2, 2, name="b", age=2, city="rome")], schema=wider),
     )
-    assert {row["id"]: row["city"] for row in arm.read(feed.table).values()} == {1: None, 2: "rome"}
+    seen = {row["id"]: row["city"] for row in arm.read(feed.table).values() if not row[DELETED]}
+    assert seen == {1: None, 2: "rome"}
     changed = TableSchema(columns=(*PEOPLE.columns[:2], Column(name="age", type="text")), key=PEOPLE.key)
     with pytest.raises(SchemaConflict, match="age"):
         lake.upsert(

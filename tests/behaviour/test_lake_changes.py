@@ -97,6 +97,17 @@ def test_a_bag_counts_its_copies(lake: Lake, arm: Arm) -> None:
     assert copies(arm, table) == {(3, "0.5"): 1}
 
 
+def test_a_delete_of_a_copy_that_has_not_come_yet_meets_it_later(lake: Lake, arm: Arm) -> None:
+    table = table_of(HISTORY, ordered=False)
+    feed = opened(arm, lake, table)
+    first = lake.upsert(table, feed.claim([copy("d", 5, 1, SAME), copy("d", 6, 1, SAME), copy("i", 7, 2, SAME)]))
+    assert (first.inserted, first.ignored, copies(arm, table)) == (1, 2, {(2, "7.5"): 1})
+    lake.upsert(table, feed.claim([copy("i", 3, 1, SAME)]))
+    assert copies(arm, table) == {(2, "7.5"): 1}
+    lake.upsert(table, feed.claim([copy("i", 2, 1, SAME), copy("i", 8, 1, SAME)]))
+    assert copies(arm, table) == {(2, "7.5"): 1, (1, "7.5"): 1}
+
+
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_tombstones_are_purged_and_nothing_is_seen_of_it(lake: Lake, arm: Arm, deletes: str) -> None:
     table = table_of(ordered=False, deletes="soft" if deletes == "soft" else "hard")

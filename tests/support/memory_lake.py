@@ -46,7 +46,7 @@ from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
-from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, source_columns
+from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, purged, source_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,17 @@ class MemoryLake:
             log.append(stored.version + 1, [info, *_replace(table, stored, file, data_change=False)])
 
     def purge(self, table: LakeTable, below_version: str) -> None:
-        """Tombstones stay: they only take room."""
+        log = self._log(table)
+        stored = self._stored(log, table)
+        before = stored.rows.to_pylist()
+        after = purged(table, before, below_version)
+        if len(after) == len(before):
+            return
+        rows = pa.Table.from_pylist(after, schema=stored.rows.schema)
+        file = self._data_file(table, f"purged-{uuid.uuid4()}", rows)
+        info = commit_info(operation="DELETE", user_metadata="", read_version=stored.version, now=self._clock())
+        with step(self._on_step, "lake_table.purge"):
+            log.append(stored.version + 1, [info, *_replace(table, stored, file, data_change=True)])
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         """Nothing is ever old enough."""
@@ -171,9 +181,7 @@ class MemoryLake:
         columns, before = source_columns(schema, table), stored.rows.to_pylist()
         events = [event for event in self._events(work, columns) if event.version >= work.cutoff_version]
         if table.schema.is_bag:
-            after, effects = bag_claim(
-                before, [event for event in events if event.version >= work.truncated_at], columns
-            )
+            after, effects = bag_claim(table, work, before, events, columns)
         else:
             after, effects = keyed_claim(table, work, before, events, columns)
         now = self._clock()

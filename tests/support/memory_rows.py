@@ -1,25 +1,24 @@
 """What the fast lake keeps in its files: the kernel's states of a keyed table, or the rows of a bag, as Arrow rows."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from cdc_pipeline.fold.kernel import (
-    BagOutcome,
     KeyedTable,
     Register,
     State,
     fold,
     fold_bag,
     join,
-    join_bag,
     purge,
     show,
 )
-from cdc_pipeline.fold.model import Bag, Event, Id, Row
+from cdc_pipeline.fold.model import Content, Event, Id, Row
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
 from cdc_pipeline.types import arrow_schema
@@ -69,21 +68,49 @@ def keyed_claim(
     return [_row_of(id_, state, after, table, columns) for id_, state in after.rows.items()], effects
 
 
-def bag_claim(rows: Rows, events: list[Event], columns: tuple[str, ...]) -> tuple[Rows, Counter[str]]:
-    """Copies that stay keep their versions, the newest first."""
-    folded: BagOutcome = fold_bag(events)
-    by_content: dict[Any, list[str]] = {}
+def bag_claim(
+    table: LakeTable, work: ClaimWork, rows: Rows, events: list[Event], columns: tuple[str, ...]
+) -> tuple[Rows, Counter[str]]:
+    """Copies that stay keep their versions, newest first. A delete without a copy stays hidden, if it may be met."""
+    owing = work.tombstones or not table.ordered
+    whole = [replace(event, values={name: event.values.get(name) for name in columns}) for event in events]
+    newer = [event for event in whole if event.version > work.truncated_at]
+    newest: dict[Content, str] = {}
+    for event in sorted(newer, key=lambda event: event.version):
+        newest[tuple(sorted(event.values.items()))] = event.version
+    copies: dict[Content, list[str]] = defaultdict(list)
+    owed: dict[Content, list[str]] = defaultdict(list)
     for row in rows:
-        by_content.setdefault(tuple(sorted((name, row.get(name)) for name in columns)), []).append(row[VERSION])
-    before = Bag({content: len(versions) for content, versions in by_content.items()})
-    after = join_bag(before, folded)
-    newest = max((event.version for event in events), default="")
-    made = []
-    for content, count in after.items():
-        versions = [*sorted(by_content.get(content, []), reverse=True), *[newest] * count][:count]
-        made += [{**dict(content), VERSION: version, DELETED: False, STATE: None} for version in versions]
-    effects = Counter(inserted=(after - before).total(), deleted=(before - after).total())
-    return made, effects
+        if not work.truncates or row[VERSION] > work.truncated_at:
+            content = tuple(sorted((name, row.get(name)) for name in columns))
+            (owed if row.get(DELETED) else copies)[content].append(row[VERSION])
+    effects: Counter[str] = Counter()
+    for content, count in fold_bag(newer).net.items():
+        had, hidden = len(copies[content]), len(owed[content]) if owing or count < 0 else 0
+        final = count + had - hidden
+        kept = sorted(copies[content], reverse=True) + [newest[content]] * max(0, count)
+        copies[content] = kept[: max(0, final)]
+        if hidden or final < 0:
+            owed[content] = [newest[content]] * (-final if owing and final < 0 else 0)
+        more = len(copies[content]) - had
+        effects.update(inserted=max(0, more), deleted=max(0, -more), ignored=max(0, -final - hidden))
+    made = [(content, version, False) for content, versions in copies.items() for version in versions]
+    made += [(content, version, True) for content, versions in owed.items() for version in versions]
+    return [{**dict(content), VERSION: at, DELETED: gone, STATE: None} for content, at, gone in made], effects
+
+
+def purged(table: LakeTable, rows: Rows, below: str) -> Rows:
+    """Without dead rows whose version is lower."""
+    if table.deletes == "soft":
+        return rows
+    return [row for row in rows if not (row.get(DELETED) and row[VERSION] < below and _is_dead(row))]
+
+
+def _is_dead(row: dict[str, Any]) -> bool:
+    if not row.get(STATE):
+        return True
+    known = json.loads(row[STATE])
+    return bool(known["upsert"] <= max(known["deletions"], default=""))
 
 
 def _without_traceless(table: KeyedTable) -> KeyedTable:
@@ -111,7 +138,8 @@ def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -
     known = json.loads(row[STATE]) if row.get(STATE) else {"upsert": row[VERSION], "told": {}}
     if not row.get(STATE):
         known["told"] = dict.fromkeys(columns, row[VERSION])
-    told = {name: Register(version=version, value=row.get(name)) for name, version in known["told"].items()}
+    since = dict.fromkeys(set(columns) - set(known.get("columns", columns)), row[VERSION])
+    told = {name: Register(version=version, value=row.get(name)) for name, version in (since | known["told"]).items()}
     return id_, State(
         upsert=known["upsert"],
         deletions=tuple(known.get("deletions", ())),
@@ -128,6 +156,7 @@ def _row_of(id_: Id, state: State, rows: KeyedTable, table: LakeTable, columns: 
         "upsert": state.upsert,
         "deletions": list(state.deletions),
         "told": {name: found.version for name, found in told.items()},
+        "columns": columns,
         "lacked": state.lacked,
     }
     values = shown.values if visible and shown is not None else {name: found.value for name, found in told.items()}
