@@ -1,0 +1,103 @@
+"""Every acceptance case as Debezium's files on Spark and Delta, and what the real Debezium recorded.
+
+Cases whose tables are alike share a table, each with ids of its own, and so is Spark's fixed cost shared. Each is told
+as given, and once more in two claims.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.record import TableName
+from cdc_pipeline.wiring import Pipeline
+from tests.support.acceptance_cases import Case, case_files, load_case
+from tests.support.case_pipeline import apply, opened, replay_misfits, tell, ties
+from tests.support.delta_rows import delta_rows, seen
+from tests.support.event_files import EventFolder
+from tests.support.file_cases import Told, as_given, by_kind, sliced
+from tests.support.pipelines import consume, opened_pipeline
+from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
+AGAIN = "case_15_snapshot_delivered_again"
+ALONE = {"case_06_bag_and_truncate", AGAIN}
+"""The one has no id that would tell its rows from another's, the other shows which files a claim leaves alone."""
+
+
+def read(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
+    return delta_rows(pipeline.lake_url(table))
+
+
+def test_every_case_as_given_and_in_two_claims(database: str, spark_url: str, tmp_path: Path) -> None:
+    upgrade(database)
+    for number, group in enumerate(by_kind(told_together())):
+        with opened(group, tmp_path / f"kind_{number}", database, spark_url=spark_url) as pipeline:
+            assert tell(pipeline, group, read) == {}
+            for each in group:
+                shared = [other.case for other in group if other.tables() == each.tables()]
+                assert bool(ties(pipeline, each)) == any(case.ties for case in shared)
+            assert replay_misfits(pipeline, group, read) == {}
+            for each in group:
+                if each.name == f"cut_{AGAIN}":
+                    assert files_of(pipeline, each, 2) == files_of(pipeline, each, 3)
+
+
+@pytest.mark.parametrize(
+    ("recording", "tables", "layout"),
+    [("postgres_plain", PLAIN, "one"), ("postgres_with_schema", WITH_SCHEMA, "recorded")],
+)
+def test_the_recording_ends_in_the_lake_as_the_server_did(
+    recording: str, tables: tuple[dict[str, Any], ...], layout: str, database: str, spark_url: str, tmp_path: Path
+) -> None:
+    events = EventFolder(folder=tmp_path, store_url=database, tables=tables)
+    lay_out(events, until_the_last_statement(recorded(recording)), layout)
+    with opened_pipeline(events.settings, store_url=database, spark_url=spark_url) as pipeline:
+        consume(pipeline)
+        orders, keyless = pipeline.table_names()
+        apply(pipeline, (orders, keyless))
+        assert shown(seen(read(pipeline, orders))) == [ORDER_40]
+        assert seen(read(pipeline, keyless)) == []
+
+
+def files_of(pipeline: Pipeline, told: Told, version: int) -> list[str]:
+    (table,) = told.tables()
+    return sorted(file["path"] for file in DeltaLog(pipeline.objects, lake_key(table)).active_files(version))
+
+
+def told_together() -> Iterator[Told]:
+    """In two claims first: should the other one truncate, it does so before what comes in the second claim."""
+    likes: dict[str, list[str]] = {}
+    for name, case in CASES.items():
+        like = likes.setdefault(_shape(name, case), [])
+        like.append(name)
+        shared = next(number for number, shape in enumerate(likes) if shape == _shape(name, case))
+        if name in ALONE:
+            yield sliced(f"cut_{name}", case, _two_claims(case))
+            if name != AGAIN:
+                yield as_given(f"given_{name}", case)
+        else:
+            yield sliced(f"like_{shared}", case, _two_claims(case), shift=2 * len(like))
+            yield as_given(f"like_{shared}", case, shift=2 * len(like) + 1)
+
+
+def _shape(name: str, case: Case) -> str:
+    """Equal for cases that can share their tables."""
+    alone = name if any(change.truncate for change in case.changes) else ""
+    spread = {change.partition for change in case.changes} if case.ordered else set()
+    return f"{case.ordered} {case.sequence_by} {spread} {alone} {case.tables}"
+
+
+def _two_claims(case: Case) -> tuple[int, ...]:
+    """Behind the truncate, if there is one; before what is delivered again; else in the middle."""
+    parts = case.transactions
+    if case is CASES[AGAIN]:
+        return (4, len(parts))
+    place = next((number for number, part in enumerate(parts, 1) if part[0].truncate), (len(parts) + 1) // 2)
+    return (place, len(parts))
