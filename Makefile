@@ -5,7 +5,7 @@ DEMO := .cdc/demo/pipeline.yml
 SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 COMPILE := .cache/uv/bin/uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev demo down test fuzz lint lock clean python compose
+.PHONY: setup setup-dev demo down test fuzz bank lint lock clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -37,6 +37,9 @@ test: lint
 # The fold against the reference model on 100,000 random logs.
 fuzz: setup-dev
 	$(BIN)/pytest -n 2 --hypothesis-profile=fuzz tests/property/test_kernel.py
+
+bank: setup-dev
+	CDC_BANK_SECONDS=120 $(BIN)/pytest -s tests/acceptance/test_bank.py
 
 compose: setup
 	$(BIN)/python -m cdc_pipeline.stack.compose > docker/docker-compose.yml

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("spark")]
 DEMO_SECONDS = 900
 COMMAND_SECONDS = 300
 DOCUMENTS = ("README.md", "docs/operations.md", "docs/inspection.md", "docs/airflow.md")
-BY_MAKE = ("make demo", "make test", "make down", "make setup")
+BY_MAKE = ("make demo", "make test", "make down", "make setup", "make fuzz", "make bank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
