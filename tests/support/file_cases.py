@@ -150,6 +150,26 @@ def shifted(case: Case, number: int) -> Case:
     return Case(**(told | {"events": changes, "mended": mended}))
 
 
+def widened(case: Case, table: str, columns: dict[str, str]) -> Case:
+    """The same over a table with more columns, which no event tells and which are NULL."""
+    ((_, before),) = case.tables.items()
+    more = tuple(name for name in columns if name not in before.columns)
+    nothing: Row = dict.fromkeys(more)
+    changes = tuple(
+        change.model_copy(
+            update={
+                "lacking": (*change.lacking, *more),
+                "expect": [row | nothing for row in change.expect] if isinstance(change.expect, list) else None,
+            }
+        )
+        for change in case.events
+    )
+    mended = None if case.mended is None else [row | nothing for row in case.mended]
+    tables = {table: before.model_copy(update={"columns": columns})}
+    told = {name: getattr(case, name) for name in Case.model_fields}
+    return Case(**(told | {"tables": tables, "events": changes, "mended": mended}))
+
+
 def by_kind(told: Iterable[Told]) -> list[list[Told]]:
     kinds: dict[tuple[object, ...], list[Told]] = {}
     for each in told:
