@@ -19,7 +19,7 @@ def new(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def world(new: World) -> World:
-    """The same with both tables published in the lake."""
+    """The same with every table published in the lake."""
     go_on(new)
     with new.process() as pipeline:
         states = [snapshot.state for snapshot in take_snapshot(pipeline, new.tables)]

@@ -1,5 +1,6 @@
 """What must hold whenever everything that the source holds was registered and applied, whatever died on the way."""
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -25,20 +26,15 @@ def check(world: World) -> None:
     check_nothing_is_left(world)
 
 
-def source_rows(world: World, table: LakeTable) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    names = ", ".join(f'"{name}"' for name in (*table.schema.key, *table.schema.names))
-    rows = world.query(f'SELECT {names} FROM "{table.name.schema}"."{table.name.table}"')
-    keys = len(table.schema.key)
-    return {row[:keys]: row[keys:] for row in rows}
+def source_rows(world: World, table: LakeTable) -> Counter[tuple[Any, ...]]:
+    names = ", ".join(f'"{name}"' for name in table.schema.names)
+    return Counter(world.query(f'SELECT {names} FROM "{table.name.schema}"."{table.name.table}"'))
 
 
-def lake_rows(pipeline: Pipeline, table: LakeTable) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def lake_rows(pipeline: Pipeline, table: LakeTable) -> Counter[tuple[Any, ...]]:
+    """What a reader sees, each row as often as it is there."""
     rows = [row for row in memory_lake(pipeline).rows(table) if not row.get(DELETED)]
-    found = {
-        tuple(row[name] for name in table.schema.key): tuple(row[name] for name in table.schema.names) for row in rows
-    }
-    assert len(found) == len(rows)
-    return found
+    return Counter(tuple(row[name] for name in table.schema.names) for row in rows)
 
 
 def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[SliceRow, ...]:

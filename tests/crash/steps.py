@@ -57,6 +57,8 @@ SLICE_TO_LAKE = frozenset(
 )
 SNAPSHOT_TO_STAGING = frozenset(
     {
+        "lease.acquire",
+        "lease.release",
         "position.hold",
         "snapshot.create",
         "snapshot.set_state",

@@ -45,7 +45,7 @@ def test_a_damaged_slice_file_stops_its_table_alone(world: World, damage: Callab
     file, other = registered_files(world)[-2:]
     content = file.read_bytes()
     with world.process() as pipeline:
-        things, parts = lake_tables(pipeline)
+        things, parts, _ = lake_tables(pipeline)
         before = pipeline.lake.read_version(things), pipeline.lake.read_version(parts)
         damage(file, other)
         first, second = apply_tables(pipeline, [things.name, parts.name])
@@ -112,7 +112,7 @@ def test_another_slice_under_an_applied_number_is_refused(world: World, column: 
     change = "UPDATE cdc.slice SET {0} = reverse({0}) WHERE table_id = 1 AND path IS NOT NULL"
     run_sql(world.store_url, change.format(column))
     with world.process() as pipeline:
-        things, parts = lake_tables(pipeline)
+        things, parts, _ = lake_tables(pipeline)
         before = pipeline.lake.read_version(things)
         first, second = apply_tables(pipeline, [things.name, parts.name])
         assert isinstance(first.error, FenceMismatch)

@@ -70,7 +70,7 @@ def test_a_claim_that_the_lake_has_already_is_marked_and_not_merged_again(world:
     with pytest.raises(Crash), world.process(Failpoint(Site("claim.mark_applied", Moment.BEFORE, 1))) as pipeline:
         apply_all(pipeline)
     with world.process() as pipeline:
-        things, _ = lake_tables(pipeline)
+        things, *_ = lake_tables(pipeline)
         before = pipeline.lake.read_version(things)
     world.bury_the_dead()
     with world.process() as pipeline:
@@ -165,7 +165,7 @@ def test_two_orchestrators_that_publish_at_once_publish_once(world: World) -> No
     with world.process(meanwhile) as pipeline, pytest.raises(LakeError, match="somebody else wrote version"):
         take_snapshot(pipeline, world.tables[:1])
     with world.process() as pipeline:
-        things, _ = lake_tables(pipeline)
+        things, *_ = lake_tables(pipeline)
         commits = memory_lake(pipeline).commits(things)
     assert len([commit for commit in commits if "snapshot_id" in commit.user_metadata]) == 2
     go_on(world)

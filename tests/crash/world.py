@@ -1,4 +1,4 @@
-"""A source with two tables, a metadata store and a lake, that outlive the processes which work on them."""
+"""A source with three tables, a metadata store and a lake, that outlive the processes which work on them."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -33,10 +33,18 @@ CREATE = """
 CREATE TABLE things (id int PRIMARY KEY, name text, body text, price numeric(10,2), changed timestamptz);
 ALTER TABLE things ALTER body SET STORAGE EXTERNAL;
 CREATE TABLE parts (thing int, place text, amount int, PRIMARY KEY (thing, place));
+CREATE TABLE notes (body text, amount int, price numeric(10,2));
+ALTER TABLE notes REPLICA IDENTITY FULL;
+ALTER TABLE notes ALTER body SET STORAGE EXTERNAL;
+INSERT INTO notes SELECT repeat('n', 150), n / 2, n FROM generate_series(1, 60) AS n;
+INSERT INTO notes SELECT 'twin', 1, NULL FROM generate_series(1, 3);
 INSERT INTO things SELECT -n, repeat('n', 150), 'b', n, now() FROM generate_series(1000001, 1000060) AS n
 """
+EMPTY_NOTES = "TRUNCATE notes; INSERT INTO notes SELECT repeat('n', 150), n / 2, n FROM generate_series(1, 300) AS n"
+"""As many rows as there may have been: the steps of a snapshot depend on the pages."""
 THINGS = {"name": "public.things", "update_time": "changed"}
 PARTS = {"name": "public.parts", "deletes": "soft", "partition_by": [{"column": "place"}]}
+NOTES = {"name": "public.notes"}
 MARK = "SELECT pg_logical_emit_message(true, 'cdc_pipeline', 'cut')"
 AT_ONCE = 'ALTER DATABASE "{}" SET synchronous_commit = on'
 """The source sends a transaction only when its log is flushed: with the forgetful server's setting, a while later."""
@@ -76,13 +84,17 @@ class World:
         run_sql(
             self.source_url,
             *(["TRUNCATE parts"] if self.rounds % 5 == 0 else []),
+            *([EMPTY_NOTES] if self.rounds % 7 == 0 else []),
+            f"INSERT INTO notes SELECT {_LARGE}, k / 2, NULL FROM {_FOUR}; INSERT INTO notes VALUES ('twin', 1, NULL)",
             *(f"INSERT INTO things VALUES ({new + k}, 'n{k}', {_LARGE}, 1.5, now())" for k in range(3)),
             f"INSERT INTO parts SELECT {new} + k, CASE k % 2 WHEN 0 THEN 'east' ELSE 'west' END FROM {_FOUR}",
             *([MARK] if marks else []),
             f"UPDATE things SET name = 'changed', changed = now() WHERE id IN ({new}, {new - 10})",
             f"UPDATE things SET id = -id WHERE id = {new + 1}; UPDATE parts SET amount = thing WHERE thing = {new}",
             f"DELETE FROM things WHERE id = {new + 2}; DELETE FROM parts WHERE thing = {new + 1}",
+            "UPDATE notes SET amount = amount + 1 WHERE ctid IN (SELECT ctid FROM notes WHERE amount = 1 LIMIT 2)",
             *([MARK] * (marks - 1)),
+            "DELETE FROM notes WHERE ctid IN (SELECT ctid FROM notes WHERE amount > 0 LIMIT 2)",
             f"INSERT INTO parts VALUES ({new + 1}, 'west', 7), ({new + 4}, 'east', 7)",
         )
 
@@ -129,7 +141,7 @@ def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
         settings = pipeline_settings(
             folder,
             source_url,
-            [THINGS, PARTS],
+            [THINGS, PARTS, NOTES],
             source={"stream_partitions": 2},
             slice_length="1d",
             snapshot={"snapshot_file_bytes": SMALLEST_FILE},
