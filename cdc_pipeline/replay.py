@@ -13,11 +13,13 @@ from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.quarantine import Kept, no_boundary
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
+from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import DebeziumFilesSource
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.steps import step
 from cdc_pipeline.time_slice import Label, SliceFileName
+from cdc_pipeline.types import resolve
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -61,7 +63,10 @@ def _replay_group(
     numbers: dict[int, int] = {}
     for decoded in _decode(pipeline, table, ready) if ready else ():
         refused |= decoded.refused
-        if decoded.fitting:
+        changed = _changed_types(pipeline, table, decoded.schema)
+        if changed:
+            refused |= dict.fromkeys(decoded.fitting, changed)
+        elif decoded.fitting:
             new = _write(pipeline, table, stream_partition, decoded)
             number = pipeline.store.quarantine.replay(new, decoded.fitting)
             numbers |= dict.fromkeys(decoded.fitting, number)
@@ -72,6 +77,18 @@ def _replay_group(
         else Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
         for entry in entries
     ]
+
+
+def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) -> str:
+    """What the lake would refuse: the types with which a table began stay."""
+    if table.schema_id is None:
+        return ""
+    known = pipeline.store.tables.schema(table.table_id, table.schema_id)
+    return ", ".join(
+        f"{column.name} is {column.type} now and {known.column(column.name).type} in the lake, which keeps its types"
+        for column in schema.columns
+        if column.name in known.names and resolve(column.type).spark != resolve(known.column(column.name).type).spark
+    )
 
 
 def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> list[Decoded]:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.record import Column, TableName, TableSchema, decode_position, encode_position
 from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
@@ -20,6 +21,7 @@ from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.sources.debezium_versions import encode_place
 from cdc_pipeline.sources.protocol import PartitionPlace
 from cdc_pipeline.time_slice import EPOCH
+from cdc_pipeline.types import resolve
 from cdc_pipeline.wiring import Pipeline
 
 _BEGINNING = encode_position(0)
@@ -44,8 +46,24 @@ def set_up_files(pipeline: Pipeline, source: DebeziumFilesSource) -> dict[int, P
     )
     pipeline.store.streams.extend_stream(stream, folders)
     for table in pipeline.settings.tables:
+        _refuse_changed_types(pipeline, table)
         register_table(pipeline, table.table, source_oid=_NO_OID, key=table.id, schema=_declared_schema(table))
     return folders
+
+
+def _refuse_changed_types(pipeline: Pipeline, table: TableSettings) -> None:
+    """Before anything of it is registered: the lake would refuse every slice from then on."""
+    row = next((row for row in pipeline.store.tables.tables() if row.name == table.table), None)
+    if row is None or row.schema_id is None:
+        return
+    known = {column.name: column.type for column in pipeline.store.tables.schema(row.table_id, row.schema_id).columns}
+    for name, type_ in table.columns.items():
+        if name in known and resolve(known[name]).spark != resolve(type_).spark:
+            raise SettingsError(
+                f"{table.name} has the column {name} as {type_} in pipeline.yml",
+                expected=f"{known[name]}, as it began: the lake keeps its types",
+                remedy="set it back; for another type, read the events again under another name and lake",
+            )
 
 
 def _declared_schema(table: TableSettings) -> TableSchema | None:
