@@ -6,19 +6,15 @@ from itertools import groupby
 
 import structlog
 
-from cdc_pipeline.areas import slice_key
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.kept_events import Decoded, LineDecoder, decode_texts
-from cdc_pipeline.metadata_store.cut import NewSlice
-from cdc_pipeline.metadata_store.quarantine import Kept, no_boundary
+from cdc_pipeline.late_slices import write_late_slice
+from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import DebeziumFilesSource
-from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
-from cdc_pipeline.steps import step
-from cdc_pipeline.time_slice import Label, SliceFileName
 from cdc_pipeline.types import resolve
 from cdc_pipeline.wiring import Pipeline
 
@@ -67,7 +63,8 @@ def _replay_group(
         if changed:
             refused |= dict.fromkeys(decoded.fitting, changed)
         elif decoded.fitting:
-            new = _write(pipeline, table, stream_partition, decoded)
+            folder = f"replay-{decoded.fitting[0]}"
+            new = write_late_slice(pipeline, table, stream_partition, folder, decoded.rows, decoded.schema)
             number = pipeline.store.quarantine.replay(new, decoded.fitting)
             numbers |= dict.fromkeys(decoded.fitting, number)
             log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
@@ -119,39 +116,3 @@ def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) 
         for entry in entries
         if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
     }
-
-
-def _write(pipeline: Pipeline, table: SourceTable, stream_partition: int, decoded: Decoded) -> NewSlice:
-    """The file lies in a folder of the replay's own: two replays may hold the same row of a table without a key."""
-    boundary = pipeline.store.positions.last_boundary(table.stream)
-    if boundary is None:
-        raise no_boundary(table.stream)
-    file = write_slice_file(decoded.rows, decoded.schema)
-    name = SliceFileName(
-        label=Label(start=boundary.label_start, end=boundary.label_end),
-        start_offset=boundary.position,
-        end_offset=boundary.position,
-        sha256=file.sha256,
-    )
-    key = slice_key(table.name, stream_partition, f"replay-{decoded.fitting[0]}/{name}")
-    with step(pipeline.on_step, "slice_file.put"):
-        pipeline.objects.put_if_absent(key, file.content)
-    schema_id = pipeline.store.tables.record_schema(
-        table.table_id, decoded.schema, first_offset=boundary.position, is_newest=table.schema_id is None
-    )
-    return NewSlice(
-        table_id=table.table_id,
-        stream_partition=stream_partition,
-        path=key,
-        sha256=file.sha256,
-        size_bytes=len(file.content),
-        rows=file.rows,
-        schema_id=schema_id,
-        key_changes=file.key_changes,
-        partial_rows=file.partial_rows,
-        truncates=file.truncates,
-        truncated_at=file.truncated_at,
-        oldest_version=file.oldest_version,
-        key_ranges=file.key_ranges,
-        late=True,
-    )

@@ -2,8 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -62,7 +62,7 @@ def verify(
     for _ in range(_MOST_TRIES):
         slot_name = f"cdc_verify_{pipeline.new_id().hex[:8]}"
         with hold_position(pipeline.source_url, slot_name, pipeline.on_step) as held:
-            boundary = _cut_at(pipeline, held, deadline)
+            boundary = cut_at(pipeline, held, deadline)
             if boundary is not None:
                 return tuple(_verify_table(pipeline, table, held, boundary, deadline) for table in tables)
         log.info("the stream had moved on before it could be cut; taking a later position")
@@ -73,7 +73,7 @@ def verify(
     )
 
 
-def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
+def cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
     """The boundary at the held position; None when an earlier boundary is already behind it."""
     source, stream = pipeline.source_url, pipeline.settings.name
     with closing(connect(source)) as connection, connection.cursor() as cursor:
@@ -99,21 +99,10 @@ def _verify_table(
     pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, deadline: float
 ) -> Verified:
     version = _lake_version_at(pipeline, table, boundary, deadline)
-    folder = f"verify-{boundary.boundary_id}-{pipeline.new_id().hex[:8]}"
-    keys = _copy_source(pipeline, table, held, folder)
-    try:
-        with step(pipeline.on_step, "lake_table.compare"):
-            comparison = compare(
-                pipeline.spark_session(),
-                pipeline.lake_table(table),
-                [pipeline.objects.spark_url(key) for key in keys],
-                pipeline.lake_url(table),
-                version,
-            )
-    finally:
-        for key in keys:
-            with step(pipeline.on_step, "verification_file.delete"):
-                pipeline.objects.delete(key)
+    with source_copy(pipeline, table, held) as url, step(pipeline.on_step, "lake_table.compare"):
+        comparison = compare(
+            pipeline.spark_session(), pipeline.lake_table(table), [url], pipeline.lake_url(table), version
+        )
     return Verified(table=table, position=held.lsn, time=held.time, lake_version=version, comparison=comparison)
 
 
@@ -134,10 +123,11 @@ def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, d
     raise _timed_out(f"{table} was not applied up to the position")
 
 
-def _copy_source(pipeline: Pipeline, table: TableName, held: HeldPosition, folder: str) -> list[str]:
-    """Keys of Parquet files with the source's rows at the position; memory holds one block."""
+@contextmanager
+def source_copy(pipeline: Pipeline, table: TableName, held: HeldPosition) -> Iterator[str]:
+    """URL of a Parquet file with the source's rows at the position, while the block runs; memory holds one block."""
     schema = pipeline.lake_table(table).schema
-    keys: list[str] = []
+    key = f"{staging_prefix(table, f'verify-{pipeline.new_id().hex}')}/source.parquet"
     with (
         tempfile.TemporaryDirectory() as temporary,
         snapshot_connection(pipeline.source_url, held.exported) as connection,
@@ -146,10 +136,13 @@ def _copy_source(pipeline: Pipeline, table: TableName, held: HeldPosition, folde
         with pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
             for copied in copy_record_batches(connection, _query(connection, table, schema.names), schema):
                 writer.write_batch(copied.rows)
-        keys.append(f"{staging_prefix(table, folder)}/source.parquet")
         with step(pipeline.on_step, "verification_file.put"):
-            pipeline.objects.put_file_if_absent(keys[-1], path)
-    return keys
+            pipeline.objects.put_file_if_absent(key, path)
+    try:
+        yield pipeline.objects.spark_url(key)
+    finally:
+        with step(pipeline.on_step, "verification_file.delete"):
+            pipeline.objects.delete(key)
 
 
 def _query(connection: psycopg2.extensions.connection, table: TableName, names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, ObjectMissin
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow, SourceTable
+from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, View, Wait, next_move
@@ -66,20 +66,25 @@ class SliceWorker:
         """
         row = self.store.tables.table(table)
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
-            outcomes: list[UpsertOutcome] = []
-            while True:
-                move = self._next_move(held[0], self._view(row, self.lake_table(table), until))
-                match move:
-                    case Wait():
-                        return Applied(outcomes=tuple(outcomes), ended=move.reason)
-                    case MarkApplied():
-                        self.store.claims.mark_applied_through(held[0], move.through, lake_version=move.lake_version)
-                        log.info("already in the lake", table=str(table), through=move.through)
-                    case Apply():
-                        outcomes.append(self._apply(*held, table, move))
+            return self.apply_held(*held, table, before=row.next_slice_number, until=until)
 
-    def _view(self, seen: SourceTable, lake_table: LakeTable, until: datetime | None) -> View:
-        table_id = seen.table_id
+    def apply_held(
+        self, lease: Lease, keeper: LeaseKeeper, table: TableName, *, before: int, until: datetime | None = None
+    ) -> Applied:
+        """The same under a lease that the caller holds: slices with a number below `before`."""
+        table_id, outcomes = self.store.tables.table(table).table_id, list[UpsertOutcome]()
+        while True:
+            move = self._next_move(lease, self._view(table_id, self.lake_table(table), before, until))
+            match move:
+                case Wait():
+                    return Applied(outcomes=tuple(outcomes), ended=move.reason)
+                case MarkApplied():
+                    self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version)
+                    log.info("already in the lake", table=str(table), through=move.through)
+                case Apply():
+                    outcomes.append(self._apply(lease, keeper, table, move))
+
+    def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
         fence = self.lake.read_fence(lake_table)
         if fence is None:
             return View(fence=None, published_snapshot=None, fenced={}, behind_fence=(), is_full=False, open_claim=None)
@@ -88,7 +93,7 @@ class SliceWorker:
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
         )
         active = self.store.snapshots.active_snapshot(table_id)
-        end = seen.next_slice_number
+        end = before
         if active is not None:
             end = min(end, self.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
         within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))

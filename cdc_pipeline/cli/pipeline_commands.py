@@ -1,6 +1,7 @@
-"""The verbs that move data: `setup-source`, `consume`, `apply` and `maintain`."""
+"""The verbs that move data: `setup-source`, `consume`, `apply` and `repair`."""
 
 import signal
+from dataclasses import asdict
 from threading import Event
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="setup-source")(setup_source)
     app.command()(consume)
     app.command()(apply)
+    app.command()(repair)
 
 
 def setup_source(
@@ -73,6 +75,20 @@ def apply(
     rows: list[dict[str, Any]] = [result.row() for result in results]
     context.show(rows)
     raise typer.Exit(max(result.exit_code for result in results))
+
+
+def repair(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help="db.schema.table")],
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Write the rows in which the lake differs from the source, and no others, while the stream goes on."""
+    from cdc_pipeline.repair import repair_tables
+
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+        repaired = repair_tables(pipeline, pipeline.table_names(tuple(tables)))
+    context.show([{**asdict(found), "table": str(found.table)} for found in repaired])
 
 
 def _stop_on_signals() -> Event:

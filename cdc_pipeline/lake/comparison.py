@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as spark_functions
 
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier
-from cdc_pipeline.record import DELETED
+from cdc_pipeline.record import DELETED, OPERATION, Operation
 
 MOST_SHOWN = 100
 _IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
@@ -43,18 +44,10 @@ def compare(
 ) -> Comparison:
     """`source_urls`: Parquet files with the source's columns. NULL equals NULL and NaN equals NaN."""
     names = table.schema.names
-    lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
-    if DELETED in lake.columns:
-        lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
-    lake = lake.select(*(_quoted(name) for name in names))
-    source = session.read.schema(lake.schema).parquet(*source_urls) if source_urls else lake.limit(0)
+    source, lake = _both(session, table, source_urls, lake_url, lake_version)
     if table.schema.is_bag:
         return _compare_copies(source, lake)
-    joined = _marked(source, _IN_SOURCE).join(
-        _marked(lake, _IN_LAKE),
-        on=reduce(lambda left, right: left & right, [_same(name) for name in table.schema.key]),
-        how="full_outer",
-    )
+    joined = _joined(source, lake, table)
     counts = joined.select(
         spark_functions.count(f"{_IN_SOURCE}"),
         spark_functions.count(f"{_IN_LAKE}"),
@@ -62,6 +55,46 @@ def compare(
     ).collect()[0]
     shown = _shown(joined, table) if counts[2] else ()
     return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
+
+
+def differing_rows(
+    session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int, *, most: int
+) -> pa.Table:
+    """At most `most` rows of a table with a key that differ, with the source's values, and OPERATION: 'i' for a row
+    that the lake lacks or has otherwise; 'd', with nothing but its id, for one that it should not have.
+    """
+    source, lake = _both(session, table, [source_url], lake_url, lake_version)
+    extra = _quoted(_IN_SOURCE).isNull()
+    columns = [
+        spark_functions.when(extra, _side(_IN_LAKE, name)).otherwise(_side(_IN_SOURCE, name))
+        if name in table.schema.key
+        else _side(_IN_SOURCE, name)
+        for name in table.schema.names
+    ]
+    found = _joined(source, lake, table).where(_differs(table.schema.names))
+    operation = spark_functions.when(extra, Operation.DELETE.value).otherwise(Operation.INSERT.value)
+    named = [column.alias(name) for column, name in zip(columns, table.schema.names, strict=True)]
+    return found.select(*named, operation.alias(OPERATION)).limit(most).toArrow()
+
+
+def _both(
+    session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
+) -> tuple[DataFrame, DataFrame]:
+    """The source's columns on both sides; of the lake, what readers see."""
+    lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
+    if DELETED in lake.columns:
+        lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
+    lake = lake.select(*(_quoted(name) for name in table.schema.names))
+    source = session.read.schema(lake.schema).parquet(*source_urls) if source_urls else lake.limit(0)
+    return source, lake
+
+
+def _joined(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:
+    return _marked(source, _IN_SOURCE).join(
+        _marked(lake, _IN_LAKE),
+        on=reduce(lambda left, right: left & right, [_same(name) for name in table.schema.key]),
+        how="full_outer",
+    )
 
 
 def _compare_copies(source: DataFrame, lake: DataFrame) -> Comparison:

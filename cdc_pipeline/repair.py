@@ -1,0 +1,167 @@
+"""Rows of the lake that differ from the source -> a late slice with the source's rows, as of one position.
+
+Nothing else is rewritten. The slice's rows have the position's version: events behind it count on top.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from threading import Event
+
+import pyarrow as pa
+import structlog
+
+from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
+from cdc_pipeline.lake.comparison import differing_rows
+from cdc_pipeline.late_slices import write_late_slice
+from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.metadata_store.rows import Boundary, Lease
+from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position
+from cdc_pipeline.steps import step
+from cdc_pipeline.verification import cut_at, source_copy
+from cdc_pipeline.wiring import Pipeline
+
+log = structlog.get_logger()
+
+MOST_ROWS = 1_000_000
+_STREAM_PARTITION = 0
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What was found as of `position` and mended; `slice_number` None: nothing differed."""
+
+    table: TableName
+    position: str
+    rows_written: int
+    rows_removed: int
+    slice_number: int | None
+
+
+def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timedelta(minutes=10)) -> Repaired:
+    """Applied on return. Other tables go on meanwhile, and so does the stream.
+
+    Nobody else applies slices from the position on until the differences are registered: a row that was deleted behind
+    the position must leave a tombstone that the repair loses against. Raises UsageError for a table without a key.
+    """
+    if pipeline.lake_table(table).schema.is_bag:
+        raise UsageError(
+            f"{table} has no key to tell its rows apart by",
+            expected="a table with a key",
+            remedy="take a new snapshot of it: cdc snapshot",
+        )
+    deadline = time.monotonic() + patience.total_seconds()
+    with ExitStack() as holding:
+        lease, keeper = _lease_when_free(pipeline, table, holding, deadline)
+        held, boundary = _position(pipeline, holding, deadline)
+        repaired = _register(pipeline, table, held, boundary, _version_at(pipeline, table, boundary, lease, keeper))
+    while repaired.slice_number is not None and not _is_applied(pipeline, table, repaired.slice_number):
+        try:
+            pipeline.slice_worker().slice_to_lake(table)
+        except LeaseBusy:
+            _pause(deadline)
+    log.info("table repaired", table=str(table), written=repaired.rows_written, removed=repaired.rows_removed)
+    return repaired
+
+
+def _lease_when_free(
+    pipeline: Pipeline, table: TableName, holding: ExitStack, deadline: float
+) -> tuple[Lease, LeaseKeeper]:
+    table_id, duration = pipeline.store.tables.table(table).table_id, pipeline.settings.worker.lease
+    while True:
+        try:
+            return holding.enter_context(
+                held_lease(pipeline.store.leases, table_id, owner=pipeline.owner, duration=duration)
+            )
+        except LeaseBusy:
+            _pause(deadline)
+
+
+def _position(pipeline: Pipeline, holding: ExitStack, deadline: float) -> tuple[HeldPosition, Boundary]:
+    """Where the stream is cut and the source can be read."""
+    while True:
+        name = f"cdc_repair_{pipeline.new_id().hex[:8]}"
+        with ExitStack() as trying:
+            held = trying.enter_context(hold_position(pipeline.source_url, name, pipeline.on_step))
+            boundary = cut_at(pipeline, held, deadline)
+            if boundary is not None:
+                holding.push(trying.pop_all())
+                return held, boundary
+        _pause(deadline)
+
+
+def _version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, lease: Lease, keeper: LeaseKeeper) -> int:
+    """The lake's version right at the boundary, which is its latest."""
+    table_id = pipeline.store.tables.table(table).table_id
+    before = pipeline.store.snapshots.fence_at(table_id, boundary.position) + 1
+    ended = pipeline.slice_worker().apply_held(lease, keeper, table, before=before).ended
+    version = pipeline.store.positions.version_vector(boundary.boundary_id).get(table_id)
+    if version is None:
+        raise CdcError(f"{table} cannot be repaired: {ended}", remedy="run cdc snapshot first")
+    return version
+
+
+def _register(pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, version: int) -> Repaired:
+    lake_table = pipeline.lake_table(table)
+    with source_copy(pipeline, table, held) as url, step(pipeline.on_step, "lake_table.compare"):
+        found = differing_rows(
+            pipeline.spark_session(), lake_table, url, pipeline.lake_url(table), version, most=MOST_ROWS + 1
+        )
+    if found.num_rows > MOST_ROWS:
+        raise CdcError(
+            f"more than {MOST_ROWS:,} rows of {table} differ",
+            expected="a few rows to mend",
+            remedy="take a new snapshot of it: cdc snapshot",
+        )
+    written = found[OPERATION].to_pylist().count("i")
+    number = None
+    if found.num_rows:
+        rows = _events(found, lake_table.schema, held.version, held.time)
+        row, folder = pipeline.store.tables.table(table), f"repair-{boundary.boundary_id}"
+        new = write_late_slice(pipeline, row, _STREAM_PARTITION, folder, rows, lake_table.schema)
+        number = pipeline.store.quarantine.replay(new, ())
+    return Repaired(
+        table=table,
+        position=held.lsn,
+        rows_written=written,
+        rows_removed=found.num_rows - written,
+        slice_number=number,
+    )
+
+
+def _events(found: pa.Table, schema: TableSchema, version: str, moment: datetime) -> pa.Table:
+    target = event_schema(schema)
+    given = {
+        VERSION: pa.array([version] * found.num_rows, pa.string()),
+        COMMIT_TIME: pa.array([moment] * found.num_rows, pa.timestamp("us", "UTC")),
+    } | {name: found[name] for name in found.column_names}
+    columns = [
+        given[field.name].cast(field.type) if field.name in given else pa.nulls(found.num_rows, field.type)
+        for field in target
+    ]
+    return pa.table(columns, schema=target)
+
+
+def _is_applied(pipeline: Pipeline, table: TableName, number: int) -> bool:
+    position = pipeline.store.positions.lake_position(pipeline.store.tables.table(table).table_id)
+    return position.applied_through >= number
+
+
+def _pause(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise CdcError(
+            "the table could not be repaired in the time given",
+            expected="its lease, and a cut of its stream",
+            remedy="look at cdc status, then try again",
+        )
+    Event().wait(_POLL_SECONDS)
+
+
+def repair_tables(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Repaired, ...]:
+    """One after the other."""
+    return tuple(repair(pipeline, table) for table in tables)
