@@ -18,7 +18,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import OPERATION, Operation, TableName, TableSchema, encode_position
 from cdc_pipeline.slice_cutter import CUT, CutSlices, SliceCutter, SliceRows
-from cdc_pipeline.slice_file import SliceFile, write_slice_file
+from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.protocol import ChangeStream, EventBatch, TableEvents, UnfitEvent
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import SliceFileName
@@ -183,7 +183,8 @@ class Consumer:
         key = slice_key(name, number, str(file_name))
         with step(self._on_step, "slice_file.put"):
             self._objects.put_if_absent(key, file.content)
-        return _new_slice(table_id, number, key, self._schema_id(table_id, rows.schema, part), file)
+        schema_id = self._schema_id(table_id, rows.schema, part)
+        return NewSlice.of(file, table_id=table_id, stream_partition=number, path=key, schema_id=schema_id)
 
     def _schema_id(self, table_id: int, schema: TableSchema, part: PartitionRange) -> str:
         known = self._schema_ids.get((table_id, schema))
@@ -204,22 +205,4 @@ def _without_truncates(events: TableEvents) -> TableEvents:
         rows=events.rows.filter(pa.array(kept)),
         commit_position=events.commit_position[kept],
         stream_partition=events.stream_partition[kept],
-    )
-
-
-def _new_slice(table_id: int, number: int, key: str, schema_id: str, file: SliceFile) -> NewSlice:
-    return NewSlice(
-        table_id=table_id,
-        stream_partition=number,
-        path=key,
-        size_bytes=len(file.content),
-        rows=file.rows,
-        sha256=file.sha256,
-        schema_id=schema_id,
-        key_changes=file.key_changes,
-        partial_rows=file.partial_rows,
-        truncates=file.truncates,
-        key_ranges=file.key_ranges,
-        truncated_at=file.truncated_at,
-        oldest_version=file.oldest_version,
     )

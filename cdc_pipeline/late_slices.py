@@ -36,19 +36,11 @@ def write_late_slice(
     schema_id = pipeline.store.tables.record_schema(
         table.table_id, schema, first_offset=boundary.position, is_newest=table.schema_id is None
     )
-    return NewSlice(
+    return NewSlice.of(
+        file,
         table_id=table.table_id,
         stream_partition=stream_partition,
         path=key,
-        sha256=file.sha256,
-        size_bytes=len(file.content),
-        rows=file.rows,
         schema_id=schema_id,
-        key_changes=file.key_changes,
-        partial_rows=file.partial_rows,
-        truncates=file.truncates,
-        truncated_at=file.truncated_at,
-        oldest_version=file.oldest_version,
-        key_ranges=file.key_ranges,
         late=True,
     )

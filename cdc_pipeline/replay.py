@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import DebeziumFilesSource
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
-from cdc_pipeline.types import resolve
+from cdc_pipeline.types import changed_types
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -82,9 +82,8 @@ def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) 
         return ""
     known = pipeline.store.tables.schema(table.table_id, table.schema_id)
     return ", ".join(
-        f"{column.name} is {column.type} now and {known.column(column.name).type} in the lake, which keeps its types"
-        for column in schema.columns
-        if column.name in known.names and resolve(column.type).spark != resolve(known.column(column.name).type).spark
+        f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
+        for before, column in changed_types(known.columns, schema.columns)
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from cdc_pipeline.record import TableSchema
+from cdc_pipeline.slice_file import SliceFile
 from cdc_pipeline.time_slice import Label
 
 EMPTY = "empty"
@@ -52,6 +53,28 @@ class NewSlice:
     truncated_at: str | None = None
     late: bool = False
     oldest_version: str | None = None
+
+    @classmethod
+    def of(
+        cls, file: SliceFile, *, table_id: int, stream_partition: int, path: str, schema_id: str, late: bool = False
+    ) -> "NewSlice":
+        """The slice whose file lies at `path`."""
+        return cls(
+            table_id=table_id,
+            stream_partition=stream_partition,
+            path=path,
+            sha256=file.sha256,
+            size_bytes=len(file.content),
+            rows=file.rows,
+            schema_id=schema_id,
+            key_changes=file.key_changes,
+            partial_rows=file.partial_rows,
+            truncates=file.truncates,
+            key_ranges=file.key_ranges,
+            truncated_at=file.truncated_at,
+            late=late,
+            oldest_version=file.oldest_version,
+        )
 
     def values(self) -> dict[str, Any]:
         """The columns of the registry's row that the slice itself tells."""

@@ -10,8 +10,8 @@ from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.record import Column, TableName, TableSchema, decode_position, encode_position
 from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
-from cdc_pipeline.slice_cutter import SliceCutter
-from cdc_pipeline.source_setup.tables import ignored_truncates, register_table, table_ids
+from cdc_pipeline.source_setup.consumers import consumer_of
+from cdc_pipeline.source_setup.tables import register_table
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium_files import PartitionFiles, partition_folders
 from cdc_pipeline.sources.debezium_memory import PartitionMemory
@@ -21,7 +21,7 @@ from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.sources.debezium_versions import encode_place
 from cdc_pipeline.sources.protocol import PartitionPlace
 from cdc_pipeline.time_slice import EPOCH
-from cdc_pipeline.types import resolve
+from cdc_pipeline.types import changed_types
 from cdc_pipeline.wiring import Pipeline
 
 _BEGINNING = encode_position(0)
@@ -56,22 +56,24 @@ def _refuse_changed_types(pipeline: Pipeline, table: TableSettings) -> None:
     row = next((row for row in pipeline.store.tables.tables() if row.name == table.table), None)
     if row is None or row.schema_id is None:
         return
-    known = {column.name: column.type for column in pipeline.store.tables.schema(row.table_id, row.schema_id).columns}
-    for name, type_ in table.columns.items():
-        if name in known and resolve(known[name]).spark != resolve(type_).spark:
-            raise SettingsError(
-                f"{table.name} has the column {name} as {type_} in pipeline.yml",
-                expected=f"{known[name]}, as it began: the lake keeps its types",
-                remedy="set it back; for another type, read the events again under another name and lake",
-            )
+    known = pipeline.store.tables.schema(row.table_id, row.schema_id)
+    for before, column in changed_types(known.columns, _declared_columns(table)):
+        raise SettingsError(
+            f"{table.name} has the column {column.name} as {column.type} in pipeline.yml",
+            expected=f"{before.type}, as it began: the lake keeps its types",
+            remedy="set it back; for another type, read the events again under another name and lake",
+        )
 
 
 def _declared_schema(table: TableSettings) -> TableSchema | None:
     """Where pipeline.yml tells it whole."""
     if not table.columns or not table.id:
         return None
-    columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
-    return TableSchema(columns=columns, key=table.id)
+    return TableSchema(columns=_declared_columns(table), key=table.id)
+
+
+def _declared_columns(table: TableSettings) -> tuple[Column, ...]:
+    return tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
 
 
 @contextmanager
@@ -93,24 +95,7 @@ def open_files_consumer(pipeline: Pipeline, source: DebeziumFilesSource) -> Iter
         folders=lambda: partition_folders(events_folder(pipeline, source)),
     )
     with closing(stream):
-        yield Consumer(
-            stream_name=settings.name,
-            assignment=assignment,
-            stream=stream,
-            cutter=SliceCutter(
-                start=position,
-                commit_time=assignment.label.start if assignment.label else pipeline.clock(),
-                slice_length=settings.slice_length,
-                slice_rows=source.slice_rows,
-                last_label=assignment.label,
-            ),
-            table_ids=table_ids(pipeline),
-            object_store=pipeline.objects,
-            store=store,
-            clock=pipeline.clock,
-            on_step=pipeline.on_step,
-            ignored_truncates=ignored_truncates(pipeline),
-        )
+        yield consumer_of(pipeline, assignment, stream, position=position)
 
 
 def oldest_of_files(pipeline: Pipeline, source: DebeziumFilesSource, table: TableName) -> str:

@@ -8,8 +8,8 @@ from cdc_pipeline.consumer import Consumer
 from cdc_pipeline.errors import SourceError, SourceGap
 from cdc_pipeline.metadata_store.rows import Stream
 from cdc_pipeline.record import decode_position, encode_position
-from cdc_pipeline.slice_cutter import SliceCutter
-from cdc_pipeline.source_setup.tables import ignored_truncates, register_table, table_ids
+from cdc_pipeline.source_setup.consumers import consumer_of
+from cdc_pipeline.source_setup.tables import register_table
 from cdc_pipeline.sources.postgres_catalogue import Slot, read_slot
 from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_session import connect
@@ -97,21 +97,4 @@ def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
         keys=keys,
     )
     with closing(stream):
-        yield Consumer(
-            stream_name=pipeline.settings.name,
-            assignment=assignment,
-            stream=stream,
-            cutter=SliceCutter(
-                start=decode_position(min(assignment.next_offset.values())),
-                commit_time=assignment.label.start if assignment.label else pipeline.clock(),
-                slice_length=pipeline.settings.slice_length,
-                slice_rows=source.slice_rows,
-                last_label=assignment.label,
-            ),
-            table_ids=table_ids(pipeline),
-            object_store=pipeline.objects,
-            store=store,
-            clock=pipeline.clock,
-            on_step=pipeline.on_step,
-            ignored_truncates=ignored_truncates(pipeline),
-        )
+        yield consumer_of(pipeline, assignment, stream, position=decode_position(min(assignment.next_offset.values())))

@@ -1,11 +1,12 @@
 """The table of types: canonical PostgreSQL type name -> Arrow type -> Delta type."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from cdc_pipeline.record import TableSchema
+from cdc_pipeline.record import Column, TableSchema
 
 SYSTEM_NAMESPACE = "pg_catalog"
 ARRAY = "[]"
@@ -131,3 +132,13 @@ def _numeric(type_name: str, precision: int, scale: int) -> ColumnType:
         return ColumnType(name=type_name, arrow=pa.decimal128(precision, scale), spark=spark)
     text = _RULES["numeric"]
     return ColumnType(name=type_name, arrow=text.arrow, spark=text.spark)
+
+
+def changed_types(known: Iterable[Column], now: Iterable[Column]) -> list[tuple[Column, Column]]:
+    """Columns of both that the lake would hold as another type now: as it was, as it is."""
+    before = {column.name: column for column in known}
+    return [
+        (before[column.name], column)
+        for column in now
+        if column.name in before and resolve(column.type).spark != resolve(before[column.name].type).spark
+    ]

@@ -1,0 +1,31 @@
+"""A stream that is ready to be read -> its consumer."""
+
+from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.metadata_store.rows import Assignment
+from cdc_pipeline.slice_cutter import SliceCutter
+from cdc_pipeline.source_setup.tables import ignored_truncates, table_ids
+from cdc_pipeline.sources.protocol import ChangeStream
+from cdc_pipeline.wiring import Pipeline
+
+
+def consumer_of(pipeline: Pipeline, assignment: Assignment, stream: ChangeStream, *, position: int) -> Consumer:
+    """`position`: where its next cut begins."""
+    settings = pipeline.settings
+    return Consumer(
+        stream_name=settings.name,
+        assignment=assignment,
+        stream=stream,
+        cutter=SliceCutter(
+            start=position,
+            commit_time=assignment.label.start if assignment.label else pipeline.clock(),
+            slice_length=settings.slice_length,
+            slice_rows=settings.source.slice_rows,
+            last_label=assignment.label,
+        ),
+        table_ids=table_ids(pipeline),
+        object_store=pipeline.objects,
+        store=pipeline.store,
+        clock=pipeline.clock,
+        on_step=pipeline.on_step,
+        ignored_truncates=ignored_truncates(pipeline),
+    )
