@@ -5,7 +5,7 @@ DEMO := .cdc/demo/pipeline.yml
 SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 COMPILE := .cache/uv/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev demo down test fuzz bank lint lock clean python compose
+.PHONY: setup setup-dev demo down test chaos fuzz bank lint lock clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -31,8 +31,12 @@ lint: setup-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not stack" $(TESTS)
-	$(BIN)/pytest -m stack $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not stack and (chaos_cut or not chaos)" $(TESTS)
+	$(BIN)/pytest -m "stack and (chaos_cut or not chaos)" $(TESTS)
+
+# Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
+chaos: setup-dev
+	CDC_CHAOS_REPORT=docs/chaos.md $(BIN)/pytest -m chaos tests/chaos
 
 # The fold against the reference model on 100,000 random logs.
 fuzz: setup-dev
