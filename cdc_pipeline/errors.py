@@ -10,6 +10,7 @@ CdcError
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
 ├── StoreAway               the metadata store does not answer; the same call is safe to repeat
+├── ObjectStoreAway         the object store does not answer; the same call is safe to repeat
 ├── RegistryError           the metadata store contradicts what is to be written
 │   ├── SliceFork           same offset range registered with another hash
 │   └── StaleEpoch          a newer owner took over; this one must stop
@@ -87,6 +88,12 @@ class DecodeError(CdcError):
 
 class StoreAway(CdcError):
     """The connection to the metadata store broke; whether the transaction was committed is unknown."""
+
+    retryable: ClassVar[bool] = True
+
+
+class ObjectStoreAway(CdcError):
+    """The object store failed for longer than a call waits; whether an object was put is unknown."""
 
     retryable: ClassVar[bool] = True
 

@@ -9,11 +9,17 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.postgres import fresh_database, started_server
+from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.spark import started_spark
 
 settings.register_profile("machine with neighbours", deadline=None)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile("machine with neighbours")
+
+
+def pytest_configure() -> None:
+    """Before anything is started: whoever runs the tests has other credentials, if any."""
+    os.environ.update(ACCOUNT)
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +49,10 @@ def spark(spark_url: str) -> Iterator[SparkSession]:
     session = SparkSession.builder.remote(spark_url).create()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """`http://…` of a started S3 server with the bucket `tests.support.s3.BUCKET`."""
+    with started_moto() as endpoint:
+        yield endpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow.fs
 
-from cdc_pipeline.errors import ObjectExists, ObjectMissing
-from cdc_pipeline.object_store.protocol import ObjectInfo
+from cdc_pipeline.errors import ObjectMissing
+from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 
 _PENDING = ".pending-"
 
@@ -85,11 +85,7 @@ class LocalObjectStore:
             os.link(pending, path)
         except FileExistsError as error:
             if path.read_bytes() != pending.read_bytes():
-                raise ObjectExists(
-                    f"another object is already stored as {key}",
-                    expected="no object, or the same bytes",
-                    remedy="two writers chose one name: compare both before going on",
-                ) from error
+                raise object_exists(key) from error
         finally:
             pending.unlink()
         descriptor = os.open(path.parent, os.O_RDONLY)

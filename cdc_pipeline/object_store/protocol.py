@@ -7,6 +7,8 @@ from typing import Protocol
 
 import pyarrow.fs
 
+from cdc_pipeline.errors import ObjectExists
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
@@ -47,3 +49,11 @@ class ObjectStore(Protocol):
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """A pyarrow file system and the root below which keys lie, for streaming Parquet in and out."""
+
+
+def object_exists(key: str) -> ObjectExists:
+    return ObjectExists(
+        f"another object is already stored as {key}",
+        expected="no object, or the same bytes",
+        remedy="two writers chose one name: compare both before going on",
+    )

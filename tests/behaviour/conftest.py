@@ -11,12 +11,15 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
 from tests.support.lake import Feed, table_of
 from tests.support.lakes import Arm, memory_arm, spark_arm
+from tests.support.s3 import s3_objects
 
 
-@pytest.fixture(params=["local"])
-def objects(tmp_path: Path) -> ObjectStore:
+@pytest.fixture(params=["local", "s3"])
+def objects(tmp_path: Path, request: pytest.FixtureRequest) -> ObjectStore:
     """An empty object store."""
-    return LocalObjectStore(tmp_path / "a lake")
+    if request.param == "local":
+        return LocalObjectStore(tmp_path / "a lake")
+    return s3_objects(request.getfixturevalue("s3_endpoint"), tmp_path.name)
 
 
 @pytest.fixture(

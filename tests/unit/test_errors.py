@@ -75,6 +75,7 @@ def test_only_what_may_mend_itself_is_retried() -> None:
     assert {name for name, found in error_classes().items() if found.retryable} == {
         "SourceAway",
         "StoreAway",
+        "ObjectStoreAway",
         "LakeError",
     }
 

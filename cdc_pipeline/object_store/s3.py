@@ -1,0 +1,189 @@
+"""A prefix of an S3 bucket as an object store."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import urlsplit
+
+import boto3.session
+import pyarrow.fs
+
+from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway
+from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
+from cdc_pipeline.object_store.s3_calls import S3Calls
+from cdc_pipeline.object_store.s3_place import ANSWER_SECONDS, CONNECT_SECONDS, S3Place, client_options, credentials_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, ListObjectsV2OutputTypeDef
+
+PATIENCE = timedelta(seconds=60)
+PART_BYTES = 16 << 20
+MOST_PARTS = 10_000
+BLOCK_BYTES = 1 << 20
+READING_ATTEMPTS = 10
+
+
+class S3ObjectStore:
+    """Put-if-absent is S3's own condition: of all writers of a key one wins, the others get 412.
+
+    A writer whose answer was lost finds its own object there at the next try; so every 412 is settled by reading back.
+    Larger files go up in parts, of which the memory holds one; the condition stands where they become one object.
+    """
+
+    def __init__(self, place: S3Place, *, patience: timedelta = PATIENCE, part_bytes: int = PART_BYTES) -> None:
+        self._place = place
+        self._session = boto3.session.Session(region_name=place.region)
+        credentials_of(self._session)
+        self._client = self._session.client("s3", **client_options(place, self._session))
+        self._calls = S3Calls(self.url, patience)
+        self._part_bytes = part_bytes
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self._place.path}"
+
+    def put_if_absent(self, key: str, content: bytes) -> None:
+        with io.BytesIO(content) as source:
+            self._settled(key, source, lambda: self._put(key, content))
+
+    def put_file_if_absent(self, key: str, source: Path) -> None:
+        size_bytes = source.stat().st_size
+        with source.open("rb") as file:
+            if size_bytes <= self._part_bytes:
+                self._settled(key, file, lambda: self._put(key, file.read()))
+            else:
+                part_bytes = max(self._part_bytes, -(-size_bytes // MOST_PARTS))
+                self._settled(key, file, lambda: self._put_parts(key, file, part_bytes))
+
+    def get(self, key: str) -> bytes:
+        def read() -> bytes:
+            with closing(self._client.get_object(Bucket=self._place.bucket, Key=self._key(key))["Body"]) as body:
+                return body.read()
+
+        return self._calls(f"getting {key}", read)
+
+    def head(self, key: str) -> ObjectInfo:
+        answer = self._calls(
+            f"looking for {key}", lambda: self._client.head_object(Bucket=self._place.bucket, Key=self._key(key))
+        )
+        return ObjectInfo(key=key, size_bytes=answer["ContentLength"])
+
+    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+        root = len(self._key(""))
+        below = self._key(f"{prefix}/" if prefix else "")
+        page = self._page(below, below)
+        while True:
+            contents = page.get("Contents", [])
+            for found in contents:
+                yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"])
+            if not page["IsTruncated"]:
+                return
+            page = self._page(below, contents[-1]["Key"])
+
+    def delete(self, key: str) -> None:
+        self._calls(
+            f"deleting {key}", lambda: self._client.delete_object(Bucket=self._place.bucket, Key=self._key(key))
+        )
+
+    def spark_url(self, key: str) -> str:
+        return f"s3a://{self._place.bucket}/{self._key(key)}"
+
+    def delta_url(self, key: str) -> str:
+        return f"s3://{self._place.bucket}/{self._key(key)}"
+
+    def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """With the credentials of now: made anew for each use, since temporary ones expire."""
+        credentials = credentials_of(self._session)
+        endpoint = urlsplit(self._client.meta.endpoint_url)
+        opened = pyarrow.fs.S3FileSystem(
+            access_key=credentials.access_key,
+            secret_key=credentials.secret_key,
+            session_token=credentials.token,
+            region=self._client.meta.region_name,
+            scheme=endpoint.scheme,
+            endpoint_override=endpoint.netloc if self._place.endpoint else None,
+            force_virtual_addressing=bool(self._place.endpoint) and not self._place.path_style,
+            connect_timeout=CONNECT_SECONDS,
+            request_timeout=ANSWER_SECONDS,
+            retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=READING_ATTEMPTS),
+        )
+        return opened, self._place.path
+
+    def _key(self, key: str) -> str:
+        return f"{self._place.prefix}/{key}" if self._place.prefix else key
+
+    def _put(self, key: str, content: bytes) -> None:
+        self._calls(
+            f"putting {key}",
+            lambda: self._client.put_object(
+                Bucket=self._place.bucket, Key=self._key(key), Body=content, IfNoneMatch="*"
+            ),
+        )
+
+    def _put_parts(self, key: str, source: BinaryIO, part_bytes: int) -> None:
+        """A process that dies in between leaves parts that are no object; the bucket's lifecycle rule removes them."""
+        bucket, name = self._place.bucket, self._key(key)
+        upload = self._calls(f"beginning {key}", lambda: self._client.create_multipart_upload(Bucket=bucket, Key=name))
+        upload_id = upload["UploadId"]
+        try:
+            parts = self._parts(key, source, upload_id, part_bytes)
+            self._calls(
+                f"completing {key}",
+                lambda: self._client.complete_multipart_upload(
+                    Bucket=bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                ),
+            )
+        except BaseException:
+            with suppress(CdcError):
+                self._calls(
+                    f"giving up {key}",
+                    lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id),
+                )
+            raise
+
+    def _parts(self, key: str, source: BinaryIO, upload_id: str, part_bytes: int) -> "list[CompletedPartTypeDef]":
+        source.seek(0)
+        blocks = iter(lambda: source.read(part_bytes), b"")
+        return [self._put_part(key, upload_id, number, block) for number, block in enumerate(blocks, start=1)]
+
+    def _put_part(self, key: str, upload_id: str, number: int, block: bytes) -> "CompletedPartTypeDef":
+        answer = self._calls(
+            f"putting part {number} of {key}",
+            lambda: self._client.upload_part(
+                Bucket=self._place.bucket, Key=self._key(key), UploadId=upload_id, PartNumber=number, Body=block
+            ),
+        )
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def _settled(self, key: str, source: BinaryIO, put: Callable[[], None]) -> None:
+        """Refused, or told that the upload is gone: then it ended before, as ours or as somebody else's."""
+        try:
+            put()
+        except (ObjectExists, ObjectMissing) as refused:
+            if not self._holds(key, source):
+                raise object_exists(key) from refused
+
+    def _holds(self, key: str, source: BinaryIO) -> bool:
+        """Whether the object has the bytes of `source`; compared block by block."""
+
+        def compare() -> bool:
+            source.seek(0)
+            with closing(self._client.get_object(Bucket=self._place.bucket, Key=self._key(key))["Body"]) as body:
+                same = all(source.read(len(block)) == block for block in body.iter_chunks(BLOCK_BYTES))
+            return same and not source.read(1)
+
+        try:
+            return self._calls(f"reading back {key}", compare)
+        except ObjectMissing as gone:
+            raise ObjectStoreAway(
+                f"{key} came and went under {self.url} while it was put", remedy="the same call is safe to repeat"
+            ) from gone
+
+    def _page(self, below: str, after: str) -> "ListObjectsV2OutputTypeDef":
+        return self._calls(
+            f"listing {below}",
+            lambda: self._client.list_objects_v2(Bucket=self._place.bucket, Prefix=below, StartAfter=after),
+        )

@@ -1,0 +1,102 @@
+"""One call to S3: repeated while that can help, and its failure worded as one of our errors."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from botocore import exceptions
+from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
+
+Answer = TypeVar("Answer")
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 8
+SERVER_ERROR = 500
+NEVER_WILL = frozenset({501, 505})
+"""Server errors that say what the server cannot do at all."""
+BUSY_STATUSES = frozenset({408, 409, 425, 429})
+"""409 is a conditional write that met another one: its outcome is not decided yet."""
+BUSY_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestTimeTooSkewed"})
+BROKEN_CONNECTIONS = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
+MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
+TAKEN = frozenset({"PreconditionFailed", "412"})
+NO_BUCKET = frozenset({"NoSuchBucket", "InvalidBucketName"})
+ELSEWHERE = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
+)
+DENIED = frozenset({401, 403})
+
+
+class S3Calls:
+    """Waits between two tries grow and are random; a call gives up when it has been tried for `patience`."""
+
+    def __init__(self, url: str, patience: timedelta) -> None:
+        self._url = url
+        self._patience = patience
+
+    def __call__(self, doing: str, call: Callable[[], Answer]) -> Answer:
+        """Raises ObjectMissing, ObjectExists, ObjectStoreAway (retryable), SettingsError for what must be mended."""
+        retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            wait=wait_random_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
+            stop=stop_after_delay(self._patience),
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        except ClientError as error:
+            raise self._worded(doing, error) from error
+        except BotoCoreError as error:
+            raise self._unanswered(doing, error) from error
+
+    def _worded(self, doing: str, error: ClientError) -> CdcError:
+        code, said = _code(error), error.response.get("Error", {}).get("Message", "")
+        found = f"{doing} under {self._url} failed: {code} {said}".strip()
+        if code in MISSING:
+            return ObjectMissing(f"{doing}: no such object under {self._url}", expected="one that was written before")
+        if code in TAKEN:
+            return ObjectExists(f"{doing}: there is an object already under {self._url}", expected="none")
+        if _may_pass(error):
+            return ObjectStoreAway(found, expected="an answer", remedy="the same call is safe to repeat")
+        expected, remedy = _mend(code, _status(error))
+        return SettingsError(found, expected=expected, remedy=remedy)
+
+    def _unanswered(self, doing: str, error: BotoCoreError) -> CdcError:
+        found = f"{doing} under {self._url} failed: {error}"
+        if _may_pass(error):
+            return ObjectStoreAway(found, expected="an answer", remedy="the same call is safe to repeat")
+        return SettingsError(found, remedy="mend object_store in pipeline.yml, or AWS's variables in the environment")
+
+
+def _mend(code: str, status: int) -> tuple[str, str]:
+    """What was expected, and what to do."""
+    if code in NO_BUCKET:
+        return "a bucket that exists", "create it, or mend lake in pipeline.yml"
+    if code in ELSEWHERE:
+        return "the region of the bucket", "set object_store.region in pipeline.yml"
+    if status in DENIED:
+        return (
+            "credentials that may list, get, put and delete there",
+            "mend AWS's variables in the environment, or what their owner may do;"
+            " without s3:ListBucket a missing object looks like a denied one",
+        )
+    return "a store that speaks S3 with conditional writes", "run cdc check-store on it"
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed a little later."""
+    if isinstance(error, ClientError):
+        status = _status(error)
+        busy = status in BUSY_STATUSES or _code(error) in BUSY_CODES
+        return busy or (status >= SERVER_ERROR and status not in NEVER_WILL)
+    return isinstance(error, BROKEN_CONNECTIONS)
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

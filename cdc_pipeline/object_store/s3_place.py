@@ -1,0 +1,59 @@
+"""Where an S3 lake lies: bucket, prefix, and the server that has them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import boto3.session
+from botocore.config import Config
+from botocore.credentials import ReadOnlyCredentials
+
+from cdc_pipeline.errors import SettingsError
+
+DEFAULT_REGION = "us-east-1"
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 30
+CONNECTIONS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Place:
+    """`prefix` has no slash at either end and may be empty; without `endpoint` the place is AWS."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+
+
+def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
+    """As they are now, found as AWS's own tools find them: in the environment, by a profile, by the machine's role."""
+    found = session.get_credentials()
+    if found is None:
+        raise SettingsError(
+            "there are no credentials for the lake on S3",
+            expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile named AWS_PROFILE, or the machine's role",
+            remedy="set them in the environment of every process of the pipeline; pipeline.yml never holds them",
+        )
+    return found.get_frozen_credentials()
+
+
+def client_options(place: S3Place, session: boto3.session.Session) -> dict[str, Any]:
+    """Payloads are signed, which every server checks, and each call is tried once: `S3Calls` repeats it."""
+    return {
+        "endpoint_url": place.endpoint,
+        "region_name": session.region_name or DEFAULT_REGION,
+        "config": Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": 1},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": "path" if place.path_style else "auto", "payload_signing_enabled": True},
+        ),
+    }

@@ -1,0 +1,65 @@
+"""Real S3 servers for tests, as processes of their own."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3.session
+
+from cdc_pipeline.object_store.s3 import S3ObjectStore
+from cdc_pipeline.object_store.s3_place import S3Place, client_options
+from cdc_pipeline.stack.launch import start
+from cdc_pipeline.stack.ports import free_port, is_listening
+
+BUCKET = "cdc-test-lake"
+REGION = "us-east-1"
+ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test-secret",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""The credentials of these servers, and nothing of whoever runs the tests; tests/conftest.py sets them."""
+LOOPBACK = "127.0.0.1"
+PATIENCE_SECONDS = 30
+
+
+@contextmanager
+def started_moto() -> Iterator[str]:
+    """`http://127.0.0.1:port` of a server with an empty BUCKET, which forgets everything when the block ends."""
+    port = free_port()
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", LOOPBACK, "-p", str(port)]
+    with tempfile.TemporaryFile() as output:
+        process = start(command, environment=os.environ, folder=Path("/"), output=output, tied=True)
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_listening(port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        endpoint = f"http://{LOOPBACK}:{port}"
+        make_bucket(endpoint)
+        yield endpoint
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_SECONDS)
+
+
+def make_bucket(endpoint: str) -> None:
+    place = s3_place(endpoint)
+    session = boto3.session.Session()
+    session.client("s3", **client_options(place, session)).create_bucket(Bucket=BUCKET)
+
+
+def s3_place(endpoint: str, prefix: str = "") -> S3Place:
+    return S3Place(bucket=BUCKET, prefix=prefix, endpoint=endpoint, region=REGION, path_style=True)
+
+
+def s3_objects(endpoint: str, prefix: str = "") -> S3ObjectStore:
+    """An object store below `prefix` of BUCKET."""
+    return S3ObjectStore(s3_place(endpoint, prefix))
