@@ -77,11 +77,8 @@ def _mend(code: str, status: int) -> tuple[str, str]:
     if code in ELSEWHERE:
         return "the region of the bucket", "set object_store.region in pipeline.yml"
     if status in DENIED:
-        return (
-            "credentials that may list, get, put and delete there",
-            "mend AWS's variables in the environment, or what their owner may do;"
-            " without s3:ListBucket a missing object looks like a denied one",
-        )
+        expected = "credentials that may list, get, put and delete there; without s3:ListBucket nothing looks missing"
+        return expected, "mend AWS's variables in the environment, or what their owner may do"
     return "a store that speaks S3 with conditional writes", "run cdc check-store on it"
 
 
