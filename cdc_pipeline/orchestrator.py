@@ -52,7 +52,14 @@ class Apply:
     resumed: Claim | None
 
 
-Move = Wait | MarkApplied | Apply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopen:
+    """The lake was set back on purpose: what lies behind `after` waits again, and only the registry has to learn it."""
+
+    after: int
+
+
+Move = Wait | MarkApplied | Apply | Reopen
 
 
 def next_move(view: View) -> Move:
@@ -61,9 +68,9 @@ def next_move(view: View) -> Move:
     if fence is None or view.published_snapshot is None:
         return Wait(reason="the table has no published snapshot yet")
     _check_fence(fence, view)
-    claim_is_in_lake = claim is not None and claim.last_number <= fence.number
-    if claim_is_in_lake or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):
-        return MarkApplied(through=fence.number, lake_version=fence.lake_version)
+    behind = _catching_up(fence, view)
+    if behind is not None:
+        return behind
     _check_registry(fence, view.behind_fence)
     if claim is not None:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
@@ -72,6 +79,18 @@ def next_move(view: View) -> Move:
             return Wait(reason=f"what lies behind the cutoff of snapshot {view.active_snapshot} waits for it")
         return Wait(reason="every event that is registered is applied")
     return Apply(slices=tuple(view.behind_fence), resumed=None)
+
+
+def _catching_up(fence: Fence, view: View) -> MarkApplied | Reopen | None:
+    """What the registry has to learn from the lake first, if anything."""
+    claim = view.open_claim
+    claim_is_in_lake = claim is not None and claim.last_number <= fence.number
+    if claim_is_in_lake or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):
+        return MarkApplied(through=fence.number, lake_version=fence.lake_version)
+    claim_is_gone = claim is not None and claim.first_number > fence.number + 1
+    if claim_is_gone or any(row.state is SliceState.APPLIED for row in view.behind_fence):
+        return None if fence.rewound_from is None else Reopen(after=fence.number)
+    return None
 
 
 def _check_fence(fence: Fence, view: View) -> None:

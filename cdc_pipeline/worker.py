@@ -20,7 +20,7 @@ from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, View, Wait, next_move
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema
 from cdc_pipeline.steps import OnStep, step
@@ -81,6 +81,9 @@ class SliceWorker:
                 case MarkApplied():
                     self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version)
                     log.info("already in the lake", table=str(table), through=move.through)
+                case Reopen():
+                    self.store.rewinds.reopen(lease, after=move.after)
+                    log.info("the lake was set back", table=str(table), after=move.after)
                 case Apply():
                     outcomes.append(self._apply(lease, keeper, table, move))
 

@@ -1,4 +1,4 @@
-"""The verbs that move data: `setup-source`, `consume`, `apply` and `repair`."""
+"""The verbs that move data: `setup-source`, `consume`, `apply`, `repair` and `rewind`."""
 
 import signal
 from dataclasses import asdict
@@ -22,6 +22,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(consume)
     app.command()(apply)
     app.command()(repair)
+    app.command()(rewind)
 
 
 def setup_source(
@@ -89,6 +90,22 @@ def repair(
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         repaired = repair_tables(pipeline, pipeline.table_names(tuple(tables)))
     context.show([{**asdict(found), "table": str(found.table)} for found in repaired])
+
+
+def rewind(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="db.schema.table")],
+    to: Annotated[str, typer.Option("--to", help="a position (0/8D3FAF8) or a moment (2026-01-31T12:00:00Z)")],
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Set a table of the lake back to the end of the last claim at or before a place; what came later waits again."""
+    from cdc_pipeline.rewind import rewind as set_back
+
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        (name,) = pipeline.table_names((table,))
+        found = set_back(pipeline, name, to)
+    context.show([{**asdict(found), "table": str(found.table)}])
 
 
 def _stop_on_signals() -> Event:

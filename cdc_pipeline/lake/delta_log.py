@@ -1,6 +1,7 @@
 """A Delta table's log, read and appended to as objects: no JVM, and no cost that grows with files or history."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,10 @@ from cdc_pipeline.errors import LakeError, ObjectExists, ObjectMissing
 from cdc_pipeline.object_store import ObjectStore
 
 Action = dict[str, Any]
+FileIdentity = tuple[str, str]
+"""A data file's path, and which of its rows are deleted."""
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10})?\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +97,12 @@ class DeltaLog:
 
     def checkpointed(self, kind: str) -> list[Action]:
         """Actions of one kind in the last checkpoint; reads only that kind's column."""
+        return self._in_checkpoint(self._checkpoint_keys(), kind)
+
+    def _in_checkpoint(self, keys: list[str], kind: str) -> list[Action]:
         found: list[Action] = []
         filesystem, root = self._store.filesystem()
-        for key in self._checkpoint_keys():
+        for key in keys:
             with pyarrow.parquet.ParquetFile(f"{root}/{key}", filesystem=filesystem) as file:
                 if kind in file.schema_arrow.names:
                     rows = file.read(columns=[kind]).column(kind).drop_null()
@@ -111,18 +119,39 @@ class DeltaLog:
                 break
         return self.checkpointed("metaData")[0]
 
-    def active_files(self, latest: int) -> list[Action]:
-        """`add` actions of all files that `latest` consists of. Grows with the table: never on the slice path."""
-        checkpoint = self._checkpoint_version()
-        active = {_file_identity(add): add for add in self.checkpointed("add")}
-        for version in range(-1 if checkpoint is None else checkpoint, latest):
-            commit = self.read(version + 1)
-            for action in commit.actions if commit else ():
+    def active_files(self, version: int) -> dict[FileIdentity, Action]:
+        """`add` actions of all files that `version` consists of. Grows with the table: never on the slice path.
+
+        Raises LakeError for a version that the log cannot show any more.
+        """
+        checkpoint, keys = self._checkpoint_before(version)
+        active = {_file_identity(add): add for add in self._in_checkpoint(keys, "add")}
+        for number in range(checkpoint + 1, version + 1):
+            commit = self.read(number)
+            if commit is None:
+                raise LakeError(
+                    f"version {number} of {self._folder} is not there any more",
+                    expected=f"the log from a checkpoint up to version {version}",
+                )
+            for action in commit.actions:
                 if "remove" in action:
                     active.pop(_file_identity(action["remove"]), None)
                 if "add" in action:
                     active[_file_identity(action["add"])] = action["add"]
-        return list(active.values())
+        return active
+
+    def _checkpoint_before(self, version: int) -> tuple[int, list[str]]:
+        """The last checkpoint at or before `version`, and its files; -1 for none."""
+        last = self._checkpoint_version()
+        if last is not None and last <= version:
+            return last, self._checkpoint_keys()
+        found: dict[int, list[str]] = {}
+        for entry in self._store.list_prefix(self._folder) if last is not None else ():
+            name = _CHECKPOINT.fullmatch(entry.key.rpartition("/")[2])
+            if name and int(name[1]) <= version:
+                found.setdefault(int(name[1]), []).append(entry.key)
+        newest = max(found, default=-1)
+        return newest, found.get(newest, [])
 
     def _start(self, known: int | None) -> int | None:
         for version in (known, self._checkpoint_version(), 0):
@@ -161,7 +190,7 @@ class DeltaLog:
         return [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
 
 
-def _file_identity(file: Action) -> tuple[str, str]:
+def _file_identity(file: Action) -> FileIdentity:
     vector = file.get("deletionVector") or {}
     return (file["path"], f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}")
 

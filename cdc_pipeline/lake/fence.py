@@ -8,6 +8,8 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence, SliceIdentity
 
+REWOUND_FROM = "rewound_from"
+
 
 def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
     """None: no table. Cost: one read when `expected_version` is the latest and ours, and one per newer commit or
@@ -19,7 +21,7 @@ def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = Non
     for commit in log.backwards(latest):
         number = commit.transaction_version(app_id)
         if number is not None:
-            return _fence(commit, number, latest)
+            return fence_of(commit, number, latest=latest)
     numbers = [int(txn["version"]) for txn in log.checkpointed("txn") if txn["appId"] == app_id]
     number = max(numbers, default=NOTHING_APPLIED)
     return Fence(number=number, claim_id="", slices=(), lake_version=latest, snapshot_id=None)
@@ -92,7 +94,7 @@ def recorded_slices(commit: Commit) -> tuple[SliceIdentity, ...]:
     )
 
 
-def _fence(commit: Commit, number: int, latest: int) -> Fence:
+def fence_of(commit: Commit, number: int, *, latest: int) -> Fence:
     metadata = commit.user_metadata
     return Fence(
         number=number,
@@ -100,4 +102,5 @@ def _fence(commit: Commit, number: int, latest: int) -> Fence:
         slices=recorded_slices(commit),
         lake_version=latest,
         snapshot_id=metadata.get("snapshot_id"),
+        rewound_from=metadata.get(REWOUND_FROM),
     )

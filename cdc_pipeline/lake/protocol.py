@@ -93,7 +93,8 @@ class Fence:
     """What the lake's own log says was applied last.
 
     `slices` are those of the last claim. It is empty, and `claim_id` is "", where the log was cleaned behind a
-    checkpoint: the number then stands alone. `snapshot_id` is set when a publication moved the fence.
+    checkpoint: the number then stands alone. `snapshot_id` is set when a publication moved the fence. `rewound_from`:
+    the number that the fence was set back from, on purpose.
     """
 
     number: int
@@ -101,6 +102,7 @@ class Fence:
     slices: tuple[SliceIdentity, ...]
     lake_version: int
     snapshot_id: str | None
+    rewound_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +184,12 @@ class Lake(Protocol):
 
     def publish(self, table: LakeTable, publication: Publication) -> int:
         """Replace the whole content in one commit with the fence; the same snapshot again does nothing."""
+
+    def rewind(self, table: LakeTable, to_version: int) -> Fence:
+        """The content and the fence of an older version become the table's again, in one commit; again: nothing.
+
+        Raises LakeError where files of that version may be deleted, or its log.
+        """
 
     def optimize(self, table: LakeTable) -> None:
         """Merge small files; the content stays."""

@@ -51,7 +51,7 @@ def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence
     return [
         commit_info(operation="CDC SNAPSHOT", user_metadata=metadata, read_version=fence.lake_version, now=now),
         fence_action(table.app_id, content.fence_number, now),
-        *(_remove(file, milliseconds) for file in log.active_files(fence.lake_version)),
+        *(remove(file, milliseconds) for file in log.active_files(fence.lake_version).values()),
         *(_add(table, file, milliseconds) for file in content.files),
     ]
 
@@ -69,7 +69,7 @@ def _add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:
     }
 
 
-def _remove(file: Action, milliseconds: int) -> Action:
+def remove(file: Action, milliseconds: int) -> Action:
     kept = {name: file[name] for name in ("path", "partitionValues", "size", "deletionVector") if file.get(name)}
     return {
         "remove": {

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.lake import compaction, maintenance, publication
+from cdc_pipeline.lake import compaction, maintenance, publication, rewind
 from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_merge, counted
 from cdc_pipeline.lake.claim_view import claim_columns, opened_views
 from cdc_pipeline.lake.columns import check_partitions
@@ -102,6 +102,9 @@ class SparkLake:
 
     def publish(self, table: LakeTable, content: Publication) -> int:
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
+
+    def rewind(self, table: LakeTable, to_version: int) -> Fence:
+        return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
 
     def optimize(self, table: LakeTable) -> None:
         with step(self._on_step, "lake_table.optimize"), spark_calls(f"optimizing {table.name}"):

@@ -30,6 +30,8 @@ class ClaimState(StrEnum):
     """Set by the worker: the lake's log carries the claim, the metrics are kept."""
     FAILED = "failed"
     """Set by the worker or by a publication: the claim is given up, its slices are free for another."""
+    REWOUND = "rewound"
+    """Set by a worker when the lake was set back to before the claim: its slices wait again."""
 
 
 class SnapshotState(StrEnum):

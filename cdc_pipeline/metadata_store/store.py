@@ -12,6 +12,7 @@ from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.positions import Positions
 from cdc_pipeline.metadata_store.quarantine import Quarantine
 from cdc_pipeline.metadata_store.registry import Registry
+from cdc_pipeline.metadata_store.rewinds import Rewinds
 from cdc_pipeline.metadata_store.slices import Slices
 from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
 from cdc_pipeline.metadata_store.snapshot_tasks import SnapshotTasks
@@ -33,6 +34,7 @@ class MetadataStore:
     slices: Slices
     claims: Claims
     positions: Positions
+    rewinds: Rewinds
     snapshots: Snapshots
     snapshot_tasks: SnapshotTasks
     history: SnapshotHistory
@@ -50,6 +52,7 @@ def metadata_store(database: Database) -> MetadataStore:
         slices=Slices(database=database),
         claims=Claims(database=database),
         positions=Positions(database=database),
+        rewinds=Rewinds(database=database),
         snapshots=Snapshots(database=database),
         snapshot_tasks=SnapshotTasks(database=database),
         history=SnapshotHistory(database=database),

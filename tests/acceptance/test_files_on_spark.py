@@ -86,7 +86,7 @@ def test_the_recording_ends_in_the_lake_as_the_server_did(
 
 def files_of(pipeline: Pipeline, told: Told, version: int) -> list[str]:
     (table,) = told.tables()
-    return sorted(file["path"] for file in DeltaLog(pipeline.objects, lake_key(table)).active_files(version))
+    return sorted(file["path"] for file in DeltaLog(pipeline.objects, lake_key(table)).active_files(version).values())
 
 
 def told_together() -> Iterator[Told]:

@@ -226,3 +226,21 @@ def test_merging_small_files_changes_neither_rows_nor_fence(lake: Lake, arm: Arm
     assert fence is not None
     assert after == replace(fence, lake_version=fence.lake_version + 1)
     assert arm.read(feed.table) == rows
+
+
+def test_a_rewound_table_is_what_it_was_and_takes_the_same_claims_again(lake: Lake, arm: Arm, feed: Feed) -> None:
+    first = feed.claim([event("i", number, number, name="a", age=number) for number in range(1, 9)])
+    second = feed.claim([event("u", 11, 1, name="b"), event("d", 12, 2), event("i", 13, 20, name="c", age=1)])
+    shown = lake.upsert(feed.table, first).lake_version
+    then, fence = arm.read(feed.table), lake.read_fence(feed.table)
+    lake.upsert(feed.table, second)
+    lake.optimize(feed.table)
+    latest = arm.read(feed.table)
+    back = lake.rewind(feed.table, shown)
+    assert fence is not None
+    assert back == lake.read_fence(feed.table) == replace(fence, lake_version=back.lake_version, rewound_from=2)
+    assert arm.read(feed.table) == then != latest
+    assert lake.rewind(feed.table, shown) == back
+    outcome = lake.upsert(feed.table, second)
+    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.already_applied) == (1, 1, 1, False)
+    assert arm.read(feed.table) == latest

@@ -32,7 +32,7 @@ def copies(arm: Arm, table: LakeTable) -> Counter[tuple[object, str]]:
 
 def files(arm: Arm, table: LakeTable, lake: Lake) -> set[str]:
     log = DeltaLog(arm.store, lake_key(table.name))
-    return {file["path"] for file in log.active_files(lake.read_version(table) or 0)}
+    return {file["path"] for file in log.active_files(lake.read_version(table) or 0).values()}
 
 
 def test_an_incomplete_row_is_hidden_and_counted_until_later_events_tell_the_rest(

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from cdc_pipeline.lake.delta_log import Commit
-from cdc_pipeline.lake.fence import recorded_slices
+from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.metadata_store.states import SliceState
@@ -52,7 +52,7 @@ def check_registry(slices: tuple[SliceRow, ...]) -> None:
 
 def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[SliceRow, ...]) -> None:
     """Since the last publication the log names each slice once, in order, as registered; claims say the same."""
-    claims = [commit for commit in since_publication(pipeline, table) if commit.user_metadata.get("claim_id")]
+    claims = [commit for commit in in_force(pipeline, table) if commit.user_metadata.get("claim_id")]
     named = [identity for commit in claims for identity in recorded_slices(commit)]
     assert [identity.number for identity in named] == sorted({identity.number for identity in named})
     by_number = {row.number: row for row in slices}
@@ -74,10 +74,18 @@ def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tup
     ]
 
 
-def since_publication(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
-    commits = memory_lake(pipeline).commits(table)
-    published = [place for place, commit in enumerate(commits) if "snapshot_id" in commit.user_metadata]
-    return commits[published[-1] :]
+def in_force(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
+    """The commits since the last publication, without those that were set back."""
+    kept: list[Commit] = []
+    for commit in memory_lake(pipeline).commits(table):
+        number = commit.transaction_version(table.app_id) or 0
+        if REWOUND_FROM in commit.user_metadata:
+            kept = [earlier for earlier in kept if (earlier.transaction_version(table.app_id) or 0) <= number]
+        elif "snapshot_id" in commit.user_metadata:
+            kept = [commit]
+        else:
+            kept.append(commit)
+    return kept
 
 
 def check_nothing_is_left(world: World) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from cdc_pipeline.areas import encode_component, lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.fold.model import Event
-from cdc_pipeline.lake import publication
+from cdc_pipeline.lake import publication, rewind
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.fence import (
@@ -111,6 +111,9 @@ class MemoryLake:
     def publish(self, table: LakeTable, content: Publication) -> int:
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
 
+    def rewind(self, table: LakeTable, to_version: int) -> Fence:
+        return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
+
     def optimize(self, table: LakeTable) -> None:
         log = self._log(table)
         stored = self._stored(log, table)
@@ -152,7 +155,7 @@ class MemoryLake:
         latest = log.latest_version()
         if latest is None:
             raise LakeError(f"there is no lake table {table.name}", remedy="create it first")
-        files = tuple(log.active_files(latest))
+        files = tuple(log.active_files(latest).values())
         keys = [f"{lake_key(table.name)}/{unquote(file['path'])}" for file in files]
         parts = [pq.read_table(io.BytesIO(self._store.get(key))) for key in keys]
         rows = pa.concat_tables(parts or [lake_schema(table).empty_table()], promote_options="default")

@@ -13,6 +13,9 @@ from cdc_pipeline.stack.project import JARS, JARS_LOCK
 from cdc_pipeline.stack.spark import available_cores, server_command, spark_home
 
 PATIENCE_SECONDS = 120
+QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+"""For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -27,6 +30,7 @@ def started_spark(folder: Path) -> Iterator[str]:
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
+        java_options=f"{QUICK_TO_START} {INTERPRETED}",
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
     log = folder / "spark.log"

@@ -11,7 +11,7 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.protocol import Fence, SliceIdentity
 from cdc_pipeline.metadata_store.rows import Claim, SliceRow
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
-from cdc_pipeline.orchestrator import Apply, MarkApplied, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, View, Wait, next_move
 from tests.support.slice_rows import slice_row
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)
@@ -189,3 +189,14 @@ def test_every_alarm_says_what_was_expected_and_what_a_person_does() -> None:
     assert caught.value.expected
     assert caught.value.remedy
     assert not caught.value.retryable
+
+
+def test_what_a_rewound_lake_holds_no_more_waits_again() -> None:
+    back = replace(fence(at=3), rewound_from=5)
+    applied = [slice_row(number, state=SliceState.APPLIED) for number in (4, 5)]
+    assert next_move(view(back, applied)) == Reopen(after=3)
+    assert next_move(view(back, open_claim=claim(6, 6))) == Reopen(after=3)
+    waiting = [slice_row(4), slice_row(5)]
+    assert next_move(view(back, waiting)) == Apply(slices=tuple(waiting), resumed=None)
+    with pytest.raises(FenceMismatch, match="the lake ends at 3"):
+        next_move(view(fence(at=3), applied))

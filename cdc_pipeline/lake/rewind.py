@@ -1,0 +1,70 @@
+"""An older version of a table becomes its newest, content and fence together, in one commit."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
+from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, fence_of, read_fence
+from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
+from cdc_pipeline.lake.protocol import Clock, Fence, LakeTable
+from cdc_pipeline.lake.publication import remove
+from cdc_pipeline.steps import OnStep, step
+
+_ADDED = ("path", "partitionValues", "size", "modificationTime", "stats", "tags", "deletionVector")
+
+
+def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_step: OnStep) -> Fence:
+    """Durable and visible on return. Raises LakeError when files of `to_version` may be gone, or its log is."""
+    now = clock()
+    with step(on_step, "fence.read"):
+        fence = read_fence(log, table.app_id)
+        if fence is None:
+            raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
+        commit, number = _fence_at(log, table, to_version)
+        if fence.rewound_from is not None and fence.number == number:
+            return fence
+        _check_kept(log, table, to_version, now)
+        then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
+    milliseconds = int(now.timestamp() * 1000)
+    metadata = json.dumps(commit.user_metadata | {REWOUND_FROM: fence.number}, separators=(",", ":"))
+    actions: list[Action] = [
+        commit_info(operation="CDC REWIND", user_metadata=metadata, read_version=fence.lake_version, now=now),
+        fence_action(table.app_id, number, now),
+        *(remove(file, milliseconds) for identity, file in latest.items() if identity not in then),
+        *(_add(file) for identity, file in then.items() if identity not in latest),
+    ]
+    with step(on_step, "lake_table.rewind"):
+        log.append(fence.lake_version + 1, actions)
+    return replace(fence_of(commit, number, latest=fence.lake_version + 1), rewound_from=fence.number)
+
+
+def _fence_at(log: DeltaLog, table: LakeTable, version: int) -> tuple[Commit, int]:
+    for commit in log.backwards(version):
+        number = commit.transaction_version(table.app_id)
+        if number is not None:
+            return commit, number
+    raise LakeError(
+        f"the log of {table.name} does not say any more what version {version} held",
+        expected="a version whose log is kept",
+        remedy="choose a later position, or take a new snapshot",
+    )
+
+
+def _check_kept(log: DeltaLog, table: LakeTable, version: int, now: datetime) -> None:
+    """A version's files are safe for as long after it was followed by the next as maintenance keeps them at least."""
+    following = log.read(version + 1)
+    if following is None:
+        return
+    since = datetime.fromtimestamp(int(following.info.get("timestamp", 0)) / 1000, UTC)
+    if now - since > SHORTEST_RETENTION - timedelta(hours=1):
+        raise LakeError(
+            f"version {version} of {table.name} was replaced at {since:%Y-%m-%dT%H:%M:%SZ}",
+            expected=f"less than {SHORTEST_RETENTION} ago: maintenance may have deleted its files",
+            remedy="choose a later position, or take a new snapshot",
+        )
+
+
+def _add(file: Action) -> Action:
+    return {"add": {name: file[name] for name in _ADDED if file.get(name) is not None} | {"dataChange": True}}

@@ -1,0 +1,145 @@
+"""A table set back to an earlier position, and its slices applied again."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import CdcError, LeaseBusy, SliceDamaged, UsageError
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.record import decode_position
+from cdc_pipeline.rewind import Rewound, parse_place, rewind
+from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.steps import Moment
+from cdc_pipeline.wiring import Pipeline
+from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.crash.invariants import check
+from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes
+
+
+def rows(pipeline: Pipeline, table: LakeTable) -> list[str]:
+    """With every column of ours; copies of one row of a bag differ in nothing but which of them was told when."""
+    found = memory_lake(pipeline).rows(table)
+    if table.schema.is_bag:
+        found = [{name: row[name] for name in table.schema.names} for row in found]
+    return sorted(map(str, found))
+
+
+def position(pipeline: Pipeline, table: LakeTable) -> str:
+    place = pipeline.store.positions.lake_position(pipeline.store.tables.table(table.name).table_id).position
+    assert place is not None
+    return place
+
+
+def apply_changes(world: World) -> None:
+    register_changes(world)
+    with world.process() as pipeline:
+        apply_all(pipeline)
+
+
+def test_a_table_set_back_equals_what_it_was_and_its_slices_bring_it_forward_to_the_same_bytes(world: World) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        tables = lake_tables(pipeline)
+        place, then = position(pipeline, tables[0]), [rows(pipeline, table) for table in tables]
+    apply_changes(world)
+    apply_changes(world)
+    with world.process() as pipeline:
+        latest = [rows(pipeline, table) for table in tables]
+        found = [rewind(pipeline, table.name, lsn_text(decode_position(place))) for table in tables]
+        assert [rows(pipeline, table) for table in tables] == then != latest
+        assert [back.position for back in found] == [place] * len(tables)
+        assert [position(pipeline, table) for table in tables] == [place] * len(tables)
+        assert all(back.slices_waiting > 0 for back in found)
+        again = [rewind(pipeline, table.name, place) for table in tables]
+        assert [back.position for back in again] == [place] * len(tables)
+        apply_all(pipeline)
+        assert [rows(pipeline, table) for table in tables] == latest
+    check(world)
+    apply_changes(world)
+    check(world)
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        ("lake_table.rewind", Moment.BEFORE),
+        ("lake_table.rewind", Moment.AFTER),
+        ("rewind.reopen", Moment.BEFORE),
+        ("rewind.reopen", Moment.AFTER),
+    ],
+)
+def test_a_rewind_that_dies_leaves_a_table_that_goes_on(world: World, name: str, moment: Moment) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        table = lake_tables(pipeline)[0]
+        place = position(pipeline, table)
+    apply_changes(world)
+    with pytest.raises(Crash), world.process(Failpoint(Site(name, moment, 1))) as pipeline:
+        rewind(pipeline, table.name, place)
+    go_on(world)
+    check(world)
+
+
+def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World) -> None:
+    with world.process() as pipeline:
+        table = lake_tables(pipeline)[0]
+        snapshot = rows(pipeline, table)
+        cutoff = pipeline.store.tables.table(table.name)
+    apply_changes(world)
+    with world.process() as pipeline:
+        before = rows(pipeline, table)
+        with pytest.raises(UsageError, match=r"nothing of .* was applied at or before"):
+            rewind(pipeline, table.name, "0/1")
+        assert rows(pipeline, table) == before
+        assert cutoff.cutoff_time is not None
+        rewind(pipeline, table.name, cutoff.cutoff_time.isoformat())
+        assert rows(pipeline, table) == snapshot
+    go_on(world)
+    check(world)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "0/xyz", ""])
+def test_a_place_that_is_none_is_refused_by_what_was_given(text: str) -> None:
+    with pytest.raises(UsageError, match="is no place to go back to"):
+        parse_place(text)
+
+
+def remove_slice_file(world: World, _pipeline: Pipeline) -> None:
+    ((path,),) = world.store_query(
+        "SELECT path FROM cdc.slice WHERE path IS NOT NULL AND table_id = 1 ORDER BY number DESC LIMIT 1"
+    )
+    (world.settings.folder / world.settings.lake / path).unlink()
+
+
+def keep_the_lease(_world: World, pipeline: Pipeline) -> None:
+    pipeline.store.leases.acquire(1, owner="a worker", duration=timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(("spoil", "error"), [(remove_slice_file, SliceDamaged), (keep_the_lease, LeaseBusy)])
+def test_a_rewind_that_is_refused_changes_nothing(
+    world: World, spoil: Callable[[World, Pipeline], Any], error: type[CdcError]
+) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        (table, *_) = lake_tables(pipeline)
+        assert pipeline.store.tables.table(table.name).table_id == 1
+        place, before = position(pipeline, table), pipeline.lake.read_version(table)
+    apply_changes(world)
+    with world.process() as pipeline:
+        before = pipeline.lake.read_version(table)
+        spoil(world, pipeline)
+        with pytest.raises(error):
+            rewind(pipeline, table.name, place)
+        assert pipeline.lake.read_version(table) == before
+        assert position(pipeline, table) > place
+
+
+def test_what_a_rewind_says(world: World) -> None:
+    apply_changes(world)
+    with world.process() as pipeline:
+        table = lake_tables(pipeline)[0]
+        found = rewind(pipeline, table.name, position(pipeline, table))
+    assert isinstance(found, Rewound)
+    assert found.slices_waiting == 0
