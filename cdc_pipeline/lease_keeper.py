@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from threading import Event, Thread
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, StaleEpoch
+from cdc_pipeline.errors import CdcError, LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.rows import Lease
 
@@ -83,3 +83,18 @@ def held_lease(
             yield lease, keeper
     finally:
         leases.release(lease)
+
+
+@contextmanager
+def awaited_lease(
+    leases: Leases, table_id: int, *, owner: str, duration: timedelta, when_busy: Callable[[LeaseBusy], None]
+) -> Iterator[tuple[Lease, LeaseKeeper]]:
+    """The same for who has to have it: `when_busy` waits a moment, or raises to give up."""
+    with ExitStack() as holding:
+        held = None
+        while held is None:
+            try:
+                held = holding.enter_context(held_lease(leases, table_id, owner=owner, duration=duration))
+            except LeaseBusy as busy:
+                when_busy(busy)
+        yield held

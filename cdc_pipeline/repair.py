@@ -5,7 +5,6 @@ Nothing else is rewritten. The slice's rows have the position's version: events 
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
@@ -16,13 +15,13 @@ import structlog
 from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
 from cdc_pipeline.lake.comparison import differing_rows
 from cdc_pipeline.late_slices import write_late_slice
-from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.rows import Boundary, Lease
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position
+from cdc_pipeline.sources.postgres_position import HeldPosition
 from cdc_pipeline.steps import step
-from cdc_pipeline.verification import cut_at, source_copy
+from cdc_pipeline.verification import held_cut, source_copy
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -56,9 +55,17 @@ def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timede
             remedy="take a new snapshot of it: cdc snapshot",
         )
     deadline = time.monotonic() + patience.total_seconds()
-    with ExitStack() as holding:
-        lease, keeper = _lease_when_free(pipeline, table, holding, deadline)
-        held, boundary = _position(pipeline, holding, deadline)
+    table_id, duration = pipeline.store.tables.table(table).table_id, pipeline.settings.worker.lease
+    with (
+        awaited_lease(
+            pipeline.store.leases,
+            table_id,
+            owner=pipeline.owner,
+            duration=duration,
+            when_busy=lambda _: _pause(deadline),
+        ) as (lease, keeper),
+        held_cut(pipeline, deadline, purpose="repair") as (held, boundary),
+    ):
         repaired = _register(pipeline, table, held, boundary, _version_at(pipeline, table, boundary, lease, keeper))
     while repaired.slice_number is not None and not _is_applied(pipeline, table, repaired.slice_number):
         try:
@@ -67,32 +74,6 @@ def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timede
             _pause(deadline)
     log.info("table repaired", table=str(table), written=repaired.rows_written, removed=repaired.rows_removed)
     return repaired
-
-
-def _lease_when_free(
-    pipeline: Pipeline, table: TableName, holding: ExitStack, deadline: float
-) -> tuple[Lease, LeaseKeeper]:
-    table_id, duration = pipeline.store.tables.table(table).table_id, pipeline.settings.worker.lease
-    while True:
-        try:
-            return holding.enter_context(
-                held_lease(pipeline.store.leases, table_id, owner=pipeline.owner, duration=duration)
-            )
-        except LeaseBusy:
-            _pause(deadline)
-
-
-def _position(pipeline: Pipeline, holding: ExitStack, deadline: float) -> tuple[HeldPosition, Boundary]:
-    """Where the stream is cut and the source can be read."""
-    while True:
-        name = f"cdc_repair_{pipeline.new_id().hex[:8]}"
-        with ExitStack() as trying:
-            held = trying.enter_context(hold_position(pipeline.source_url, name, pipeline.on_step))
-            boundary = cut_at(pipeline, held, deadline)
-            if boundary is not None:
-                holding.push(trying.pop_all())
-                return held, boundary
-        _pause(deadline)
 
 
 def _version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, lease: Lease, keeper: LeaseKeeper) -> int:

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -59,21 +59,31 @@ def verify(
     for that cut; without one, this process reads the stream. Slices up to there are applied by whoever comes first.
     """
     deadline = time.monotonic() + patience.total_seconds()
-    for _ in range(_MOST_TRIES):
-        slot_name = f"cdc_verify_{pipeline.new_id().hex[:8]}"
-        with hold_position(pipeline.source_url, slot_name, pipeline.on_step) as held:
-            boundary = cut_at(pipeline, held, deadline)
+    with held_cut(pipeline, deadline, purpose="verify") as (held, boundary):
+        return tuple(_verify_table(pipeline, table, held, boundary, deadline) for table in tables)
+
+
+@contextmanager
+def held_cut(pipeline: Pipeline, deadline: float, *, purpose: str) -> Iterator[tuple[HeldPosition, Boundary]]:
+    """A position at which the stream is cut, and the source can be read while the block runs."""
+    with ExitStack() as holding:
+        for _ in range(_MOST_TRIES):
+            slot_name = f"cdc_{purpose}_{pipeline.new_id().hex[:8]}"
+            held = holding.enter_context(hold_position(pipeline.source_url, slot_name, pipeline.on_step))
+            boundary = _cut_at(pipeline, held, deadline)
             if boundary is not None:
-                return tuple(_verify_table(pipeline, table, held, boundary, deadline) for table in tables)
-        log.info("the stream had moved on before it could be cut; taking a later position")
+                yield held, boundary
+                return
+            holding.close()
+            log.info("the stream had moved on before it could be cut; taking a later position")
     raise CdcError(
         f"the stream could not be cut at any of {_MOST_TRIES} positions",
         expected="a cut before the consumer closes the slice",
-        remedy="run verify again; a longer slice_length makes it easier",
+        remedy=f"run {purpose} again; a longer slice_length makes it easier",
     )
 
 
-def cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
+def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
     """The boundary at the held position; None when an earlier boundary is already behind it."""
     source, stream = pipeline.source_url, pipeline.settings.name
     with closing(connect(source)) as connection, connection.cursor() as cursor:

@@ -11,7 +11,7 @@ import structlog
 
 from cdc_pipeline.errors import LeaseBusy, SnapshotError
 from cdc_pipeline.lake.protocol import Lake, LakeTable, Publication
-from cdc_pipeline.lease_keeper import held_lease
+from cdc_pipeline.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
@@ -70,17 +70,16 @@ class SnapshotOrchestrator:
 
         Waits for workers that are at it. Once the snapshot is known, workers stop at its cutoff by themselves.
         """
+
+        def wait(busy: LeaseBusy) -> None:
+            if stop.wait(_BUSY_SECONDS):
+                raise busy
+
         for name in sorted(tables):
             table_id = self.store.tables.table(name).table_id
-            while True:
-                try:
-                    leases.enter_context(
-                        held_lease(self.store.leases, table_id, owner=self.owner, duration=self.lease_length)
-                    )
-                    break
-                except LeaseBusy:
-                    if stop.wait(_BUSY_SECONDS):
-                        raise
+            leases.enter_context(
+                awaited_lease(self.store.leases, table_id, owner=self.owner, duration=self.lease_length, when_busy=wait)
+            )
 
     def _resumable(self, name: TableName) -> str | None:
         active = self.store.snapshots.active_snapshot(self.store.tables.table(name).table_id)
