@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_pipeline.errors import UsageError
+from cdc_pipeline.lake_place import is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.record import OWN_PREFIX, TableName
 from cdc_pipeline.types import declared_type
 
@@ -162,6 +163,21 @@ class WorkerSettings(_Frozen):
     claim_slices: int = Field(default=1_000, ge=1, description="the most slices that one MERGE takes")
 
 
+class ObjectStoreSettings(_Frozen):
+    """The server that has the bucket of a lake on S3; credentials come from AWS's own variables or profile."""
+
+    endpoint: str | None = Field(default=None, description="https://host:port; without one, AWS")
+    region: str | None = Field(default=None, min_length=1)
+    path_style: bool = Field(default=False, description="the bucket's name in the path, not in the host's name")
+    allow_http: bool = Field(default=False, description="an endpoint on another machine without TLS")
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> "ObjectStoreSettings":
+        if self.endpoint is not None:
+            parse_endpoint(self.endpoint, allow_http=self.allow_http)
+        return self
+
+
 class Settings(BaseSettings):
     """The whole pipeline. `folder` is where relative paths start: the folder of pipeline.yml."""
 
@@ -169,7 +185,8 @@ class Settings(BaseSettings):
 
     folder: Path = Field(exclude=True)
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)
-    lake: str
+    lake: str = Field(min_length=1, description="a folder, file:///folder, or s3://bucket/prefix")
+    object_store: ObjectStoreSettings = ObjectStoreSettings()
     metadata_store: str = EMBEDDED
     spark: str = EMBEDDED
     slice_length: Duration = timedelta(seconds=60)
@@ -185,6 +202,13 @@ class Settings(BaseSettings):
         if value < _MINIMUM_SLICE or value.microseconds:
             message = f"{value} is too short for a slice: the shortest is 1s"
             raise ValueError(message)
+        return value
+
+    @field_validator("lake")
+    @classmethod
+    def _without_credential(cls, value: str) -> str:
+        if is_on_s3(value):
+            parse_s3(value)
         return value
 
     @field_validator("tables")
@@ -240,6 +264,10 @@ class Settings(BaseSettings):
     def embeds_source(self) -> bool:
         """Whether the source is a database on the embedded server."""
         return isinstance(self.source, PostgresSource) and self.source.url == EMBEDDED
+
+    @property
+    def on_s3(self) -> bool:
+        return is_on_s3(self.lake)
 
     @property
     def lake_url(self) -> str:

@@ -30,7 +30,7 @@ _COLUMNS = (("id", "int8"), ("name", "text"), ("amount", "numeric(12,2)"), ("cre
 
 def warm_up(pipeline: Pipeline) -> None:
     """Whole and partial rows, inserts, updates and deletes, by the way that every slice takes. Leaves nothing."""
-    objects = open_object_store(f"{pipeline.settings.lake_url}/{STAGING_AREA}/.warm-up-{pipeline.new_id().hex}")
+    objects = open_object_store(pipeline.settings, f"{STAGING_AREA}/.warm-up-{pipeline.new_id().hex}")
     table = LakeTable(
         name=TableName(database="warm", schema="up", table="scratch"),
         table_uuid=str(pipeline.new_id()),

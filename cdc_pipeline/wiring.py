@@ -16,11 +16,15 @@ from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.lake.session import OpenSession, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake_place import parse_endpoint, parse_s3
 from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.object_store.proven import ProvenObjectStore
+from cdc_pipeline.object_store.s3 import S3ObjectStore
+from cdc_pipeline.object_store.s3_place import S3Place
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import PostgresSource, Settings
+from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.worker import ClaimLimits, SliceWorker
@@ -116,7 +120,7 @@ def open_pipeline(
 
     `make_lake` gives another lake than the one on Spark.
     """
-    objects = open_object_store(settings.lake_url)
+    objects = open_object_store(settings)
     with open_metadata_store(endpoints.metadata_store_url, on_step=on_step) as store:
         spark = open_lake(endpoints.spark_url, objects, on_step)
         try:
@@ -136,20 +140,47 @@ def open_pipeline(
             spark.close()
 
 
-def open_object_store(url: str) -> ObjectStore:
-    """`file:///…`. Raises SettingsError for any other scheme."""
+def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
+    """The lake's, or a part of it. One on S3 is proven before the first put."""
+    url = f"{settings.lake_url}/{below}".rstrip("/")
+    objects = open_object_store_at(url, settings.object_store)
+    return ProvenObjectStore(objects) if settings.on_s3 else objects
+
+
+def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
+    """`file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
     parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return S3ObjectStore(s3_place(url, server))
     if parts.scheme != "file":
         raise SettingsError(
             f"the lake {url!r} is of the kind {parts.scheme!r}",
-            expected="a folder, as a path or as file:///…",
+            expected="a folder, as a path or as file:///…, or s3://bucket/prefix",
             remedy="mend lake in pipeline.yml",
         )
     return LocalObjectStore(Path(unquote(parts.path)))
 
 
+def s3_place(url: str, server: ObjectStoreSettings) -> S3Place:
+    try:
+        place = parse_s3(url)
+    except ValueError as error:
+        raise SettingsError(str(error), remedy="mend the URL of the lake") from error
+    return S3Place(
+        bucket=place.bucket,
+        prefix=place.prefix,
+        endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
+        region=server.region,
+        path_style=server.path_style,
+    )
+
+
 def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> SparkLake:
-    return SparkLake(open_session=lambda: connect(spark_url), store=objects, clock=utc_now, on_step=on_step)
+    """Spark writes to the bucket by itself: its session is opened only to a store that is proven."""
+    prove = objects.prove if isinstance(objects, ProvenObjectStore) else None
+    return SparkLake(
+        open_session=lambda: connect(spark_url, first=prove), store=objects, clock=utc_now, on_step=on_step
+    )
 
 
 def utc_now() -> datetime:

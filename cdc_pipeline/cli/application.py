@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import structlog
 import typer
 
-from cdc_pipeline.cli import demo_command, pipeline_commands, quarantine, read_commands, stack_verbs
+from cdc_pipeline.cli import check_store, demo_command, pipeline_commands, quarantine, read_commands, stack_verbs
 from cdc_pipeline.errors import CdcError
 
 COMMAND_GROUP = "cdc_pipeline.commands"
@@ -24,7 +24,7 @@ def application() -> typer.Typer:
         help="Keeps tables of an operational database in a data lake. Exit codes: 0 ok, 1 error, 2 usage,"
         " 3 check failed, 4 busy.",
     )
-    for module in (stack_verbs, demo_command, pipeline_commands, read_commands, quarantine):
+    for module in (stack_verbs, demo_command, pipeline_commands, read_commands, quarantine, check_store):
         module.add_to(app)
     for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda found: found.name):
         entry.load()(app)

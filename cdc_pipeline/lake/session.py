@@ -26,8 +26,10 @@ TUNING = {
 }
 
 
-def connect(url: str) -> SparkSession:
+def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
     """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
+    if first is not None:
+        first()
     with spark_calls(f"connecting to Spark at {url}"):
         session = SparkSession.builder.remote(url).create()
         for name, value in TUNING.items():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef, ListObjectsV2OutputTypeDef
 
 PATIENCE = timedelta(seconds=60)
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
 BLOCK_BYTES = 1 << 20
 READING_ATTEMPTS = 10
@@ -33,13 +33,16 @@ class S3ObjectStore:
     Larger files go up in parts, of which the memory holds one; the condition stands where they become one object.
     """
 
-    def __init__(self, place: S3Place, *, patience: timedelta = PATIENCE, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self, place: S3Place, *, patience: timedelta = PATIENCE, part_bytes: int = PART_BYTES, page_keys: int = 1_000
+    ) -> None:
         self._place = place
         self._session = boto3.session.Session(region_name=place.region)
         credentials_of(self._session)
         self._client = self._session.client("s3", **client_options(place, self._session))
         self._calls = S3Calls(self.url, patience)
         self._part_bytes = part_bytes
+        self._page_keys = page_keys
 
     @property
     def url(self) -> str:
@@ -185,5 +188,7 @@ class S3ObjectStore:
     def _page(self, below: str, after: str) -> "ListObjectsV2OutputTypeDef":
         return self._calls(
             f"listing {below}",
-            lambda: self._client.list_objects_v2(Bucket=self._place.bucket, Prefix=below, StartAfter=after),
+            lambda: self._client.list_objects_v2(
+                Bucket=self._place.bucket, Prefix=below, StartAfter=after, MaxKeys=self._page_keys
+            ),
         )

@@ -14,6 +14,7 @@ from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_place import S3Place, client_options
 from cdc_pipeline.stack.launch import start
 from cdc_pipeline.stack.ports import free_port, is_listening
+from cdc_pipeline.stack.project import PROJECT
 
 BUCKET = "cdc-test-lake"
 REGION = "us-east-1"
@@ -33,9 +34,10 @@ PATIENCE_SECONDS = 30
 def started_moto() -> Iterator[str]:
     """`http://127.0.0.1:port` of a server with an empty BUCKET, which forgets everything when the block ends."""
     port = free_port()
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", LOOPBACK, "-p", str(port)]
+    command = [sys.executable, "-m", "tests.support.moto_process", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     with tempfile.TemporaryFile() as output:
-        process = start(command, environment=os.environ, folder=Path("/"), output=output, tied=True)
+        process = start(command, environment=environment, folder=Path("/"), output=output, tied=True)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_listening(port):

@@ -1,0 +1,67 @@
+"""How users write where the lake lies: a folder, or a prefix of an S3 bucket and the server that has it."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlsplit
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")
+_CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role"
+S3 = "s3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Prefix:
+    """`prefix` has no slash at either end and may be empty."""
+
+    bucket: str
+    prefix: str
+
+
+def is_on_s3(lake: str) -> bool:
+    return lake.startswith(f"{S3}://")
+
+
+def parse_s3(lake: str) -> S3Prefix:
+    """`s3://bucket/prefix`; raises ValueError that repeats no credential."""
+    parts = _without_credential(lake, "the lake")
+    folders = parts.path.strip("/").split("/") if parts.path.strip("/") else []
+    if not _BUCKET.fullmatch(parts.netloc):
+        message = "the lake names no bucket: write s3://bucket/prefix, the bucket in small letters, digits, '.' and '-'"
+        raise ValueError(message)
+    for folder in folders:
+        if not _FOLDER.fullmatch(folder) or folder in {".", ".."}:
+            message = f"{folder!r} cannot be part of a lake's prefix: use letters, digits, '_', '.', '=' and '-'"
+            raise ValueError(message)
+    return S3Prefix(bucket=parts.netloc, prefix="/".join(folders))
+
+
+def parse_endpoint(endpoint: str, *, allow_http: bool) -> str:
+    """`https://host[:port]`; plain http for this machine, and for others where it is allowed. Raises ValueError."""
+    parts = _without_credential(endpoint, "the endpoint")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
+        message = f"{endpoint!r} is no endpoint: write https://host or https://host:port"
+        raise ValueError(message)
+    if parts.scheme == "http" and not allow_http and not _is_this_machine(parts.hostname):
+        message = f"{endpoint!r} would send data unencrypted: write https, or set allow_http: true"
+        raise ValueError(message)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _without_credential(url: str, what: str) -> SplitResult:
+    if "@" in url:
+        message = f"{what} holds a credential: take it out, and give it by {_CREDENTIALS}"
+        raise ValueError(message)
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        message = f"{what} has something behind a '?' or '#': take it out; credentials go by {_CREDENTIALS}"
+        raise ValueError(message)
+    return parts
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,156 @@
+"""What S3 does to a call, and what becomes of it."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from threading import Lock
+
+import pytest
+
+from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
+from cdc_pipeline.object_store.proven import ProvenObjectStore
+from cdc_pipeline.object_store.s3 import S3ObjectStore
+from cdc_pipeline.object_store.s3_place import S3Place
+from tests.support.s3 import BUCKET, REGION, s3_objects, s3_place
+from tests.support.s3_proxy import Fault, FaultyServer, Request, Rule, Verdict, faulty
+
+SHORT = timedelta(seconds=1)
+SMALLEST_PART = 5 << 20
+KEY = "cdc-event/shop/one"
+PASSING = [(500, "InternalError"), (503, "SlowDown"), (429, "TooManyRequests"), (409, "ConditionalRequestConflict")]
+
+
+@pytest.fixture
+def server(s3_endpoint: str) -> Iterator[FaultyServer]:
+    with faulty(s3_endpoint) as server:
+        yield server
+
+
+@pytest.fixture
+def objects(server: FaultyServer, tmp_path: Path) -> S3ObjectStore:
+    return S3ObjectStore(s3_place(server.endpoint, tmp_path.name), part_bytes=SMALLEST_PART)
+
+
+def first(times: int, verdict: Verdict, method: str = "", part: str = "") -> Rule:
+    """The first requests of that kind."""
+    numbers, lock = count(), Lock()
+
+    def rule(request: Request) -> Verdict | None:
+        if request.method != (method or request.method) or part not in f"{request.path}?{request.query}":
+            return None
+        with lock:
+            return verdict if next(numbers) < times else None
+
+    return rule
+
+
+@pytest.mark.parametrize(("status", "code"), PASSING)
+def test_what_passes_is_tried_again(objects: S3ObjectStore, server: FaultyServer, status: int, code: str) -> None:
+    for method in ("PUT", "GET", "HEAD", "DELETE"):
+        server.rule = first(2, Verdict(fault=Fault.REFUSED, status=status, code=code), method)
+        objects.put_if_absent(KEY, b"content")
+        assert objects.get(KEY) == b"content"
+        assert objects.head(KEY).size_bytes == 7
+        assert [found.key for found in objects.list_prefix("cdc-event")] == [KEY]
+        objects.delete(KEY)
+    assert len(server.faults) == 8
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.FAILED])
+def test_a_put_whose_answer_was_lost_is_recognised_as_ours(
+    objects: S3ObjectStore, server: FaultyServer, fault: Fault
+) -> None:
+    server.rule = first(1, Verdict(fault=fault), "PUT")
+    objects.put_if_absent(KEY, b"content")
+    assert len(server.faults) == 1
+    assert objects.get(KEY) == b"content"
+
+
+def test_a_put_that_came_second_after_a_lost_answer_is_refused(objects: S3ObjectStore, server: FaultyServer) -> None:
+    objects.put_if_absent(KEY, b"another's")
+    server.rule = first(1, Verdict(fault=Fault.CUT), "PUT")
+    with pytest.raises(ObjectExists, match=KEY):
+        objects.put_if_absent(KEY, b"content")
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.FAILED, Fault.REFUSED])
+@pytest.mark.parametrize(("method", "part"), [("POST", "?uploads"), ("PUT", "partNumber=2"), ("POST", "?uploadId")])
+def test_a_file_in_parts_outlives_every_lost_answer(
+    objects: S3ObjectStore, server: FaultyServer, tmp_path: Path, fault: Fault, method: str, part: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"z" * (SMALLEST_PART + 1))
+    server.rule = first(1, Verdict(fault=fault), method, part)
+    objects.put_file_if_absent(KEY, file)
+    assert len(server.faults) == 1
+    assert objects.head(KEY).size_bytes == SMALLEST_PART + 1
+
+
+def test_parts_that_came_second_are_taken_back(s3_endpoint: str, tmp_path: Path) -> None:
+    objects = S3ObjectStore(s3_place(s3_endpoint, tmp_path.name), part_bytes=SMALLEST_PART)
+    objects.put_if_absent(KEY, b"first")
+    file = tmp_path / "file"
+    file.write_bytes(b"z" * (SMALLEST_PART + 1))
+    with pytest.raises(ObjectExists, match=KEY):
+        objects.put_file_if_absent(KEY, file)
+    uploads = objects._client.list_multipart_uploads(Bucket=BUCKET, Prefix=tmp_path.name)
+    assert uploads.get("Uploads", []) == []
+
+
+def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, tmp_path: Path) -> None:
+    objects = S3ObjectStore(s3_place(server.endpoint, tmp_path.name), patience=SHORT)
+    server.rule = lambda _: Verdict(fault=Fault.REFUSED, status=503, code="SlowDown")
+    with pytest.raises(ObjectStoreAway, match=f"getting {KEY} under s3://{BUCKET}.*SlowDown"):
+        objects.get(KEY)
+    assert len(server.faults) > 1
+    with pytest.raises(ObjectStoreAway, match="Could not connect"):
+        S3ObjectStore(s3_place("http://127.0.0.1:9"), patience=SHORT).get(KEY)
+
+
+def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, tmp_path: Path) -> None:
+    nowhere = S3Place(bucket="no-such-bucket", endpoint=server.endpoint, region=REGION, path_style=True)
+    for call in (S3ObjectStore(nowhere).get, lambda key: S3ObjectStore(nowhere).put_if_absent(key, b"")):
+        with pytest.raises(SettingsError, match=r"NoSuchBucket.*expected a bucket that exists; create it"):
+            call(KEY)
+    objects = s3_objects(server.endpoint, tmp_path.name)
+    for status, code, words in (
+        (403, "AccessDenied", "credentials that may list, get, put and delete"),
+        (400, "AuthorizationHeaderMalformed", r"set object_store\.region"),
+        (501, "NotImplemented", "run cdc check-store"),
+    ):
+        server.rule = first(9, Verdict(fault=Fault.REFUSED, status=status, code=code), "PUT")
+        with pytest.raises(SettingsError, match=words):
+            objects.put_if_absent(KEY, b"content")
+    with pytest.raises(ObjectMissing):
+        objects.get(KEY)
+
+
+def test_a_store_that_lets_two_writers_win_is_refused_before_anything_is_put(
+    objects: S3ObjectStore, server: FaultyServer
+) -> None:
+    server.rule = lambda request: Verdict(fault=Fault.UNCONDITIONAL) if request.conditional else None
+    lake = ProvenObjectStore(objects)
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"let 2 of 2 writers of one object win.*run `cdc check-store`"):
+            lake.put_if_absent(KEY, b"content")
+    assert list(objects.list_prefix("")) == []
+
+
+def test_a_store_is_proven_once_and_only_for_who_writes(objects: S3ObjectStore, server: FaultyServer) -> None:
+    lake = ProvenObjectStore(objects)
+    assert list(lake.list_prefix("cdc-event")) == []
+    assert [request.method for request in server.seen] == ["GET"]
+    lake.put_if_absent(KEY, b"content")
+    before = len(server.seen)
+    lake.put_if_absent(f"{KEY}/2", b"content")
+    assert [request.method for request in server.seen[before:]] == ["PUT"]
+    assert [found.key for found in lake.list_prefix("")] == [KEY, f"{KEY}/2"]
+
+
+def test_keys_beyond_one_page_are_all_listed(s3_endpoint: str, tmp_path: Path) -> None:
+    objects = S3ObjectStore(s3_place(s3_endpoint, tmp_path.name), page_keys=3)
+    keys = [f"many/{number}" for number in range(7)]
+    for key in keys:
+        objects.put_if_absent(key, b"")
+    assert [found.key for found in objects.list_prefix("many")] == keys
