@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from cdc_pipeline.errors import LakeError
 
@@ -25,6 +26,15 @@ TUNING = {
     "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
 }
 
+_LONGEST_PAUSE_MILLISECONDS = 2_000
+_MOST_TRIES = 45
+"""One and a half minutes; the longest pause is what a restarted server waits for us."""
+_LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION")
+
+
+class SessionLost(LakeError):
+    """The Spark server was started again, or has ended the session: only another session can go on."""
+
 
 def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
     """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
@@ -32,6 +42,8 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
         first()
     with spark_calls(f"connecting to Spark at {url}"):
         session = SparkSession.builder.remote(url).create()
+        policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)
+        session.client.set_retry_policies([policy])
         for name, value in TUNING.items():
             session.conf.set(name, value)
     return session
@@ -43,7 +55,8 @@ def spark_calls(doing: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise LakeError(
+        kind = SessionLost if (error.getCondition() or "").startswith(_LOST) else LakeError
+        raise kind(
             f"Spark failed while {doing}: {str(error)[:2000]}",
             expected="the Spark Connect server to answer",
             remedy="the same call may be repeated: the fence in the lake prevents a double effect",

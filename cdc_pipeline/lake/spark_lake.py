@@ -1,7 +1,8 @@
 """The lake on Spark and Delta: one MERGE per claim, one commit per publication."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -33,7 +34,7 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
 )
 from cdc_pipeline.lake.schema_change import add_missing_columns
-from cdc_pipeline.lake.session import configured, spark_calls, tagged
+from cdc_pipeline.lake.session import SessionLost, configured, spark_calls, tagged
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
@@ -44,7 +45,7 @@ _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
 class SparkLake:
-    """`open_session` is called once, at the first need of Spark: reading a fence needs none."""
+    """`open_session` is called at the first need of Spark, not to read a fence, and when the session was lost."""
 
     def __init__(
         self, *, open_session: Callable[[], SparkSession], store: ObjectStore, clock: Clock, on_step: OnStep
@@ -69,7 +70,7 @@ class SparkLake:
 
     def create_table(self, table: LakeTable) -> None:
         check_partitions(table)
-        with step(self._on_step, "lake_table.create"), spark_calls(f"creating {table.name}"):
+        with step(self._on_step, "lake_table.create"), self._calls(f"creating {table.name}"):
             self.session.sql(create_sql(table, self._url(table))).collect()
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
@@ -97,7 +98,7 @@ class SparkLake:
         return _nothing_new(version, already=fence.number >= work.last_number or bool(work.slices), started=started)
 
     def compact(self, table: LakeTable, compaction_work: Compaction) -> tuple[DataFile, ...]:
-        with spark_calls(f"compacting {table.name}"):
+        with self._calls(f"compacting {table.name}"):
             return compaction.compact(self.session, self._store, table, compaction_work, self._on_step)
 
     def publish(self, table: LakeTable, content: Publication) -> int:
@@ -107,16 +108,26 @@ class SparkLake:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
 
     def optimize(self, table: LakeTable) -> None:
-        with step(self._on_step, "lake_table.optimize"), spark_calls(f"optimizing {table.name}"):
+        with step(self._on_step, "lake_table.optimize"), self._calls(f"optimizing {table.name}"):
             maintenance.optimize(self.session, self._url(table))
 
     def purge(self, table: LakeTable, below_version: str) -> None:
-        with step(self._on_step, "lake_table.purge"), spark_calls(f"purging {table.name}"):
+        with step(self._on_step, "lake_table.purge"), self._calls(f"purging {table.name}"):
             maintenance.purge(self.session, table, self._url(table), below_version)
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
-        with step(self._on_step, "lake_table.vacuum"), spark_calls(f"vacuuming {table.name}"):
+        with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {table.name}"):
             maintenance.vacuum(self.session, self._url(table), retention)
+
+    @contextmanager
+    def _calls(self, doing: str) -> Iterator[None]:
+        """The call that finds its session lost fails; the next one opens another."""
+        try:
+            with spark_calls(doing):
+                yield
+        except SessionLost:
+            self._opened = None
+            raise
 
     def _log(self, table: LakeTable) -> DeltaLog:
         return DeltaLog(self._store, lake_key(table.name))
@@ -155,7 +166,7 @@ class SparkLake:
             f"{_TRANSACTION}txnVersion": str(work.last_number),
             _USER_METADATA: claim_metadata(work),
         }
-        with spark_calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, f"claim-{work.claim_id}"):
+        with self._calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, f"claim-{work.claim_id}"):
             columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
             with opened_views(session) as views:
                 with step(self._on_step, "lake_claim.fold"):

@@ -28,7 +28,8 @@ from cdc_pipeline.stack.state import Installation, open_installation, write_docu
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=60)
 SETTLED = timedelta(seconds=3)
-CALM = timedelta(seconds=120)
+CALM = timedelta(seconds=10)
+"""What lived for so long and dies is started again after the first pause, however often it died before."""
 POLL = timedelta(seconds=0.2)
 LONGEST_LOG_BYTES = 16 << 20
 
@@ -67,9 +68,12 @@ class ProcessState:
 class Keeper:
     """Keeps one process as it should be; `tend` is called again and again."""
 
-    def __init__(self, process: Process, launch: Callable[[Process], "subprocess.Popen[bytes]"]) -> None:
+    def __init__(
+        self, process: Process, launch: Callable[[Process], "subprocess.Popen[bytes]"], *, calm: timedelta = CALM
+    ) -> None:
         self.process = process
         self._launch = launch
+        self._calm = calm
         self._child: subprocess.Popen[bytes] | None = None
         self._condition = Condition.WAITING
         self._since = time.time()
@@ -110,7 +114,7 @@ class Keeper:
             self._ended(exit_code)
         elif self._condition is Condition.STARTING and not self.process.one_shot and self._is_healthy():
             self._become(Condition.HEALTHY)
-        elif self._condition is Condition.HEALTHY and timedelta(seconds=self._age) > CALM:
+        elif self._condition is Condition.HEALTHY and timedelta(seconds=self._age) > self._calm:
             self._failures = 0
 
     def _is_healthy(self) -> bool:

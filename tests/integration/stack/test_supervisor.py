@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from cdc_pipeline.stack.marked import SUPERVISOR, marked, marks
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.processes import Process
 from cdc_pipeline.stack.state import Installation, open_installation
-from cdc_pipeline.stack.supervisor import LONGEST_LOG_BYTES, Condition, ProcessState
+from cdc_pipeline.stack.supervisor import LONGEST_LOG_BYTES, Condition, Keeper, ProcessState
 from tests.support.eventually import eventually
 
 STUBBORN = """
@@ -79,6 +80,28 @@ def test_what_dies_is_restarted(installation: Installation) -> None:
     assert eventually(lambda: state_of(installation, "web").pid not in (first, None))
     assert eventually(lambda: state_of(installation, "web").condition is Condition.HEALTHY)
     assert state_of(installation, "web").exit_code == -signal.SIGKILL
+
+
+def test_what_dies_now_and_then_is_started_again_after_the_first_pause_every_time() -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def launch(process: Process) -> "subprocess.Popen[bytes]":
+        children.append(subprocess.Popen(process.command))
+        return children[-1]
+
+    keeper = Keeper(server("web", port=free_port()), launch, calm=timedelta())
+
+    def comes_to(condition: Condition, *, failures: int) -> bool:
+        def has_come() -> bool:
+            keeper.tend(set())
+            return (keeper.state.condition, keeper.state.failures) == (condition, failures)
+
+        return eventually(has_come)
+
+    for _ in range(2):
+        assert comes_to(Condition.HEALTHY, failures=0)
+        children[-1].kill()
+        assert comes_to(Condition.WAITING, failures=1)
 
 
 def test_a_one_shot_that_repeats_is_done_again_when_its_server_was_started_again(installation: Installation) -> None:

@@ -1,0 +1,24 @@
+"""A Spark session that the server ends, as every session ends when the server is started again."""
+
+import pytest
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.steps import no_step
+from tests.support.lake import NOW, table_of
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_the_call_that_finds_its_session_gone_fails_and_the_next_one_opens_another(
+    spark_url: str, store: LocalObjectStore
+) -> None:
+    lake = SparkLake(open_session=lambda: connect(spark_url), store=store, clock=lambda: NOW, on_step=no_step)
+    lake.session.client.release_session()
+    with pytest.raises(LakeError):
+        lake.create_table(table_of())
+    lake.create_table(table_of())
+    assert lake.read_fence(table_of()) is not None
+    lake.close()
