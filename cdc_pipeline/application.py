@@ -7,12 +7,13 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Publication
 from cdc_pipeline.lease_keeper import held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
 from cdc_pipeline.metadata_store.rows import SourceTable
-from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.states import SnapshotState, TableState
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.wiring import Pipeline
@@ -49,21 +50,37 @@ class TableResult:
 
 
 def apply_tables(
-    pipeline: Pipeline, tables: Sequence[TableName], *, until: datetime | None = None
+    pipeline: Pipeline, tables: Sequence[TableName], *, until: datetime | None = None, by_hand: bool = False
 ) -> tuple[TableResult, ...]:
-    """One after the other, through the one Spark driver."""
-    return tuple(_apply_table(pipeline, table, until) for table in tables)
+    """One after the other, through the one Spark driver. A failing table is left to its pause, except by hand."""
+    return tuple(_apply_table(pipeline, table, until, by_hand=by_hand) for table in tables)
 
 
-def _apply_table(pipeline: Pipeline, table: TableName, until: datetime | None) -> TableResult:
+def _apply_table(pipeline: Pipeline, table: TableName, until: datetime | None, *, by_hand: bool) -> TableResult:
     try:
+        if not by_hand:
+            _check_pause(pipeline.store, table)
         if not isinstance(pipeline.settings.source, PostgresSource) and not _begin_empty(pipeline, table):
             return TableResult(table=table, applied=Applied(outcomes=(), ended=_UNKNOWN), error=None)
         applied = pipeline.slice_worker().slice_to_lake(table, until=until)
+    except TablePauses as error:
+        return TableResult(table=table, applied=None, error=error)
     except CdcError as error:
         log.warning("table not applied", table=str(table), found=str(error))
         return TableResult(table=table, applied=None, error=error)
     return TableResult(table=table, applied=applied, error=None)
+
+
+def _check_pause(store: MetadataStore, table: TableName) -> None:
+    row = store.tables.table(table)
+    failing = store.failures.failing(row.table_id)
+    if failing is not None and failing.pauses:
+        raise TablePauses(
+            f"{table} {'is parked' if row.state is TableState.PARKED else 'pauses'}, its next try comes at"
+            f" {failing.next_try_at:%Y-%m-%d %H:%M:%SZ}: {failing.failures} failures in a row since"
+            f" {failing.failing_since:%Y-%m-%d %H:%M:%SZ}, the last one: {failing.error}",
+            remedy=f"cdc apply {table} tries at once",
+        )
 
 
 def _begin_empty(pipeline: Pipeline, table: TableName) -> bool:

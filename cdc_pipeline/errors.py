@@ -15,9 +15,11 @@ CdcError
 │   ├── SliceFork           same offset range registered with another hash
 │   └── StaleEpoch          a newer owner took over; this one must stop
 ├── LeaseBusy               somebody else works on the table: leave, it is no failure
+├── TablePauses             the table failed, and its next try comes later: leave, it is no failure
 ├── SliceDamaged            a slice file is not the one that was registered
 ├── FenceMismatch           lake and registry disagree about what was applied
 ├── LakeError               the lake refused or lost an answer
+│   └── LakeAway            nothing answers there; the same call is safe to repeat
 ├── SnapshotError           a snapshot cannot go on as it is
 ├── ObjectExists            put-if-absent found another object under the key
 └── ObjectMissing           no object under the key
@@ -31,9 +33,11 @@ class CdcError(Exception):
 
     `found`, `expected` and `remedy` are whole phrases; the message joins them.
     `retryable` tells the worker and Airflow whether the same call may succeed later without anybody's help.
+    `outage`: a server is away, whatever table was worked on; no table is to blame.
     """
 
     retryable: ClassVar[bool] = False
+    outage: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
 
     def __init__(self, found: str, *, expected: str = "", remedy: str = "") -> None:
@@ -80,6 +84,7 @@ class SourceAway(SourceError):
     """The connection broke; the next try may find the server again."""
 
     retryable: ClassVar[bool] = True
+    outage: ClassVar[bool] = True
 
 
 class DecodeError(CdcError):
@@ -90,12 +95,14 @@ class StoreAway(CdcError):
     """The connection to the metadata store broke; whether the transaction was committed is unknown."""
 
     retryable: ClassVar[bool] = True
+    outage: ClassVar[bool] = True
 
 
 class ObjectStoreAway(CdcError):
     """The object store failed for longer than a call waits; whether an object was put is unknown."""
 
     retryable: ClassVar[bool] = True
+    outage: ClassVar[bool] = True
 
 
 class RegistryError(CdcError):
@@ -116,6 +123,12 @@ class LeaseBusy(CdcError):
     exit_code: ClassVar[int] = 4
 
 
+class TablePauses(CdcError):
+    """A reason to leave as success: the failure that it comes from was reported when it happened."""
+
+    exit_code: ClassVar[int] = 4
+
+
 class SliceDamaged(CdcError):
     pass
 
@@ -126,6 +139,12 @@ class FenceMismatch(CdcError):
 
 class LakeError(CdcError):
     retryable: ClassVar[bool] = True
+
+
+class LakeAway(LakeError):
+    """Whether the lake has the commit is unknown; the fence tells."""
+
+    outage: ClassVar[bool] = True
 
 
 class SnapshotError(CdcError):

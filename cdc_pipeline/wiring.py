@@ -23,6 +23,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_place import S3Place
+from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
 from cdc_pipeline.stack.endpoints import Endpoints
@@ -98,11 +99,14 @@ class Pipeline:
         return tuple(known[name] for name in chosen or known)
 
     def slice_worker(self) -> SliceWorker:
-        limits = ClaimLimits(slices=self.settings.worker.claim_slices, rows=self.settings.worker.claim_rows)
+        worker = self.settings.worker
         return SliceWorker(
             owner=self.owner,
-            lease_length=self.settings.worker.lease,
-            limits=limits,
+            lease_length=worker.lease,
+            limits=ClaimLimits(slices=worker.claim_slices, rows=worker.claim_rows),
+            patience=Patience(
+                longest_pause=worker.longest_pause, retry_for=worker.retry_for, probe_parked=worker.probe_parked
+            ),
             store=self.store,
             objects=self.objects,
             lake=self.lake,

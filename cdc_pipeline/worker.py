@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import nlargest
 from itertools import pairwise
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, ObjectMissing, SliceDamaged, StaleEpoch
+from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, ObjectMissing, SliceDamaged, StaleEpoch, StoreAway
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
@@ -21,6 +21,7 @@ from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, View, Wait, next_move
+from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema
 from cdc_pipeline.steps import OnStep, step
@@ -57,16 +58,28 @@ class SliceWorker:
     lake_table: Callable[[TableName], LakeTable]
     new_id: Callable[[], UUID]
     on_step: OnStep
+    patience: Patience = field(default_factory=Patience)
 
     def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
         """Applies what is registered when it begins, claim by claim; with `until`, nothing labelled at or after it.
 
         What comes meanwhile is left to the next run, so that one busy table never keeps a slot from its neighbours.
         Raises LeaseBusy when somebody else is at work, FenceMismatch and SliceDamaged before anything is changed.
+        After any error but those of its lease and its store the table pauses, and is parked in the end.
         """
         row = self.store.tables.table(table)
+        failing = self.store.failures.failing(row.table_id)
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
-            return self.apply_held(*held, table, before=row.next_slice_number, until=until)
+            try:
+                applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
+            except (StaleEpoch, LeaseBusy, StoreAway):
+                raise
+            except CdcError as error:
+                self._pause(held[0], table, error)
+                raise
+            if failing is not None:
+                self.store.failures.clear(held[0])
+        return applied
 
     def apply_held(
         self, lease: Lease, keeper: LeaseKeeper, table: TableName, *, before: int, until: datetime | None = None
@@ -86,6 +99,11 @@ class SliceWorker:
                     log.info("the lake was set back", table=str(table), after=move.after)
                 case Apply():
                     outcomes.append(self._apply(lease, keeper, table, move))
+
+    def _pause(self, lease: Lease, table: TableName, error: CdcError) -> None:
+        pause = self.store.failures.record(lease, str(error), patience=self.patience, is_outage=error.outage)
+        words = "table parked" if pause.parks else "table pauses"
+        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=error.found)
 
     def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
         fence = self.lake.read_fence(lake_table)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
-from cdc_dag import asset, configured_settings, default_args, runbook
+from cdc_dag import MANUAL, asset, configured_settings, default_args, runbook
 from cdc_trigger import SliceReadyTrigger
 
 from cdc_pipeline.dag_ids import slice_dag_id
@@ -28,18 +28,18 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
             timetable=CronTriggerTimetable(f"{minute}-59/{FALLBACK_MINUTES} * * * *", timezone="UTC"),
         ),
         tags=["cdc", f"db:{table.database}"],
-        default_args=default_args(),
+        default_args=default_args(pauses=True),
         max_active_runs=1,
         catchup=False,
     ) as dag:
 
         @task(outlets=[lake], execution_timeout=timedelta(hours=1))
-        def slice_to_lake(outlet_events: Any = None) -> dict[str, Any]:
+        def slice_to_lake(outlet_events: Any = None, dag_run: Any = None) -> dict[str, Any]:
             from cdc_pipeline.opening import opened_pipeline
             from cdc_pipeline.runs import run_slices
 
             with opened_pipeline() as pipeline:
-                report = run_slices(pipeline, table)
+                report = run_slices(pipeline, table, by_hand=dag_run.run_type == MANUAL)
             outlet_events[lake].extra = report
             return report
 

@@ -15,6 +15,8 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings, settings_path
 
 RETRYABLE = (LakeError, SourceAway, StoreAway, OSError)
+WITHOUT_A_PAUSE = (StoreAway, OSError)
+MANUAL = "manual"
 AFTER_AN_ERROR = timedelta(seconds=10)
 AFTER_A_KILL = timedelta(seconds=5)
 FOR_THE_LEASE = timedelta(seconds=5)
@@ -36,9 +38,13 @@ def asset(settings: Settings, table: TableName, what: str, **more: Any) -> Asset
     )
 
 
-def default_args(*, retries: int = 5, waits_for_lease: bool = False) -> dict[str, Any]:
-    """Tries again what may pass by itself; a wrong setting or a damaged file fails at once and waits for a person."""
-    again = [RetryRule(exception=list(RETRYABLE), retry_delay=AFTER_AN_ERROR, reason="may pass by itself")]
+def default_args(*, retries: int = 5, waits_for_lease: bool = False, pauses: bool = False) -> dict[str, Any]:
+    """Tries again what may pass by itself; a wrong setting or a damaged file fails at once and waits for a person.
+
+    With `pauses` the metadata store remembers a failure and when to try again, unless it is the store that is away.
+    """
+    passing = WITHOUT_A_PAUSE if pauses else RETRYABLE
+    again = [RetryRule(exception=list(passing), retry_delay=AFTER_AN_ERROR, reason="may pass by itself")]
     if waits_for_lease:
         again.append(RetryRule(exception=LeaseBusy, retry_delay=FOR_THE_LEASE, reason="somebody else works on it"))
     give_up = RetryRule(exception=Exception, action=RetryAction.FAIL, reason="no retry mends it")

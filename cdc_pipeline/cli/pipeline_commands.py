@@ -63,14 +63,19 @@ def apply(
     until_idle: UntilIdle = False,
     as_json: Json = False,
 ) -> None:
-    """Apply registered slices to the lake; a table that somebody else works on is left to them (exit code 4)."""
+    """Apply registered slices to the lake; exit code 4: a table is left to somebody else, or to its pause.
+
+    A table that failed pauses before its next try. Named tables are tried at once.
+    """
     from cdc_pipeline.application import apply_tables
 
     context, stop = context_of(config, as_json=as_json), _stop_on_signals()
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
+        by_hand = bool(tables)
         while True:
-            results = apply_tables(pipeline, names)
+            results = apply_tables(pipeline, names, by_hand=by_hand)
+            by_hand = False
             if until_idle or stop.wait(_POLL_SECONDS):
                 break
     rows: list[dict[str, Any]] = [result.row() for result in results]

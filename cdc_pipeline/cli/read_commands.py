@@ -136,8 +136,17 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         "seconds_behind": row["seconds_behind"],
         "worker": row["lease_owner"],
         "kept_aside": row["events_quarantined"],
-        "problem": row["parked_reason"] or row["last_claim_error"],
+        "problem": _problem(row),
     }
+
+
+def _problem(row: dict[str, Any]) -> Any:
+    if row["failures"] is None:
+        return row["last_claim_error"]
+    return (
+        f"{row['failures']} failures in a row since {row['failing_since']:%Y-%m-%d %H:%M:%S}Z,"
+        f" next try {row['next_try_at']:%H:%M:%S}Z: {row['failure']}"
+    )
 
 
 def _parameter(text: str) -> tuple[str, str]:

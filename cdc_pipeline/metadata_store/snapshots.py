@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.failures import forget_failures
 from cdc_pipeline.metadata_store.leases import hold_lease
 from cdc_pipeline.metadata_store.quarantine import forget_snapshot, supersede
 from cdc_pipeline.metadata_store.rows import Lease, Snapshot
@@ -147,12 +148,12 @@ class Snapshots:
 
 def _begin_incarnation(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
     of_table = _SLICE.c.table_id == snapshot.table_id
+    forget_failures(connection, snapshot.table_id)
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == snapshot.table_id)
         .values(
             state=TableState.LIVE,
-            parked_reason=None,
             cutoff_offset=snapshot.cutoff_offset,
             cutoff_version=snapshot.cutoff_version,
             cutoff_time=snapshot.cutoff_time,

@@ -11,7 +11,7 @@ class TableState(StrEnum):
     LIVE = "live"
     """Set by the publication of a snapshot: the lake holds the table, slices behind the cutoff can be applied."""
     PARKED = "parked"
-    """Set by whoever found what nobody but a person can mend; nothing is applied until it is unparked."""
+    """Set by the worker when a table failed for too long: only rare probes are made, until one succeeds."""
 
 
 class SliceState(StrEnum):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cdc_pipeline.metadata_store.claims import Claims
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from cdc_pipeline.metadata_store.failures import Failures
 from cdc_pipeline.metadata_store.horizons import Horizons
 from cdc_pipeline.metadata_store.inspection import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
@@ -40,6 +41,7 @@ class MetadataStore:
     history: SnapshotHistory
     quarantine: Quarantine
     horizons: Horizons
+    failures: Failures
     inspection: Inspection
 
 
@@ -58,6 +60,7 @@ def metadata_store(database: Database) -> MetadataStore:
         history=SnapshotHistory(database=database),
         quarantine=Quarantine(database=database),
         horizons=Horizons(database=database),
+        failures=Failures(database=database),
         inspection=Inspection(database=database),
     )
 

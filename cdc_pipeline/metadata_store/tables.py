@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, case, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, UsageError
@@ -117,21 +117,6 @@ class Tables:
                 remedy="the slice that names it belongs to another metadata store",
             )
         return TableSchema.from_json(document)
-
-    def park(self, table_id: int, reason: str) -> SourceTable:
-        """Nothing is applied to the table until somebody unparks it; its slices are registered on."""
-        with self.database.transaction("table.park") as connection:
-            return _changed(connection, table_id, state=TableState.PARKED, parked_reason=reason)
-
-    def unpark(self, table_id: int) -> SourceTable:
-        """Back to live, or to registered when the lake holds nothing of it; no effect on a table that is not parked."""
-        state = case((_TABLE.c.cutoff_offset.is_(None), TableState.REGISTERED.value), else_=TableState.LIVE.value)
-        parked = _TABLE.c.state == TableState.PARKED
-        with self.database.transaction("table.unpark") as connection:
-            connection.execute(
-                update(_TABLE).where(_TABLE.c.table_id == table_id, parked).values(state=state, parked_reason=None)
-            )
-            return read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")
 
     def record_key_span(self, table_id: int, *, low: Any, high: Any) -> SourceTable:
         """Smallest and largest value of the first id column that the lake has seen; JSON values."""

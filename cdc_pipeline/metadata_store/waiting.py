@@ -27,13 +27,16 @@ _NEWEST_WAITING = """
         LIMIT 1
     ) AS newest
     LEFT JOIN cdc.lease AS held ON held.table_id = t.table_id AND held.expires_at > clock_timestamp()
-    WHERE t.stream = $1 AND t.state = 'live'
+    LEFT JOIN cdc.failing_table AS failing ON failing.table_id = t.table_id
+    WHERE t.stream = $1
+      AND t.state IN ('live', 'parked')
+      AND (failing.next_try_at IS NULL OR failing.next_try_at <= clock_timestamp())
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A live table with at least one slice with events that is not applied."""
+    """A table with at least one slice with events that is not applied; none while it pauses after a failure."""
 
     newest: int
     is_leased: bool

@@ -11,6 +11,7 @@ READS = frozenset(
     {
         "claim.read_open",
         "clock.read",
+        "failure.read",
         "fence.read",
         "lake_claim.fold",
         "lake_schema.read",

@@ -16,7 +16,8 @@ def errors(root: type[CdcError]) -> Iterator[type[CdcError]]:
 
 def main() -> None:
     policies = {
-        "slice": default_args()["retry_policy"],
+        "slice": default_args(pauses=True)["retry_policy"],
+        "maintenance": default_args()["retry_policy"],
         "backfill": default_args(waits_for_lease=True)["retry_policy"],
     }
     report(

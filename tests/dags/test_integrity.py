@@ -9,7 +9,7 @@ import pytest
 
 from cdc_pipeline import errors
 from cdc_pipeline.dag_ids import slice_dag_id
-from cdc_pipeline.errors import CdcError, LeaseBusy
+from cdc_pipeline.errors import CdcError, LeaseBusy, StoreAway
 from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
 from cdc_pipeline.record import TableName
 from cdc_pipeline.stack.project import PROJECT
@@ -108,5 +108,6 @@ def test_exactly_the_errors_that_may_pass_by_themselves_are_tried_again(airflow:
     assert {"CdcError", "LeaseBusy", "StoreAway"} < set(decided)
     for name, of in decided.items():
         error: type[CdcError] = getattr(errors, name)
-        assert of["slice"] == ("retry" if error.retryable else "fail"), name
+        assert of["slice"] == ("retry" if error is StoreAway else "fail"), name
+        assert of["maintenance"] == ("retry" if error.retryable else "fail"), name
         assert of["backfill"] == ("retry" if error.retryable or error is LeaseBusy else "fail"), name

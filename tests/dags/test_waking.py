@@ -66,9 +66,22 @@ def test_silence_and_tables_that_are_not_live_wake_nobody(shop: Shop) -> None:
     run_sql(
         shop.url,
         "UPDATE cdc.slice SET state = 'applied' WHERE table_id = " + str(shop.customers.table_id) + " AND rows > 0",
+        f"UPDATE cdc.source_table SET state = 'registered' WHERE table_id = {shop.orders.table_id}",
+    )
+    assert first(shop) == {}
+
+
+def test_a_table_that_pauses_wakes_nobody_before_its_next_try(shop: Shop) -> None:
+    register_both(shop, 1)
+    run_sql(
+        shop.url,
+        "INSERT INTO cdc.failing_table SELECT table_id, 1, now(), now(), now() + interval '1 hour', false, 'x'"
+        " FROM cdc.source_table",
         f"UPDATE cdc.source_table SET state = 'parked' WHERE table_id = {shop.orders.table_id}",
     )
     assert first(shop) == {}
+    run_sql(shop.url, "UPDATE cdc.failing_table SET next_try_at = now()")
+    assert set(first(shop)) == {ORDERS, CUSTOMERS}
 
 
 def test_a_table_with_a_holder_is_told_apart(shop: Shop) -> None:

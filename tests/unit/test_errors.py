@@ -63,11 +63,12 @@ def test_every_error_has_an_exit_code_of_the_documented_ones(found: type[CdcErro
     assert found.exit_code in (1, 2, 4)
 
 
-def test_wrong_words_end_with_two_and_a_busy_lease_with_four() -> None:
+def test_wrong_words_end_with_two_and_what_is_left_to_others_or_for_later_with_four() -> None:
     assert {name: found.exit_code for name, found in error_classes().items() if found.exit_code != 1} == {
         "UsageError": 2,
         "SettingsError": 2,
         "LeaseBusy": 4,
+        "TablePauses": 4,
     }
 
 
@@ -77,7 +78,14 @@ def test_only_what_may_mend_itself_is_retried() -> None:
         "StoreAway",
         "ObjectStoreAway",
         "LakeError",
+        "LakeAway",
     }
+
+
+def test_an_outage_is_nobodys_fault_and_passes_by_itself() -> None:
+    outages = {name for name, found in error_classes().items() if found.outage}
+    assert outages == {"SourceAway", "StoreAway", "ObjectStoreAway", "LakeAway"}
+    assert all(error_classes()[name].retryable for name in outages)
 
 
 def test_every_error_that_the_code_raises_says_what_was_expected_or_what_to_do() -> None:

@@ -17,7 +17,11 @@ SELECT p.table_id,
        last_claim.error AS last_claim_error,
        l.owner AS lease_owner,
        t.parked_reason,
-       kept_aside.events AS events_quarantined
+       kept_aside.events AS events_quarantined,
+       f.failures,
+       f.failing_since,
+       f.next_try_at,
+       f.error AS failure
 FROM cdc.v_lake_position AS p
 JOIN cdc.source_table AS t ON t.table_id = p.table_id
 LEFT JOIN cdc.lease AS l ON l.table_id = p.table_id AND l.expires_at > clock_timestamp()
@@ -26,6 +30,7 @@ CROSS JOIN LATERAL (
     FROM cdc.slice AS s
     WHERE s.table_id = p.table_id AND s.state = 'registered' AND s.path IS NOT NULL
 ) AS waiting
+LEFT JOIN cdc.failing_table AS f ON f.table_id = p.table_id
 LEFT JOIN LATERAL (
     SELECT c.state, c.started_at, c.rows_read, c.seconds, c.error
     FROM cdc.claim AS c

@@ -61,7 +61,7 @@ def test_a_named_query_can_be_narrowed_to_one_table(shop: Shop) -> None:
 
 def test_unknown_names_and_parameters_are_refused_with_what_there_is(shop: Shop) -> None:
     assert shop.store.inspection.queries() == query_names()
-    with pytest.raises(UsageError, match=r"no query lags; expected one of boundaries, claims, lag"):
+    with pytest.raises(UsageError, match=r"no query lags; expected one of boundaries, claims, damaged, lag"):
         shop.store.inspection.run("lags")
     with pytest.raises(UsageError, match=r"no parameter stream; expected some of .*table"):
         shop.store.inspection.run("lag", {"stream": "x"})

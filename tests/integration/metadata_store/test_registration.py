@@ -11,7 +11,6 @@ from sqlalchemy import text
 from cdc_pipeline.errors import CdcError, RegistryError, SliceFork, SourceChanged, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store.cut import Cut, PartitionRange, QuarantinedEvent
 from cdc_pipeline.metadata_store.rows import Boundary, SliceRow
-from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import label_of
 from tests.support.metadata_store import MINUTE, MORNING, SCHEMA, STREAM, Shop, new_table, opened_shop
@@ -232,15 +231,6 @@ def test_a_schema_comes_back_as_it_was_recorded(shop: Shop) -> None:
     assert shop.store.tables.schema(shop.orders.table_id, shop.schema_id) == SCHEMA
     with pytest.raises(RegistryError, match="has no schema nothing"):
         shop.store.tables.schema(shop.orders.table_id, "nothing")
-
-
-def test_a_parked_table_says_why_and_goes_back_to_where_it_was(shop: Shop) -> None:
-    shop.store.tables.park(shop.orders.table_id, "a column became narrower")
-    assert shop.store.inspection.run("lag", {"table": "shop.public.orders"})[0]["parked_reason"] == (
-        "a column became narrower"
-    )
-    unparked = shop.store.tables.unpark(shop.orders.table_id)
-    assert (unparked.state, unparked.parked_reason) == (TableState.REGISTERED, None)
 
 
 def test_names_that_do_not_exist_are_refused_by_name(shop: Shop) -> None:
