@@ -46,6 +46,7 @@ class Consumer:
         clock: Callable[[], datetime],
         on_step: OnStep,
         ignored_truncates: Collection[TableName] = (),
+        check_tables: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = stream_name
         self._assignment = assignment
@@ -61,6 +62,7 @@ class Consumer:
         self._marked: dict[str, int] = {}
         self._offsets = dict(assignment.next_offset)
         self._ignored_truncates = ignored_truncates
+        self._check_tables = check_tables
 
     def run(self, stop: Event) -> None:
         """Until `stop` is set; what is open then is read again by the next owner."""
@@ -116,6 +118,7 @@ class Consumer:
         moved = {part.stream_partition: part for part in partitions if not part.is_empty}
         if not moved and not cut.requested:
             return
+        self._check_tables()
         slices = tuple(
             self._write(cut, name, part, cut.slices.get((name, number)))
             for name in sorted(self._table_ids)
@@ -124,6 +127,7 @@ class Consumer:
         boundary = self._store.registry.register(
             Cut(
                 stream=self._name,
+                owner=self._assignment.owner,
                 epoch=self._assignment.epoch,
                 position=encode_position(cut.end),
                 commit_time=cut.commit_time,

@@ -7,11 +7,13 @@ CdcError
 ├── SourceError             the source refuses, or is not what it was
 │   ├── SourceGap           the source can no longer serve the next offset: a new snapshot is needed
 │   ├── SourceChanged       another system identifier, timeline or table oid
+│   │   └── TableStale      the stream does not tell this table whole: only a new snapshot mends it
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
 ├── StoreAway               the metadata store does not answer; the same call is safe to repeat
 ├── ObjectStoreAway         the object store does not answer; the same call is safe to repeat
 ├── RegistryError           the metadata store contradicts what is to be written
+│   ├── StreamMoved         the stream is not what it was when it was opened: open it again
 │   ├── SliceFork           same offset range registered with another hash
 │   └── StaleEpoch          a newer owner took over; this one must stop
 ├── LeaseBusy               somebody else works on the table: leave, it is no failure
@@ -80,6 +82,14 @@ class SourceChanged(SourceError):
     pass
 
 
+class TableStale(SourceChanged):
+    """Of one table: its neighbours in the stream go on. `table` is its name."""
+
+    def __init__(self, table: object, found: str, *, expected: str = "", remedy: str = "") -> None:
+        super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again then")
+        self.table = table
+
+
 class SourceAway(SourceError):
     """The connection broke; the next try may find the server again."""
 
@@ -107,6 +117,12 @@ class ObjectStoreAway(CdcError):
 
 class RegistryError(CdcError):
     pass
+
+
+class StreamMoved(RegistryError):
+    """Nothing of the cut was registered: whoever reads the stream opens it again, and finds what changed."""
+
+    retryable: ClassVar[bool] = True
 
 
 class SliceFork(RegistryError):

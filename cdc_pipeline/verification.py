@@ -20,7 +20,7 @@ from cdc_pipeline.lake.comparison import Comparison, compare
 from cdc_pipeline.metadata_store.rows import Boundary
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_cutter import CUT_AT
-from cdc_pipeline.source_setup import open_consumer
+from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.sources.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres_catalogue import read_slot
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, snapshot_connection
@@ -93,8 +93,7 @@ def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary
             cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, mark))
             connection.commit()
     if slot is None or slot.active_pid is None:
-        with open_consumer(pipeline) as consumer:
-            consumer.run_until_idle()
+        consume_until_idle(pipeline)
     while time.monotonic() < deadline:
         boundary = pipeline.store.positions.boundary_at(stream, held.offset)
         if boundary is not None:

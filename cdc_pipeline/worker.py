@@ -13,11 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, ObjectMissing, SliceDamaged, StaleEpoch, StoreAway
+from cdc_pipeline.errors import (
+    CdcError,
+    FenceMismatch,
+    LeaseBusy,
+    ObjectMissing,
+    SliceDamaged,
+    StaleEpoch,
+    StoreAway,
+    TableStale,
+)
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, View, Wait, next_move
@@ -64,10 +74,13 @@ class SliceWorker:
         """Applies what is registered when it begins, claim by claim; with `until`, nothing labelled at or after it.
 
         What comes meanwhile is left to the next run, so that one busy table never keeps a slot from its neighbours.
-        Raises LeaseBusy when somebody else is at work, FenceMismatch and SliceDamaged before anything is changed.
+        Raises LeaseBusy when somebody else is at work, TableStale for a table that only a new snapshot mends,
+        FenceMismatch and SliceDamaged before anything is changed.
         After any error but those of its lease and its store the table pauses, and is parked in the end.
         """
         row = self.store.tables.table(table)
+        if row.state is TableState.STALE:
+            raise TableStale(str(table), row.parked_reason or "", remedy="nothing is applied until then")
         failing = self.store.failures.failing(row.table_id)
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
             try:

@@ -19,8 +19,8 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
-        set_up_source(pipeline)
         names = pipeline.table_names(tuple(tables or ()))
+        set_up_source(pipeline, begin_again=names)
         ended = run_snapshot(pipeline, names, slots=pipeline.settings.snapshot.concurrency)
     context.show(
         [

@@ -168,7 +168,7 @@ class SnapshotOrchestrator:
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
 
     def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
-        self.lake.create_table(self._table(snapshot))
+        self.lake.create_table(self._table(snapshot), snapshot_id=snapshot.snapshot_id)
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.COMPACTING)
 

@@ -15,7 +15,7 @@ from snapshot.wiring import snapshot_orchestrator, snapshot_worker
 def begin_run(pipeline: Pipeline, chosen: Sequence[str], slots: int) -> list[dict[str, Any]]:
     """What each worker slot needs to know: the tables, since when (by the store's clock), and its number."""
     names = pipeline.table_names(tuple(chosen))
-    set_up_source(pipeline)
+    set_up_source(pipeline, begin_again=names)
     since = pipeline.store.history.now().isoformat()
     return [{"chosen": [str(name) for name in names], "since": since, "slot": slot} for slot in range(slots)]
 

@@ -28,15 +28,22 @@ def add_to(app: typer.Typer) -> None:
 def setup_source(
     config: Config = None,
     print_sql: Annotated[bool, typer.Option("--print-sql", help="show the statements, change nothing")] = False,
+    begin_again: Annotated[
+        bool, typer.Option("--begin-again", help="a new slot; every table waits for a new snapshot then")
+    ] = False,
 ) -> None:
     """Create publication and slot on the source and register the tables; say by name what cannot work."""
-    from cdc_pipeline.source_setup import plan_setup, set_up_source
+    from cdc_pipeline.source_setup import begin_stream_again, plan_setup, set_up_source
 
     context = context_of(config, as_json=False)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         if print_sql:
             for statement in plan_setup(pipeline).statements:
                 typer.echo(f"{statement};")
+            return
+        if begin_again:
+            stale = ", ".join(map(str, begin_stream_again(pipeline)))
+            context.console.print(f"begun again; run cdc snapshot, these tables wait for it: {stale}")
             return
         prepared = set_up_source(pipeline)
         for statement in prepared.statements:
@@ -47,14 +54,15 @@ def setup_source(
 
 def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     """Read the source's stream into registered slice files, until it is told to stop."""
-    from cdc_pipeline.source_setup import open_consumer
+    from cdc_pipeline.source_setup import consume as read_stream
+    from cdc_pipeline.source_setup import consume_until_idle
 
     stop = _stop_on_signals()
-    with context_of(config, as_json=False).pipeline(POSTGRES_ONLY) as pipeline, open_consumer(pipeline) as consumer:
+    with context_of(config, as_json=False).pipeline(POSTGRES_ONLY) as pipeline:
         if until_idle:
-            consumer.run_until_idle()
+            consume_until_idle(pipeline)
         else:
-            consumer.run(stop)
+            read_stream(pipeline, stop)
 
 
 def apply(

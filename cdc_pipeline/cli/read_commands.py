@@ -141,6 +141,8 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problem(row: dict[str, Any]) -> Any:
+    if row["stream_alarm"] or row["state"] == "stale":
+        return row["stream_alarm"] or row["parked_reason"]
     if row["failures"] is None:
         return row["last_claim_error"]
     return (

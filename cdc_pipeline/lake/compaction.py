@@ -1,6 +1,5 @@
 """Staged snapshot rows -> sorted lake files under the table's folder, invisible until published."""
 
-import json
 from urllib.parse import unquote
 
 import pyarrow.parquet
@@ -9,10 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
 from cdc_pipeline.areas import encode_component, lake_key
-from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.columns import definition, partition_expression, stats_columns
-from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.file_stats import delta_stats
+from cdc_pipeline.lake.new_shape import physical_names
 from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.object_store import ObjectStore
@@ -30,7 +28,7 @@ def compact(
 
     A bag's rows go as they come: they all have one version, and no order.
     """
-    physical = physical_names(store, table)
+    physical = physical_names(store, table, work.snapshot_id)
     folder = f"{lake_key(table.name)}/snapshot-{encode_component(work.snapshot_id)}-{encode_component(work.attempt)}"
     partitions = [physical[partition.lake_column][0] for partition in table.partition_by]
     rows = _lake_rows(session, store, table, work, physical)
@@ -49,22 +47,6 @@ def compact(
         keys_written = [found.key for found in store.list_prefix(folder) if found.key.endswith(".parquet")]
     files = [_data_file(store, folder, key, stats) for key in keys_written if not _hidden(key)]
     return tuple(file for file in files if file.rows)
-
-
-def physical_names(store: ObjectStore, table: LakeTable) -> dict[str, tuple[str, int | None]]:
-    """Lake column -> (its name inside Parquet files, its field id); both plain unless the table maps its names."""
-    log = DeltaLog(store, lake_key(table.name))
-    latest = log.latest_version()
-    if latest is None:
-        raise LakeError(f"there is no lake table {table.name}", remedy="create it before its snapshot is compacted")
-    fields = json.loads(log.metadata(latest)["schemaString"])["fields"]
-    return {
-        field["name"]: (
-            field["metadata"].get("delta.columnMapping.physicalName", field["name"]),
-            field["metadata"].get("delta.columnMapping.id"),
-        )
-        for field in fields
-    }
 
 
 def _lake_rows(

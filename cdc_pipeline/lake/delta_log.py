@@ -109,15 +109,23 @@ class DeltaLog:
                     found += [_plain(row) for row in rows.to_pylist(maps_as_pydicts="strict")]
         return found
 
+    def beside(self, table_key: str) -> "DeltaLog":
+        """The log of another table in the same store."""
+        return DeltaLog(self._store, table_key)
+
     def metadata(self, latest: int) -> Action:
         """The table's metaData action as of `latest`."""
+        return self.newest("metaData", latest)
+
+    def newest(self, kind: str, latest: int) -> Action:
+        """The last action of a kind of which each replaces the one before, as of `latest`."""
         checkpoint = self._checkpoint_version()
         for commit in self.backwards(latest):
-            if found := commit.of_kind("metaData"):
+            if found := commit.of_kind(kind):
                 return dict(found[0])
             if checkpoint is not None and commit.version <= checkpoint:
                 break
-        return self.checkpointed("metaData")[0]
+        return self.checkpointed(kind)[0]
 
     def active_files(self, version: int) -> dict[FileIdentity, Action]:
         """`add` actions of all files that `version` consists of. Grows with the table: never on the slice path.

@@ -164,8 +164,11 @@ class Publication:
 class Lake(Protocol):
     """Calls for one table come one after the other (the lease); calls for several tables may overlap."""
 
-    def create_table(self, table: LakeTable) -> None:
-        """An empty table, or nothing when it is there."""
+    def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
+        """An empty table, or nothing when it is there.
+
+        One that is there with other columns takes those of the snapshot in the commit that publishes it.
+        """
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
         """None: no such table. `expected_version`, a lake version known to exist, makes it cheaper."""

@@ -7,6 +7,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence
+from cdc_pipeline.lake.new_shape import shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakeTable, Publication
 from cdc_pipeline.steps import OnStep, step
 
@@ -51,6 +52,7 @@ def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence
     return [
         commit_info(operation="CDC SNAPSHOT", user_metadata=metadata, read_version=fence.lake_version, now=now),
         fence_action(table.app_id, content.fence_number, now),
+        *shape_actions(log, table, fence.lake_version, content.snapshot_id),
         *(remove(file, milliseconds) for file in log.active_files(fence.lake_version).values()),
         *(_add(table, file, milliseconds) for file in content.files),
     ]

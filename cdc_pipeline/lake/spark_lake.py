@@ -23,6 +23,7 @@ from cdc_pipeline.lake.fence import (
     prove_applied,
     read_fence,
 )
+from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -68,10 +69,13 @@ class SparkLake:
             self._opened.stop()
             self._opened = None
 
-    def create_table(self, table: LakeTable) -> None:
+    def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
         check_partitions(table)
+        url = self._url(table)
         with step(self._on_step, "lake_table.create"), self._calls(f"creating {table.name}"):
-            self.session.sql(create_sql(table, self._url(table))).collect()
+            if snapshot_id is not None and has_another_shape(self.session, self._log(table), table, url):
+                url = self._store.spark_url(shape_key(table, snapshot_id))
+            self.session.sql(create_sql(table, url)).collect()
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
         with step(self._on_step, "fence.read"):

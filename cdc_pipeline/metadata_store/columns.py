@@ -7,6 +7,11 @@ from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Dialect, F
 from sqlalchemy.types import TypeDecorator
 
 NOW = text("clock_timestamp()")
+OFFSET_RANGE = 'CREATE TYPE cdc.offset_range AS RANGE (subtype = text, collation = "C")'
+SLICE_RANGE = """cdc.offset_range(
+    table_id::text || ':' || stream_partition::text || ':' || start_offset,
+    table_id::text || ':' || stream_partition::text || ':' || end_offset)"""
+"""One text range per slice: texts that share the prefix table:partition lie together, so no two tables meet."""
 
 
 class State(TypeDecorator[StrEnum]):

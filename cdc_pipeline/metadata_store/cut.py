@@ -99,11 +99,13 @@ class QuarantinedEvent:
 class Cut:
     """Everything between two places of a stream. `partitions` names every stream partition of it exactly once.
 
-    `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so no claim reaches over it;
-    asked for at the position of the last cut, with nothing between, that one becomes requested.
+    `owner` and `epoch` are those of the assignment. `position` rises from cut to cut. `requested`: somebody asked for
+    a boundary here, so no claim reaches over it; asked for at the position of the last cut, with nothing between, that
+    one becomes requested.
     """
 
     stream: str
+    owner: str
     epoch: int
     position: str
     commit_time: datetime

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn
 
-from sqlalchemy import Connection, Interval, bindparam, func, select, text, update
+from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, func, select, text, update
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store import models
@@ -46,7 +46,7 @@ class Leases:
         with self.database.transaction("lease.renew") as connection:
             row = connection.execute(
                 update(_LEASE)
-                .where(_LEASE.c.table_id == lease.table_id, _LEASE.c.epoch == lease.epoch)
+                .where(_is_held_by(lease))
                 .values(expires_at=func.clock_timestamp() + duration, renewed_at=func.clock_timestamp())
                 .returning(_LEASE)
             ).one_or_none()
@@ -59,22 +59,21 @@ class Leases:
         with self.database.transaction("lease.release") as connection:
             connection.execute(
                 update(_LEASE)
-                .where(
-                    _LEASE.c.table_id == lease.table_id,
-                    _LEASE.c.epoch == lease.epoch,
-                    _LEASE.c.expires_at > func.clock_timestamp(),
-                )
+                .where(_is_held_by(lease), _LEASE.c.expires_at > func.clock_timestamp())
                 .values(expires_at=func.clock_timestamp())
             )
 
 
 def hold_lease(connection: Connection, lease: Lease) -> None:
     """Keeps every other worker from acquiring until this transaction ends. Raises StaleEpoch when one already has."""
-    epoch = connection.scalar(
-        select(_LEASE.c.epoch).where(_LEASE.c.table_id == lease.table_id).with_for_update(key_share=True)
-    )
-    if epoch != lease.epoch:
+    held = select(_LEASE.c.table_id).where(_is_held_by(lease)).with_for_update(key_share=True)
+    if connection.execute(held).one_or_none() is None:
         _raise_stale(connection, lease)
+
+
+def _is_held_by(lease: Lease) -> ColumnElement[bool]:
+    """By owner too: a store that was built anew counts epochs from one again."""
+    return and_(_LEASE.c.table_id == lease.table_id, _LEASE.c.epoch == lease.epoch, _LEASE.c.owner == lease.owner)
 
 
 def _current(connection: Connection, table_id: int) -> Lease | None:

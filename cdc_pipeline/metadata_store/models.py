@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSON, JSONB, ExcludeConstraint
 
-from cdc_pipeline.metadata_store.columns import NOW, State, count, offset, one_of, quoted, table_id, time
+from cdc_pipeline.metadata_store.columns import NOW, SLICE_RANGE, State, count, offset, one_of, quoted, table_id, time
 from cdc_pipeline.metadata_store.states import (
     FINISHED_SNAPSHOTS,
     ClaimState,
@@ -34,12 +34,6 @@ from cdc_pipeline.metadata_store.states import (
 )
 
 SCHEMA = "cdc"
-OFFSET_RANGE = 'CREATE TYPE cdc.offset_range AS RANGE (subtype = text, collation = "C")'
-SLICE_RANGE = """cdc.offset_range(
-    table_id::text || ':' || stream_partition::text || ':' || start_offset,
-    table_id::text || ':' || stream_partition::text || ':' || end_offset)"""
-"""One text range per slice: texts that share the prefix table:partition lie together, so no two tables meet."""
-
 metadata = MetaData(schema=SCHEMA)
 
 stream = Table(
@@ -63,6 +57,7 @@ stream_partition = Table(
     time("label_start"),
     time("label_end"),
     Column("last_position", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("alarm", Text),
 )
 
 source_file = Table(
@@ -97,6 +92,7 @@ source_table = Table(
     Column("key_high", JSONB(none_as_null=True)),
     Column("horizon", Text(collation="C"), nullable=False, server_default=text("''")),
     count("horizon_number"),
+    Column("publication_mark", Text),
     UniqueConstraint("database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )

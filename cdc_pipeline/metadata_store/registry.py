@@ -13,7 +13,7 @@ from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.horizons import check_horizons
 from cdc_pipeline.metadata_store.rows import Boundary
-from cdc_pipeline.metadata_store.streams import check_epoch
+from cdc_pipeline.metadata_store.streams import check_owner
 from cdc_pipeline.time_slice import Label
 
 _PARTITION, _BOUNDARY, _SLICE, _TABLE = (
@@ -61,7 +61,7 @@ class Registry:
 
 
 def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
-    rows = check_epoch(connection, cut.stream, cut.epoch)
+    rows = check_owner(connection, cut.stream, cut.owner, cut.epoch)
     named = sorted(part.stream_partition for part in cut.partitions)
     if named != [row.stream_partition for row in rows]:
         raise RegistryError(
@@ -212,6 +212,7 @@ def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> No
             label_start=cut.label.start,
             label_end=cut.label.end,
             last_position=bindparam("last"),
+            alarm=None,
         ),
         [
             {"part": part.stream_partition, "end": part.end_offset, "last": dict(part.last_position)}

@@ -33,6 +33,7 @@ class Assignment:
     """
 
     stream: str
+    owner: str
     epoch: int
     next_offset: dict[int, str]
     label: Label | None
@@ -43,7 +44,8 @@ class Assignment:
 class SourceTable:
     """`cutoff_*` are those of the published snapshot; `schema_id` is that of the newest registered slice file.
 
-    No slice with a number above `horizon_number` holds an event older than `horizon`.
+    No slice with a number above `horizon_number` holds an event older than `horizon`. `publication_mark`: how the
+    source publishes the table for as long as nothing of its changes is missing; None: its changes are not read.
     """
 
     table_id: int
@@ -65,6 +67,7 @@ class SourceTable:
     key_high: Any
     horizon: str
     horizon_number: int
+    publication_mark: str | None
 
     @property
     def name(self) -> TableName:

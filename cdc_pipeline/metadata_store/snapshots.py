@@ -154,6 +154,7 @@ def _begin_incarnation(connection: Connection, snapshot: Snapshot, fence_number:
         .where(_TABLE.c.table_id == snapshot.table_id)
         .values(
             state=TableState.LIVE,
+            parked_reason=None,
             cutoff_offset=snapshot.cutoff_offset,
             cutoff_version=snapshot.cutoff_version,
             cutoff_time=snapshot.cutoff_time,

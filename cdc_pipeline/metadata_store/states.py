@@ -12,6 +12,9 @@ class TableState(StrEnum):
     """Set by the publication of a snapshot: the lake holds the table, slices behind the cutoff can be applied."""
     PARKED = "parked"
     """Set by the worker when a table failed for too long: only rare probes are made, until one succeeds."""
+    STALE = "stale"
+    """Set by the consumer: changes of the source's table are missing from the stream, or it is another table now.
+    Nothing is applied, and only the publication of a new snapshot ends it."""
 
 
 class SliceState(StrEnum):

@@ -18,6 +18,7 @@ from cdc_pipeline.metadata_store.slices import Slices
 from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
 from cdc_pipeline.metadata_store.snapshot_tasks import SnapshotTasks
 from cdc_pipeline.metadata_store.snapshots import Snapshots
+from cdc_pipeline.metadata_store.stale_tables import StaleTables
 from cdc_pipeline.metadata_store.streams import Streams
 from cdc_pipeline.metadata_store.tables import Tables
 from cdc_pipeline.metadata_store.upgrade import check_current
@@ -30,6 +31,7 @@ class MetadataStore:
 
     streams: Streams
     tables: Tables
+    stale_tables: StaleTables
     registry: Registry
     leases: Leases
     slices: Slices
@@ -49,6 +51,7 @@ def metadata_store(database: Database) -> MetadataStore:
     return MetadataStore(
         streams=Streams(database=database),
         tables=Tables(database=database),
+        stale_tables=StaleTables(database=database),
         registry=Registry(database=database),
         leases=Leases(database=database),
         slices=Slices(database=database),

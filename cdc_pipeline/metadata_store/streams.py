@@ -72,6 +72,7 @@ class Streams:
             )
         return Assignment(
             stream=name,
+            owner=owner,
             epoch=epoch,
             next_offset={row.stream_partition: row.next_offset or first_offset for row in rows},
             label=max(
@@ -79,6 +80,11 @@ class Streams:
             ),
             last_position={row.stream_partition: row.last_position for row in rows},
         )
+
+    def raise_alarm(self, name: str, alarm: str) -> None:
+        """What stopped the reader of the stream; the next registration takes it back."""
+        with self.database.transaction("stream.raise_alarm") as connection:
+            connection.execute(update(_PARTITION).where(_PARTITION.c.stream == name).values(alarm=alarm))
 
     def stream_partitions(self, name: str) -> tuple[int, ...]:
         with self.database.transaction("stream.read_partitions") as connection:
@@ -99,7 +105,7 @@ class Streams:
         """
         of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
         with self.database.transaction("stream.begin_file") as connection:
-            check_epoch(connection, assignment.stream, assignment.epoch)
+            check_owner(connection, assignment.stream, assignment.owner, assignment.epoch)
             known = connection.scalar(select(_FILE.c.number).where(of_partition, _FILE.c.name == name))
             if known is not None:
                 return int(known)
@@ -118,8 +124,11 @@ class Streams:
         return found
 
 
-def check_epoch(connection: Connection, stream: str, epoch: int) -> Sequence[Row[Any]]:
-    """The stream's partitions by number, locked. Raises StaleEpoch when a newer owner took one of them."""
+def check_owner(connection: Connection, stream: str, owner: str, epoch: int) -> Sequence[Row[Any]]:
+    """The stream's partitions by number, locked. Raises StaleEpoch when somebody else took one of them.
+
+    By owner too: a store that was built anew counts epochs from one again.
+    """
     rows = connection.execute(
         select(_PARTITION)
         .where(_PARTITION.c.stream == stream)
@@ -127,10 +136,10 @@ def check_epoch(connection: Connection, stream: str, epoch: int) -> Sequence[Row
         .with_for_update()
     ).all()
     for row in rows:
-        if row.assignment_epoch != epoch:
+        if (row.assignment_owner, row.assignment_epoch) != (owner, epoch):
             raise StaleEpoch(
                 f"the stream {stream} belongs to {row.assignment_owner} with epoch {row.assignment_epoch}",
-                expected=f"epoch {epoch}",
+                expected=f"epoch {epoch} of {owner}",
                 remedy="stop this consumer: nothing of its cut was registered",
             )
     return rows

@@ -23,13 +23,14 @@ _TABLE = models.source_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """`settings` is JSON; `table_uuid` counts only when the table is new."""
+    """`settings` is JSON; `table_uuid` and `publication_mark` count only for a table that has none yet."""
 
     name: TableName
     stream: str
     source_oid: int
     settings: Mapping[str, Any]
     table_uuid: UUID
+    publication_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,14 @@ class Tables:
                     table_name=new.name.table,
                     source_oid=new.source_oid,
                     settings=dict(new.settings),
+                    publication_mark=new.publication_mark,
                 )
                 .on_conflict_do_nothing(index_elements=["database_name", "schema_name", "table_name"])
             )
             known = read_table(connection, _named(new.name), str(new.name), lock=True)
             _check_same(known, new)
+            if known.publication_mark is None and known.state is not TableState.STALE:
+                known = _changed(connection, known.table_id, publication_mark=new.publication_mark)
             if known.settings == dict(new.settings):
                 return known
             return _changed(connection, known.table_id, settings=dict(new.settings))
@@ -161,7 +165,7 @@ def _check_same(known: SourceTable, new: NewTable) -> None:
         raise SourceChanged(
             f"{new.name} is now the table with oid {new.source_oid} of the stream {new.stream}",
             expected=f"oid {known.source_oid} of the stream {known.stream}",
-            remedy="the table was dropped and made again: register it under a new pipeline and take a snapshot",
+            remedy="another table has the name now: run cdc snapshot on it",
         )
     changed = [name for name in FIXED_SETTINGS if known.settings.get(name) != new.settings.get(name)]
     if changed and known.state is not TableState.REGISTERED:

@@ -1,16 +1,26 @@
 """The pipeline's source made ready and registered, and the consumer that reads it from where the registry stands."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from cdc_pipeline.consumer import Consumer
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, TableName, decode_position, encode_version
 from cdc_pipeline.settings import PostgresSource
-from cdc_pipeline.source_setup.files import oldest_of_files, open_files_consumer, set_up_files
-from cdc_pipeline.source_setup.postgres import open_slot_consumer, plan_server, set_up_server
+from cdc_pipeline.source_setup.files import oldest_of_files, set_up_files
+from cdc_pipeline.source_setup.new_beginning import begin_stream_again
+from cdc_pipeline.source_setup.postgres import plan_server, set_up_server
+from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer
 from cdc_pipeline.wiring import Pipeline
 
-__all__ = ["SetUp", "oldest_version_to_come", "open_consumer", "plan_setup", "set_up_source"]
+__all__ = [
+    "SetUp",
+    "begin_stream_again",
+    "consume",
+    "consume_until_idle",
+    "oldest_version_to_come",
+    "open_consumer",
+    "plan_setup",
+    "set_up_source",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +39,14 @@ def plan_setup(pipeline: Pipeline) -> SetUp:
     return SetUp(tables=pipeline.table_names())
 
 
-def set_up_source(pipeline: Pipeline) -> SetUp:
-    """The source can be read, stream and tables are registered. Idempotent; refuses by name what cannot work."""
+def set_up_source(pipeline: Pipeline, *, begin_again: Collection[TableName] = ()) -> SetUp:
+    """The source can be read, stream and tables are registered. Idempotent; refuses by name what cannot work.
+
+    Stale tables that are to `begin_again` are read again from now on, for their new snapshot.
+    """
     source = pipeline.settings.source
     if isinstance(source, PostgresSource):
-        plan = set_up_server(pipeline).plan
+        plan = set_up_server(pipeline, begin_again).plan
         return SetUp(tables=tuple(table.name for table in plan.tables), statements=plan.statements)
     set_up_files(pipeline, source)
     return SetUp(tables=pipeline.table_names())
@@ -46,9 +59,3 @@ def oldest_version_to_come(pipeline: Pipeline, table: TableName) -> str:
         offset = pipeline.store.streams.next_offset(pipeline.settings.name)
         return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
     return oldest_of_files(pipeline, source, table)
-
-
-def open_consumer(pipeline: Pipeline) -> AbstractContextManager[Consumer]:
-    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
-    source = pipeline.settings.source
-    return open_slot_consumer(pipeline) if isinstance(source, PostgresSource) else open_files_consumer(pipeline, source)

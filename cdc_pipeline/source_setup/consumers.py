@@ -1,5 +1,7 @@
 """A stream that is ready to be read -> its consumer."""
 
+from collections.abc import Callable
+
 from cdc_pipeline.consumer import Consumer
 from cdc_pipeline.metadata_store.rows import Assignment
 from cdc_pipeline.slice_cutter import SliceCutter
@@ -8,8 +10,15 @@ from cdc_pipeline.sources.protocol import ChangeStream
 from cdc_pipeline.wiring import Pipeline
 
 
-def consumer_of(pipeline: Pipeline, assignment: Assignment, stream: ChangeStream, *, position: int) -> Consumer:
-    """`position`: where its next cut begins."""
+def consumer_of(
+    pipeline: Pipeline,
+    assignment: Assignment,
+    stream: ChangeStream,
+    *,
+    position: int,
+    check_tables: Callable[[], None] = lambda: None,
+) -> Consumer:
+    """`position`: where its next cut begins. `check_tables` raises what forbids to register another cut."""
     settings = pipeline.settings
     return Consumer(
         stream_name=settings.name,
@@ -28,4 +37,5 @@ def consumer_of(pipeline: Pipeline, assignment: Assignment, stream: ChangeStream
         clock=pipeline.clock,
         on_step=pipeline.on_step,
         ignored_truncates=ignored_truncates(pipeline),
+        check_tables=check_tables,
     )

@@ -1,100 +1,189 @@
 """A PostgreSQL server made ready and registered, and the consumer that reads its slot."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+import structlog
+
 from cdc_pipeline.consumer import Consumer
-from cdc_pipeline.errors import SourceError, SourceGap
-from cdc_pipeline.metadata_store.rows import Stream
-from cdc_pipeline.record import decode_position, encode_position
+from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
+from cdc_pipeline.metadata_store.rows import Assignment, Stream
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.consumers import consumer_of
+from cdc_pipeline.source_setup.slot_guards import refuse_gap, refuse_other_server
 from cdc_pipeline.source_setup.tables import register_table
-from cdc_pipeline.sources.postgres_catalogue import Slot, read_slot
-from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot
+from cdc_pipeline.sources.postgres_guards import KnownTable
+from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
+from cdc_pipeline.sources.postgres_setup import SourcePlan, SourceTable, execute_plan, plan_source
 from cdc_pipeline.sources.postgres_stream import PostgresStream
+from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 
-_LOST = "lost"
+log = structlog.get_logger()
+
+_UNKNOWN_MARK = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The source as it was found ready, with the slot that is there now."""
+    """The source as it was found ready, with the slot that is there now, and each table's publication mark."""
 
     plan: SourcePlan
     slot: Slot
+    marks: dict[TableName, str]
 
 
 def plan_server(pipeline: Pipeline) -> SourcePlan:
     """What `set_up_server` would do; changes nothing."""
     with closing(connect(pipeline.source_url)) as connection:
-        return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables)
+        return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables, _known_tables(pipeline))
 
 
-def set_up_server(pipeline: Pipeline) -> Prepared:
-    """Publication and slot exist, stream and tables are registered. Idempotent; refuses by name what cannot work."""
-    settings = pipeline.settings
+def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -> Prepared:
+    """Publication and slot exist, stream and tables are registered. Idempotent; refuses by name what cannot work.
+
+    A known table that cannot be read on is marked stale and left out, unless it is to `begin_again`.
+    """
+    settings, source = pipeline.settings, pipeline.settings.postgres
     with closing(connect(pipeline.source_url)) as connection:
-        plan = plan_source(connection, settings.postgres, settings.tables)
-        stream = Stream(
-            name=settings.name,
-            source_system_identifier=plan.server.system_identifier,
-            source_timeline=plan.server.timeline,
-            slot=settings.postgres.slot,
-        )
-        pipeline.store.streams.register_stream(stream, stream_partitions=settings.postgres.stream_partitions)
-        _refuse_lost_slot(pipeline, plan.slot)
+        known = _known_tables(pipeline)
+        plan = plan_source(connection, source, settings.tables, known)
+        refuse_other_server(pipeline, plan.server)
+        stream = stream_of(pipeline, plan.server)
+        pipeline.store.streams.register_stream(stream, stream_partitions=source.stream_partitions)
+        refuse_gap(pipeline, plan.slot, plan.server)
+        for name, error in plan.stale.items():
+            _mark_stale(pipeline, name, error, known[name])
+        again = plan.stale.keys() & set(begin_again)
+        if again:
+            plan = plan_source(connection, source, settings.tables, known, again)
         execute_plan(connection, plan, pipeline.on_step)
-        slot = read_slot(connection, settings.postgres.slot)
+        slot = read_slot(connection, source.slot)
+        publication = read_publication(connection, source.publication)
     if slot is None:
-        raise SourceError(f"the slot {settings.postgres.slot} was not created", remedy="run cdc setup-source again")
+        raise SourceError(f"the slot {source.slot} was not created", remedy="run cdc setup-source again")
+    marks = {table.name: _mark(source.publication, publication, table) for table in plan.tables}
     for table in plan.tables:
-        register_table(pipeline, table.name, source_oid=table.oid, key=table.schema.key, schema=table.schema)
-    return Prepared(plan=plan, slot=slot)
+        register_table(
+            pipeline,
+            table.name,
+            source_oid=table.oid,
+            key=table.schema.key,
+            schema=table.schema,
+            publication_mark=marks[table.name],
+            begins_again=table.name in again,
+        )
+    return Prepared(plan=plan, slot=slot, marks=marks)
 
 
-def _refuse_lost_slot(pipeline: Pipeline, slot: Slot | None) -> None:
-    """A slot that is gone, or that the server gave up, cannot serve what was not registered yet."""
-    name = pipeline.settings.postgres.slot
-    registered = pipeline.store.streams.next_offset(pipeline.settings.name)
-    if registered is None:
+def stream_of(pipeline: Pipeline, server: Server) -> Stream:
+    return Stream(
+        name=pipeline.settings.name,
+        source_system_identifier=server.system_identifier,
+        source_timeline=server.timeline,
+        slot=pipeline.settings.postgres.slot,
+    )
+
+
+def _known_tables(pipeline: Pipeline) -> dict[TableName, KnownTable]:
+    wanted = {table.table for table in pipeline.settings.tables}
+    return {
+        row.name: KnownTable(
+            oid=row.source_oid,
+            key=tuple(row.settings.get("id", ())),
+            publication_mark=row.publication_mark
+            if row.publication_mark is not None or row.state is TableState.STALE
+            else _UNKNOWN_MARK,
+            reason=row.parked_reason or "",
+        )
+        for row in pipeline.store.tables.tables()
+        if row.name in wanted and row.stream == pipeline.settings.name
+    }
+
+
+def _mark_stale(pipeline: Pipeline, name: TableName, error: TableStale, known: KnownTable) -> None:
+    if known.publication_mark is None:
         return
-    if slot is None or slot.wal_status == _LOST or slot.confirmed_position is None:
-        found = "is gone" if slot is None else "has lost its log"
-        raise SourceGap(
-            f"the slot {name} {found}",
-            expected=f"a slot that serves position {_shown(registered)}",
-            remedy="drop what is left of it and run cdc snapshot on every table: changes in between cannot be read",
-        )
-    if slot.confirmed_position > decode_position(registered):
-        raise SourceGap(
-            f"the slot {name} stands at {_shown(encode_position(slot.confirmed_position))}",
-            expected=f"a slot that still serves the next offset {_shown(registered)}",
-            remedy="somebody else read it: run cdc snapshot on every table to begin again",
-        )
+    log.error("table stopped", table=str(name), found=error.found, expected=error.expected, remedy=error.remedy)
+    pipeline.store.stale_tables.mark(pipeline.store.tables.table(name).table_id, str(error))
 
 
-def _shown(offset: str) -> str:
-    return lsn_text(decode_position(offset))
+def _mark(publication_name: str, publication: Publication | None, table: SourceTable) -> str:
+    published = None if publication is None else publication.of(table.name)
+    if published is None:
+        raise SourceError(
+            f"the publication {publication_name} does not hold {table.name} under its own name",
+            expected="publish_via_partition_root = true where a table has partitions",
+            remedy=f'run ALTER PUBLICATION "{publication_name}" SET (publish_via_partition_root = true)',
+        )
+    return published.mark
 
 
 @contextmanager
 def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
-    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register."""
+    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register.
+
+    Raises StreamMoved, before anything of it is registered, for what makes a table stale while it is read.
+    """
     prepared = set_up_server(pipeline)
     source, store = pipeline.settings.postgres, pipeline.store
     first_offset = encode_position(prepared.slot.confirmed_position or 0)
     assignment = store.streams.take_stream(pipeline.settings.name, owner=pipeline.owner, first_offset=first_offset)
-    keys = {table.name: table.schema.key for table in prepared.plan.tables}
+    position = decode_position(min(assignment.next_offset.values()))
     stream = PostgresStream(
         url=pipeline.source_url,
         slot=source.slot,
         publication=source.publication,
         stream_partitions=source.stream_partitions,
-        keys=keys,
+        tables=prepared.plan.tables,
+        server=prepared.plan.server,
+        passes=_transaction_end(pipeline, assignment, prepared.slot, position),
     )
     with closing(stream):
-        yield consumer_of(pipeline, assignment, stream, position=decode_position(min(assignment.next_offset.values())))
+        _refuse_moved_slot(pipeline)
+        try:
+            yield consumer_of(
+                pipeline,
+                assignment,
+                stream,
+                position=position,
+                check_tables=lambda: _refuse_moved_tables(pipeline, prepared, stream),
+            )
+        except TableStale as error:
+            (name,) = (table.name for table in prepared.plan.tables if str(table.name) == error.table)
+            _mark_stale(pipeline, name, error, _known_tables(pipeline)[name])
+            raise StreamMoved(error.found, remedy="open the consumer again: it reads on without that table") from error
+
+
+def _transaction_end(pipeline: Pipeline, assignment: Assignment, slot: Slot, position: int) -> int | None:
+    """Where the transaction ends that the slot sends again; None where nothing is, or the cut lay between two."""
+    boundary = pipeline.store.positions.last_boundary(assignment.stream)
+    if boundary is None or boundary.requested or boundary.position != encode_position(position):
+        return None
+    return position if slot.confirmed_position is not None and slot.confirmed_position < position else None
+
+
+def _refuse_moved_slot(pipeline: Pipeline) -> None:
+    """Again, now that nobody else can read the slot."""
+    with closing(connect(pipeline.source_url)) as connection:
+        refuse_gap(pipeline, read_slot(connection, pipeline.settings.postgres.slot), read_server(connection))
+
+
+def _refuse_moved_tables(pipeline: Pipeline, prepared: Prepared, stream: PostgresStream) -> None:
+    """Raises StreamMoved unless the tables are published and registered as when the stream was opened."""
+    with step(pipeline.on_step, "source.check"):
+        publication = stream.publication()
+    published = {} if publication is None else {name: publication.of(name) for name in prepared.marks}
+    now = {name: found.mark for name, found in published.items() if found is not None}
+    registered = {name: table.publication_mark for name, table in _known_tables(pipeline).items()}
+    wanted = dict.fromkeys(registered) | prepared.marks
+    moved = sorted(str(name) for name in wanted if not (now.get(name) == wanted[name] == registered[name]))
+    if moved:
+        raise StreamMoved(
+            f"the source publishes {', '.join(moved)} otherwise than when its stream was opened",
+            remedy="open the consumer again: what changed is found then",
+        )

@@ -1,6 +1,7 @@
 """The tables of pipeline.yml in the metadata store."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.tables import NewTable
@@ -9,22 +10,43 @@ from cdc_pipeline.wiring import Pipeline
 
 
 def register_table(
-    pipeline: Pipeline, name: TableName, *, source_oid: int, key: Sequence[str], schema: TableSchema | None
+    pipeline: Pipeline,
+    name: TableName,
+    *,
+    source_oid: int,
+    key: Sequence[str],
+    schema: TableSchema | None,
+    publication_mark: str = "",
+    begins_again: bool = False,
 ) -> SourceTable:
-    """Idempotent. `schema` counts only for a table that has none yet; None where events have to show it first."""
-    settings = pipeline.settings.table(name)
+    """Idempotent. `schema` counts only for a table that has none yet; None where events have to show it first.
+
+    `begins_again`: for the snapshot that is to come, it is the table that it is now, whatever it was.
+    """
+    settings = _settings(pipeline, name, key)
+    if begins_again:
+        table_id = pipeline.store.tables.table(name).table_id
+        pipeline.store.stale_tables.begin_again(
+            table_id, source_oid=source_oid, settings=settings, publication_mark=publication_mark
+        )
     row = pipeline.store.tables.register_table(
         NewTable(
             name=name,
             stream=pipeline.settings.name,
             source_oid=source_oid,
-            settings=settings.model_dump(mode="json", exclude={"name"}) | {"id": list(key)},
+            settings=settings,
             table_uuid=pipeline.new_id(),
+            publication_mark=publication_mark,
         )
     )
-    if row.schema_id is None and schema is not None:
-        pipeline.store.tables.record_schema(row.table_id, schema, first_offset=encode_position(0))
+    if schema is not None and (begins_again or row.schema_id is None):
+        first_offset = pipeline.store.streams.next_offset(pipeline.settings.name) or encode_position(0)
+        pipeline.store.tables.record_schema(row.table_id, schema, first_offset=first_offset)
     return row
+
+
+def _settings(pipeline: Pipeline, name: TableName, key: Sequence[str]) -> dict[str, Any]:
+    return pipeline.settings.table(name).model_dump(mode="json", exclude={"name"}) | {"id": list(key)}
 
 
 def table_ids(pipeline: Pipeline) -> dict[TableName, int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg2.extensions
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.types import canonical_name
 from cdc_pipeline.types.table import ARRAY
@@ -13,7 +14,10 @@ from cdc_pipeline.types.table import ARRAY
 _SERVER = """
 SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
        (SELECT system_identifier::text FROM pg_control_system()),
-       (SELECT timeline_id FROM pg_control_checkpoint()),
+       -- the file's name tells the timeline at once; the control file only after the checkpoint behind a promotion
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END,
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END,
        (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), current_user, current_database()
 """
 _TYPES = """
@@ -46,21 +50,22 @@ WHERE c.relreplident <> 'f' AND c.relkind = 'r'
 ORDER BY 1
 """
 _SLOT = """
-SELECT plugin, database, active_pid, restart_lsn::text, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status, temporary
-FROM pg_replication_slots WHERE slot_name = %s
-"""
-_PUBLISHED = """
-SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = %s
+SELECT plugin, database, active_pid, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status,
+       to_jsonb(s) ->> 'invalidation_reason'
+FROM pg_replication_slots AS s WHERE slot_name = %s
 """
 _VECTORS = frozenset({"int2vector", "oidvector"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
+    """`end_position`: where its log ends now."""
+
     wal_level: str
     version_number: int
     system_identifier: str
     timeline: int
+    end_position: int
     may_replicate: bool
     user: str
     database: str
@@ -101,25 +106,37 @@ class CatalogueTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """`confirmed_position`: transactions that committed before it are no longer served."""
+    """`confirmed_position`: transactions that committed before it are no longer served.
+
+    `wal_status` is "lost" when the server has given it up; `lost_by` says why where the server tells.
+    """
 
     plugin: str | None
     database: str | None
     active_pid: int | None
     confirmed_position: int | None
     wal_status: str | None
+    lost_by: str | None
 
 
 def read_server(connection: psycopg2.extensions.connection) -> Server:
+    """Raises SourceError for a standby: nothing can be written there, and its log has no end of its own."""
     row = rows(connection, _SERVER)[0]
+    if row[3] is None:
+        raise SourceError(
+            f"the source, system {row[2]}, is a standby",
+            expected="the primary server",
+            remedy="point source.url at the primary, or wait until this one is promoted",
+        )
     return Server(
         wal_level=row[0],
         version_number=row[1],
         system_identifier=row[2],
         timeline=row[3],
-        may_replicate=row[4],
-        user=row[5],
-        database=row[6],
+        end_position=int(row[4]),
+        may_replicate=row[5],
+        user=row[6],
+        database=row[7],
     )
 
 
@@ -190,21 +207,15 @@ def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | N
     found = rows(connection, _SLOT, (slot,))
     if not found:
         return None
-    plugin, database, active_pid, _, confirmed, wal_status, _ = found[0]
+    plugin, database, active_pid, confirmed, wal_status, lost_by = found[0]
     return Slot(
         plugin=plugin,
         database=database,
         active_pid=active_pid,
         confirmed_position=None if confirmed is None else int(confirmed),
         wal_status=wal_status,
+        lost_by=lost_by,
     )
-
-
-def read_published(connection: psycopg2.extensions.connection, publication: str) -> set[tuple[str, str]] | None:
-    """(schema, table) of every published table; None when there is no such publication."""
-    if not rows(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)):
-        return None
-    return set(rows(connection, _PUBLISHED, (publication,)))
 
 
 def rows(

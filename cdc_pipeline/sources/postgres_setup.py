@@ -1,24 +1,28 @@
 """The source made ready for streaming: what is missing is said as SQL, what cannot work is refused by name."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg2
+import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.sources.postgres_catalogue import (
     CatalogueTable,
     Server,
     Slot,
-    read_published,
     read_server,
     read_slot,
     read_table,
     read_types,
+    rows,
 )
+from cdc_pipeline.sources.postgres_guards import KnownTable, check_known
+from cdc_pipeline.sources.postgres_publication import Publication, Published, read_publication
 from cdc_pipeline.steps import OnStep, step
 
 _OLDEST_VERSION, _NEWEST_VERSION = 14, 18
@@ -36,30 +40,56 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
-    """What was found, and the statements that are still to be executed, in order."""
+    """What was found, and the statements that are still to be executed, in order.
+
+    `stale`: known tables that cannot be read on as they are, each with what stops it.
+    """
 
     server: Server
     tables: tuple[SourceTable, ...]
+    stale: Mapping[TableName, TableStale]
     statements: tuple[str, ...]
     slot: Slot | None
 
 
 def plan_source(
-    connection: psycopg2.extensions.connection, source: PostgresSource, tables: Sequence[TableSettings]
+    connection: psycopg2.extensions.connection,
+    source: PostgresSource,
+    tables: Sequence[TableSettings],
+    known: Mapping[TableName, KnownTable] | None = None,
+    begun_again: Collection[TableName] = (),
 ) -> SourcePlan:
-    """Raises SourceError that names the first thing that cannot work, and how to mend it. Changes nothing."""
+    """Raises SourceError that names the first thing that cannot work, and how to mend it. Changes nothing.
+
+    `known` tables were read before: what cannot work of them stops nothing else, unless they are `begun_again`.
+    """
     server = read_server(connection)
     _check_server(server, source)
-    types = read_types(connection)
-    found = tuple(_check_table(table, read_table(connection, types, table.table)) for table in tables)
-    published = read_published(connection, source.publication)
+    publication = read_publication(connection, source.publication)
     slot = read_slot(connection, source.slot)
     _check_slot_kind(slot, source, server)
+    types = read_types(connection)
+    found: list[SourceTable] = []
+    stale: dict[TableName, TableStale] = {}
+    for table in tables:
+        in_catalogue = read_table(connection, types, table.table)
+        before = None if known is None or table.table in begun_again else known.get(table.table)
+        if before is None:
+            found.append(_checked(table, in_catalogue, publication))
+            continue
+        try:
+            check_known(connection, table, before, in_catalogue, publication)
+            found.append(_checked(table, in_catalogue, publication))
+        except TableStale as error:
+            stale[table.table] = error
+        except SourceError as error:
+            stale[table.table] = TableStale(str(table.table), error.found, expected=error.expected, remedy=error.remedy)
+    missing = [table.name for table in found if publication is None or publication.of(table.name) is None]
     statements = [
-        *_publication_statements(connection, source, [table.name for table in found], published),
+        *_publication_statements(connection, source, missing, is_new=publication is None),
         *_slot_statements(connection, source, slot),
     ]
-    return SourcePlan(server=server, tables=found, statements=tuple(statements), slot=slot)
+    return SourcePlan(server=server, tables=tuple(found), stale=stale, statements=tuple(statements), slot=slot)
 
 
 def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> None:
@@ -69,6 +99,25 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
     for statement in plan.statements:
         with step(on_step, "source.set_up"), connection.cursor() as cursor:
             cursor.execute(statement)
+
+
+def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
+    """The position from which the new slot serves; the old one may be there or not, but nobody may be reading it."""
+    connection.rollback()
+    connection.autocommit = True
+    try:
+        if read_slot(connection, slot) is not None:
+            rows(connection, "SELECT pg_drop_replication_slot(%s)", (slot,))
+    except psycopg2.errors.ObjectInUse as error:
+        raise SourceError(
+            f"the slot {slot} is being read: {str(error).strip()}",
+            expected="nobody at work on the stream while it begins again",
+            remedy="stop the consumer first",
+        ) from error
+    created = rows(
+        connection, "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, %s)", (slot, PLUGIN)
+    )
+    return int(created[0][0])
 
 
 def _check_server(server: Server, source: PostgresSource) -> None:
@@ -91,6 +140,28 @@ def _check_server(server: Server, source: PostgresSource) -> None:
             expected="a role with REPLICATION, to read the slot " + source.slot,
             remedy=f'run ALTER ROLE "{server.user}" REPLICATION as a superuser',
         )
+
+
+def _checked(settings: TableSettings, found: CatalogueTable | None, publication: Publication | None) -> SourceTable:
+    """Every check of a table that is to be read from now on."""
+    table = _check_table(settings, found)
+    published = None if publication is None else publication.of(table.name)
+    if publication is not None and published is not None:
+        _check_published(table, publication, published)
+    return table
+
+
+def _check_published(table: SourceTable, publication: Publication, published: Published) -> None:
+    hidden = published.columns is not None and published.columns < len(table.schema.columns)
+    if publication.is_whole and not published.has_row_filter and not hidden:
+        return
+    left_out = "columns" if hidden else "rows" if published.has_row_filter else "kinds of changes"
+    raise SourceError(
+        f"the publication leaves out {left_out} of {table.name}",
+        expected="every insert, update, delete and truncate with all its columns",
+        remedy="drop the table from the publication and add it whole, and SET (publish = 'insert, update, delete,"
+        " truncate')",
+    )
 
 
 def _check_table(settings: TableSettings, found: CatalogueTable | None) -> SourceTable:
@@ -173,18 +244,14 @@ def _check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) 
 
 
 def _publication_statements(
-    connection: psycopg2.extensions.connection,
-    source: PostgresSource,
-    tables: Sequence[TableName],
-    published: set[tuple[str, str]] | None,
+    connection: psycopg2.extensions.connection, source: PostgresSource, missing: Sequence[TableName], *, is_new: bool
 ) -> list[str]:
-    missing = [table for table in tables if published is None or (table.schema, table.table) not in published]
     if not missing:
         return []
     names = sql.SQL(", ").join(sql.Identifier(table.schema, table.table) for table in missing)
     publication = sql.Identifier(source.publication)
     template = "ALTER PUBLICATION {} ADD TABLE {}"
-    if published is None:
+    if is_new:
         options = "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
         template = "CREATE PUBLICATION {} FOR TABLE {} " + options
     return [sql.SQL(template).format(publication, names).as_string(connection)]

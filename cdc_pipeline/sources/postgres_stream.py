@@ -2,15 +2,16 @@
 
 import contextlib
 import select
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import timedelta
 
 import numpy as np
 import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
+from psycopg2.extras import LogicalReplicationConnection
 
-from cdc_pipeline.errors import SourceChanged
+from cdc_pipeline.errors import SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import (
     COMMIT_TIME,
     OPERATION,
@@ -24,8 +25,11 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, Truncate
-from cdc_pipeline.sources.postgres_catalogue import TypeRow, canonical_type, read_types
+from cdc_pipeline.sources.postgres_catalogue import Server, TypeRow, canonical_type, read_types
+from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, answering, connect, connect_for_replication
+from cdc_pipeline.sources.postgres_setup import SourceTable
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
 from cdc_pipeline.sources.version_text import version_texts
@@ -42,6 +46,9 @@ class PostgresStream:
     The slot is only ever confirmed up to the *start* of a registered transaction's commit. So that transaction comes
     again at every start, and the driver, which forwards the confirmed position over quiet stretches once everything
     that it received is confirmed, can never move the slot past what is registered.
+
+    Tables are known by their oid: a new one under an old name is another table. `passes`: a transaction has to end
+    there; where none does, this is not the log that was registered.
     """
 
     def __init__(
@@ -51,15 +58,19 @@ class PostgresStream:
         slot: str,
         publication: str,
         stream_partitions: int,
-        keys: Mapping[TableName, tuple[str, ...]],
+        tables: Sequence[SourceTable],
+        server: Server,
+        passes: int | None = None,
     ) -> None:
         self._stream_partitions = stream_partitions
-        self._keys = keys
+        self._tables = {table.oid: table for table in tables}
+        self._passes = passes
+        self._publication = publication
         self._decoder = PgOutputDecoder()
         self._connection = connect_for_replication(url)
+        _check_server(self._connection, server)
         self._sql_connection = connect(url)
         self._sql_connection.autocommit = True
-        self._database = self._sql_connection.info.dbname
         self._types: dict[int, TypeRow] = {}
         self._cursor = self._connection.cursor()
         start = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
@@ -78,6 +89,11 @@ class PostgresStream:
         del is_sign_of_life  # only what was committed is in the log
         with answering(), self._sql_connection.cursor() as cursor:
             cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
+
+    def publication(self) -> Publication | None:
+        """As it is now; what was read until now was decoded by what it was then."""
+        with answering():
+            return read_publication(self._sql_connection, self._publication)
 
     def confirm(self, commit_position: int) -> None:
         with answering():
@@ -106,10 +122,11 @@ class PostgresStream:
         return payloads
 
     def _events(self, decoded: DecodedBatch) -> EventBatch:
+        self._check_passed(decoded)
         events = [
-            table_events(group, name, self._schema(group.relation, name), self._stream_partitions)
+            table_events(group, table.name, self._schema(group.relation, table), self._stream_partitions)
             for group in decoded.groups
-            if (name := self._name(group.relation)) in self._keys
+            if (table := self._tables.get(group.relation.oid)) is not None
         ]
         for truncate in decoded.truncates:
             events.extend(self._truncates(truncate))
@@ -130,34 +147,58 @@ class PostgresStream:
             ),
         )
 
+    def _check_passed(self, decoded: DecodedBatch) -> None:
+        if self._passes is None:
+            return
+        ends = decoded.transactions.end_lsn
+        if (ends == self._passes).any():
+            self._passes = None
+        elif (ends > self._passes).any():
+            raise SourceChanged(
+                f"the source's log goes over {lsn_text(self._passes)} to {lsn_text(int(ends[ends > self._passes][0]))}",
+                expected=f"the registered transaction that ends at {lsn_text(self._passes)}",
+                remedy="the server was set back and written to since: run cdc setup-source --begin-again,"
+                " then cdc snapshot",
+            )
+
     def _truncates(self, truncate: Truncate) -> list[TableEvents]:
-        relations = [self._decoder.relations[oid] for oid in truncate.relation_oids]
+        relations = [self._decoder.relations[oid] for oid in truncate.relation_oids if oid in self._tables]
         return [
-            _truncate_event(name, self._schema(relation, name), truncate)
+            _truncate_event(table.name, self._schema(relation, table), truncate)
             for relation in relations
-            if (name := self._name(relation)) in self._keys
+            for table in (self._tables[relation.oid],)
         ]
 
-    def _name(self, relation: Relation) -> TableName:
-        return TableName(database=self._database, schema=relation.namespace, table=relation.name)
-
-    def _schema(self, relation: Relation, name: TableName) -> TableSchema:
+    def _schema(self, relation: Relation, table: SourceTable) -> TableSchema:
         if any(column.type_oid not in self._types for column in relation.columns):
             with answering():
                 self._types = read_types(self._sql_connection)
         columns = tuple(
-            self._column(column.name, column.type_oid, column.modifier, name) for column in relation.columns
+            self._column(column.name, column.type_oid, column.modifier, table.name) for column in relation.columns
         )
-        return TableSchema(columns=columns, key=self._keys[name])
+        return TableSchema(columns=columns, key=table.schema.key)
 
     def _column(self, column: str, type_oid: int, modifier: int, table: TableName) -> Column:
         if type_oid not in self._types:
-            raise SourceChanged(
+            raise TableStale(
+                str(table),
                 f"the column {column} of {table} has a type (oid {type_oid}) that the source no longer knows",
                 expected="types that still exist when their events are read",
-                remedy="take a new snapshot of the table",
             )
         return Column(name=column, type=canonical_type(self._types, type_oid, modifier))
+
+
+def _check_server(connection: LogicalReplicationConnection, server: Server) -> None:
+    """The connection that streams is one to the server that was checked."""
+    with answering(), connection.cursor() as cursor:
+        cursor.execute("IDENTIFY_SYSTEM")
+        system_identifier, timeline, *_ = cursor.fetchone() or ("", 0)
+    if (system_identifier, timeline) != (server.system_identifier, server.timeline):
+        raise StreamMoved(
+            f"the source is now system {system_identifier}, timeline {timeline}",
+            expected=f"system {server.system_identifier}, timeline {server.timeline}, as a moment ago",
+            remedy="open the consumer again: it is checked anew then",
+        )
 
 
 def _truncate_event(table: TableName, schema: TableSchema, truncate: Truncate) -> TableEvents:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_pipeline.errors import SourceChanged
+from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
 from cdc_pipeline.sources.partitioning import stream_partition
@@ -39,6 +39,8 @@ def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_
     place = {column.name: index for index, column in enumerate(group.relation.columns)}
     if schema.is_bag:
         _check_whole_old_rows(group, table)
+    else:
+        _check_identity(group, table, schema)
     halves = _split(group, [place[name] for name in schema.key])
     of_identity = schema.names if schema.is_bag else schema.key
     events = EventTexts(
@@ -78,10 +80,26 @@ def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: 
 
 def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
     if ((group.op != _INSERT) & (group.old_kind != _OLD_ROW)).any():
-        raise SourceChanged(
+        raise TableStale(
+            str(table),
             f"an update or delete of {table}, which has no key, came without the whole old row",
             expected="REPLICA IDENTITY FULL for as long as the table has no key",
-            remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, and take a new snapshot',
+            remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, then cdc snapshot {table}',
+        )
+
+
+def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> None:
+    """An update or delete tells its old id only within the replica identity."""
+    told = {column.name for column in group.relation.columns if column.is_key}
+    known = {column.name for column in group.relation.columns}
+    untold = [name for name in schema.key if name not in (told if (group.op != _INSERT).any() else known)]
+    if untold:
+        raise TableStale(
+            str(table),
+            f"changes of {table} came without {', '.join(untold)}",
+            expected="an id within the table's replica identity",
+            remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, or USING a unique index'
+            f" on the id, then cdc snapshot {table}",
         )
 
 

@@ -28,8 +28,10 @@ READS = frozenset(
         "snapshot.read_published",
         "snapshot_file.get",
         "snapshot_task.list",
+        "source.check",
         "store.open",
         "stream.read_offset",
+        "table.list",
         "table.read",
     }
 )

@@ -90,6 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
             stream_partition=0, start_offset=encode_position(self.offset), end_offset=encode_position(end)
         )
         return Cut(
+            owner="consumer",
             stream=self.stream,
             epoch=self.epoch,
             position=encode_position(end),

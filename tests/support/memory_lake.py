@@ -67,7 +67,9 @@ class MemoryLake:
         self._clock = clock
         self._on_step = on_step
 
-    def create_table(self, table: LakeTable) -> None:
+    def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
+        """A snapshot's files bring their columns with them."""
+        del snapshot_id
         check_partitions(table)
         with step(self._on_step, "lake_table.create"), suppress(LakeError):
             self._log(table).append(0, [{"metaData": {"id": table.table_uuid}}])

@@ -26,6 +26,7 @@ MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 STREAM = Stream(name="shop", source_system_identifier="7000", source_timeline=1, slot="cdc_shop")
 PARTITIONS = (0, 1)
+OWNER = "consumer"
 SCHEMA = TableSchema(
     columns=(Column(name="order_id", type="int8"), Column(name="note", type="text")), key=("order_id",)
 )
@@ -56,6 +57,7 @@ class Shop:
         """`rows`: (table id, stream partition) -> rows of the slice file; 0 is an empty slice."""
         return Cut(
             stream=STREAM.name,
+            owner=OWNER,
             epoch=epoch,
             position=encode_position(end),
             commit_time=MORNING + end * MINUTE,
@@ -148,7 +150,7 @@ def opened_shop(url: str, on_step: OnStep = no_step) -> Iterator[Shop]:
     """The stream is taken once, with epoch 1, and begins at position 0."""
     with opened_store(url, on_step) as (engine, store):
         store.streams.register_stream(STREAM, stream_partitions=len(PARTITIONS))
-        store.streams.take_stream(STREAM.name, owner="consumer", first_offset=encode_position(0))
+        store.streams.take_stream(STREAM.name, owner=OWNER, first_offset=encode_position(0))
         orders = store.tables.register_table(new_table("orders"))
         customers = store.tables.register_table(new_table("customers"))
         for table in (orders, customers):

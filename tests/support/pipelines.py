@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import PostgresSource, Settings
-from cdc_pipeline.source_setup import open_consumer
+from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
@@ -60,8 +60,7 @@ def opened_pipeline(
 
 def consume(pipeline: Pipeline) -> int:
     """Register everything that the source holds now."""
-    with open_consumer(pipeline) as consumer:
-        return consumer.run_until_idle()
+    return consume_until_idle(pipeline)
 
 
 def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tuple[Snapshot, ...]:

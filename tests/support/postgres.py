@@ -2,15 +2,17 @@
 
 import secrets
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg2
 from psycopg2 import sql
 
-from cdc_pipeline.stack.account import server_account
+from cdc_pipeline.stack.account import Account, server_account
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.postgres import (
     PostgresServer,
@@ -45,6 +47,50 @@ def started_server(
             yield server
     finally:
         shutil.rmtree(folder)
+
+
+@contextmanager
+def standby_of(server: PostgresServer) -> Iterator[PostgresServer]:
+    """A base backup of a running server, as a standby that is not started yet and follows nobody."""
+    with _second(server) as second:
+        data = second.folder / "data"
+        _run_as(server.account, [str(server.program("pg_basebackup")), "-d", server.url("postgres"), "-D", str(data)])
+        _run_as(server.account, ["touch", str(data / "standby.signal")])
+        yield second
+
+
+@contextmanager
+def copy_of(server: PostgresServer) -> Iterator[PostgresServer]:
+    """The files of a server at which nobody writes now, slots and all, as of a snapshot of its disk; not started."""
+    with _second(server) as second:
+        subprocess.run(["cp", "-a", str(server.folder / "data"), str(second.folder)], check=True)
+        (second.folder / "data" / "postmaster.pid").unlink()
+        yield second
+
+
+@contextmanager
+def _second(server: PostgresServer) -> Iterator[PostgresServer]:
+    folder = Path(tempfile.mkdtemp(prefix="cdc-test-postgres-"))
+    folder.chmod(0o711)
+    try:
+        (folder / "server").mkdir(0o700)
+        if server.account is not None:
+            server.account.owns(folder / "server")
+        yield replace(server, folder=folder / "server", port=free_port())
+    finally:
+        shutil.rmtree(folder)
+
+
+def _run_as(account: Account | None, command: list[str]) -> None:
+    subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        cwd="/",
+        user=None if account is None else account.user_id,
+        group=None if account is None else account.group_id,
+        extra_groups=None if account is None else [],
+    )
 
 
 @contextmanager

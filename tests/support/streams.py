@@ -43,13 +43,13 @@ def prepare(
 
 @contextmanager
 def opened(source: PostgresSource, plan: SourcePlan) -> Iterator[PostgresStream]:
-    keys = {table.name: table.schema.key for table in plan.tables}
     stream = PostgresStream(
         url=source.url,
         slot=source.slot,
         publication=source.publication,
         stream_partitions=source.stream_partitions,
-        keys=keys,
+        tables=plan.tables,
+        server=plan.server,
     )
     try:
         yield stream

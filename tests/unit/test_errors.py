@@ -77,6 +77,7 @@ def test_only_what_may_mend_itself_is_retried() -> None:
         "SourceAway",
         "StoreAway",
         "ObjectStoreAway",
+        "StreamMoved",
         "LakeError",
         "LakeAway",
     }

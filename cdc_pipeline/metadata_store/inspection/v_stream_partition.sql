@@ -10,6 +10,7 @@ SELECT p.stream,
        p.label_end,
        p.assignment_owner,
        p.assignment_epoch,
+       p.alarm,
        s.source_system_identifier,
        s.source_timeline,
        s.slot

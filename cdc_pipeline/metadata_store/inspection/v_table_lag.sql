@@ -21,7 +21,8 @@ SELECT p.table_id,
        f.failures,
        f.failing_since,
        f.next_try_at,
-       f.error AS failure
+       f.error AS failure,
+       (SELECT max(sp.alarm) FROM cdc.stream_partition AS sp WHERE sp.stream = t.stream) AS stream_alarm
 FROM cdc.v_lake_position AS p
 JOIN cdc.source_table AS t ON t.table_id = p.table_id
 LEFT JOIN cdc.lease AS l ON l.table_id = p.table_id AND l.expires_at > clock_timestamp()

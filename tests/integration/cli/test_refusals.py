@@ -136,8 +136,10 @@ def test_a_slot_that_is_gone_is_refused_with_the_way_back(cdc: CommandLine) -> N
     run_sql(cdc.source_url, f"SELECT pg_drop_replication_slot('{cdc.name}')")
     for words in (("setup-source",), ("consume", "--until-idle")):
         error = refusal(cdc, *words)
-        assert f"the slot {cdc.name} is gone; expected a slot that serves position " in error
-        assert "run cdc snapshot on every table" in error
+        assert f"the slot {cdc.name} is gone, and the source's log ends at " in error
+        assert "expected a slot that serves position " in error
+        assert "run cdc setup-source --begin-again, then cdc snapshot" in error
+    assert "SourceGap: the slot" in cdc.run("status", "--json").rows[0]["stream_alarm"]
 
 
 def test_a_slot_that_is_ahead_of_what_is_registered_is_refused_with_both_positions(cdc: CommandLine) -> None:
@@ -151,15 +153,16 @@ def test_a_slot_that_is_ahead_of_what_is_registered_is_refused_with_both_positio
     error = refusal(cdc, "consume", "--until-idle")
     assert f"the slot {cdc.name} stands at " in error
     assert "expected a slot that still serves the next offset " in error
-    assert "run cdc snapshot on every table" in error
+    assert "run cdc setup-source --begin-again, then cdc snapshot" in error
 
 
 def test_another_server_under_the_same_name_is_refused(cdc: CommandLine) -> None:
-    assert cdc.run("setup-source").exit_code == 0
+    assert cdc.run("consume", "--until-idle").exit_code == 0
     run_sql(cdc.store_url, "UPDATE cdc.stream SET source_system_identifier = '7'")
     error = refusal(cdc, "setup-source")
     assert "the stream shop comes from system " in error
-    assert "expected system 7, timeline 1" in error
+    assert "expected system 7, timeline 1, which is registered up to " in error
+    assert "cdc setup-source --begin-again" in error
 
 
 def test_another_number_of_stream_partitions_is_refused(cdc: CommandLine) -> None:

@@ -2,7 +2,9 @@
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.record import DELETED, STATE, VERSION, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import arrow_schema
 from tests.support.lake import PEOPLE, Feed, event, lake_rows, lake_values, move, table_of, version
@@ -231,3 +233,24 @@ def test_maintenance_changes_neither_content_nor_fence(
     assert lake_rows(session, store, table) == before
     with pytest.raises(UsageError, match="at least 7 days"):
         lake.vacuum(table, timedelta(days=6))
+
+
+@pytest.mark.parametrize("names", [("id", "amount"), ("id", "the amount")])
+def test_a_table_that_was_made_again_replaces_the_old_one_with_its_columns_in_one_commit(
+    lake: SparkLake, session: SparkSession, store: LocalObjectStore, names: tuple[str, str]
+) -> None:
+    old = table_of()
+    lake.create_table(old)
+    lake.publish(old, Publication(snapshot_id="s1", files=compacted(lake, store, old, people(10)), fence_number=FENCE))
+    columns = (Column(name=names[0], type="text"), Column(name=names[1], type="numeric(10,2)"))
+    new = replace(old, schema=TableSchema(columns=columns, key=("id",)))
+    lake.create_table(new, snapshot_id="s2")
+    files = compacted(lake, store, new, [{"id": "a", names[1]: Decimal("1.50")}], snapshot_id="s2")
+    assert len(lake_rows(session, store, old)) == 10
+    content = Publication(snapshot_id="s2", files=files, fence_number=FENCE + 1)
+    assert lake.publish(new, content) == lake.publish(new, content)
+    assert lake_values(session, store, new) == {("a",): (Decimal("1.50"),)}
+    assert {*next(iter(lake_rows(session, store, new).values()))} == {*names, VERSION, DELETED, STATE}
+    feed = Feed(store=store, table=new, next_number=FENCE + 2)
+    lake.upsert(new, feed.claim([event("u", 101, "a", **{names[1]: Decimal(2)}), event("i", 102, "b")]))
+    assert lake_values(session, store, new) == {("a",): (Decimal(2),), ("b",): (None,)}

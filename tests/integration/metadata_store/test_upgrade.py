@@ -10,7 +10,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 
 from cdc_pipeline.errors import SetupError, StoreAway
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import columns, models
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.metadata_store.upgrade import head, upgrade
@@ -73,7 +73,7 @@ def test_a_migrated_store_equals_one_made_from_the_models(migrated: Engine, post
         engine = create_store_engine(url)
         with engine.begin() as connection:
             connection.exec_driver_sql(f"CREATE SCHEMA {models.SCHEMA}")
-            connection.exec_driver_sql(models.OFFSET_RANGE)
+            connection.exec_driver_sql(columns.OFFSET_RANGE)
             models.metadata.create_all(connection)
             fresh = shape(connection)
         engine.dispose()

@@ -1,0 +1,60 @@
+"""What stops a whole stream: a server or a slot that cannot serve what comes behind the registered position."""
+
+from cdc_pipeline.errors import SourceChanged, SourceGap
+from cdc_pipeline.record import decode_position, encode_position
+from cdc_pipeline.sources.postgres_catalogue import Server, Slot
+from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.wiring import Pipeline
+
+_LOST = "lost"
+BEGIN_AGAIN = "what came in between cannot be read: run cdc setup-source --begin-again, then cdc snapshot"
+
+
+def refuse_other_server(pipeline: Pipeline, server: Server) -> None:
+    """Raises SourceChanged for another system, or another timeline of the same: its log may be another one."""
+    name, streams = pipeline.settings.name, pipeline.store.streams
+    registered = streams.next_offset(name)
+    if registered is None:
+        return
+    known = streams.stream(name)
+    if (known.source_system_identifier, known.source_timeline) == (server.system_identifier, server.timeline):
+        return
+    raise SourceChanged(
+        f"the stream {name} comes from system {server.system_identifier}, timeline {server.timeline},"
+        f" whose log ends at {lsn_text(server.end_position)}",
+        expected=f"system {known.source_system_identifier}, timeline {known.source_timeline},"
+        f" which is registered up to {_shown(registered)}",
+        remedy=f"point source.url back; or, if this server is to be the source: {BEGIN_AGAIN}",
+    )
+
+
+def refuse_gap(pipeline: Pipeline, slot: Slot | None, server: Server) -> None:
+    """Raises SourceGap for a slot that is gone, given up or ahead, SourceChanged for a log that was set back."""
+    name = pipeline.settings.postgres.slot
+    registered = pipeline.store.streams.next_offset(pipeline.settings.name)
+    if registered is None:
+        return
+    if slot is None or slot.wal_status == _LOST or slot.confirmed_position is None:
+        lost_by = f" ({slot.lost_by})" if slot is not None and slot.lost_by else ""
+        found = "is gone" if slot is None else f"has lost its log{lost_by}"
+        raise SourceGap(
+            f"the slot {name} {found}, and the source's log ends at {lsn_text(server.end_position)}",
+            expected=f"a slot that serves position {_shown(registered)}",
+            remedy=BEGIN_AGAIN,
+        )
+    if slot.confirmed_position > decode_position(registered):
+        raise SourceGap(
+            f"the slot {name} stands at {_shown(encode_position(slot.confirmed_position))}: somebody else read it",
+            expected=f"a slot that still serves the next offset {_shown(registered)}",
+            remedy=BEGIN_AGAIN,
+        )
+    if server.end_position < decode_position(registered):
+        raise SourceChanged(
+            f"the source's log ends at {lsn_text(server.end_position)}: the server was set back",
+            expected=f"a log that reaches {_shown(registered)}, up to which it is registered",
+            remedy=BEGIN_AGAIN,
+        )
+
+
+def _shown(offset: str) -> str:
+    return lsn_text(decode_position(offset))

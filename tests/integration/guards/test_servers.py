@@ -1,0 +1,130 @@
+"""A server or slot that cannot serve what comes next stops the stream, with both positions; then it begins again."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
+from cdc_pipeline.source_setup import begin_stream_again, set_up_source
+from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
+from tests.crash.world import World
+from tests.support.command_line import rows_of_store
+from tests.support.eventually import eventually
+from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, states, world_of
+from tests.support.pipelines import consume
+from tests.support.postgres import copy_of, fresh_database, standby_of, started_server
+from tests.support.streams import run_sql
+
+AHEAD = "SELECT pg_switch_wal()"
+WRITE = "INSERT INTO orders SELECT n, 'w' FROM generate_series((SELECT max(id) + 1 FROM orders), 200) AS n"
+STATUS = "SELECT wal_status FROM pg_replication_slots WHERE NOT temporary"
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of the test's own, whose settings and files may be changed."""
+    with started_server(dict(os.environ)) as server:
+        yield server
+
+
+@pytest.fixture
+def world(server: PostgresServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    create_database(server.url("postgres"), "shop")
+    with fresh_database(postgres) as store_url, guarded_world(tmp_path, server.url("shop"), store_url) as world:
+        yield world
+
+
+def refusal(world: World, error: type[SourceError]) -> str:
+    """Why neither the consumer nor a set-up goes on; both leave everything as it was."""
+    before = rows_of_store(world.store_url)
+    with world.process() as pipeline:
+        with pytest.raises(error) as stopped:
+            consume(pipeline)
+        with pytest.raises(error):
+            set_up_source(pipeline, begin_again=pipeline.table_names())
+        alarm = pipeline.store.inspection.run("lag")[0]["stream_alarm"]
+    assert alarm == f"{error.__name__}: {stopped.value}"
+    assert (stopped.value.exit_code, stopped.value.retryable) == (1, False)
+    assert rows_of_store(world.store_url) == before
+    return str(stopped.value)
+
+
+def check_new_beginning(world: World) -> None:
+    """What the refusal asks for: everything stops at first, and after the snapshots the lake equals the source."""
+    with world.process() as pipeline:
+        stale = begin_stream_again(pipeline)
+    assert len(stale) == len(states(world)) == 2
+    run_sql(world.source_url, "UPDATE orders SET note = 'before the snapshot'")
+    stopped = go_on(world)
+    assert all("were never read; run cdc snapshot" in why for why in stopped.values())
+    assert stopped.keys() == {"orders", "customers"}
+    begin_again(world)
+    run_sql(world.source_url, "UPDATE orders SET note = 'behind it' WHERE id = 2", "DELETE FROM customers")
+    assert go_on(world) == {}
+    assert [in_lake(world, table) for table in ("orders", "customers")] == [
+        in_source(world, table) for table in ("orders", "customers")
+    ]
+    assert states(world) == {"orders": ("live", None), "customers": ("live", None)}
+
+
+def test_a_slot_that_held_back_too_much_log_is_given_up_and_begins_again(world: World) -> None:
+    run_sql(world.source_url, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+
+    def is_lost() -> bool:
+        run_sql(world.source_url, WRITE, AHEAD, AHEAD, AHEAD, "CHECKPOINT")
+        return world.query(STATUS) == [("lost",)]
+
+    assert eventually(is_lost)
+    error = refusal(world, SourceGap)
+    assert "has lost its log (wal_removed), and the source's log ends at " in error
+    assert "expected a slot that serves position " in error
+    assert "run cdc setup-source --begin-again, then cdc snapshot" in error
+    check_new_beginning(world)
+
+
+def test_a_slot_that_nobody_read_for_too_long_is_given_up(world: World) -> None:
+    run_sql(world.source_url, "ALTER SYSTEM SET idle_replication_slot_timeout = '1s'", "SELECT pg_reload_conf()")
+
+    def is_lost() -> bool:
+        run_sql(world.source_url, WRITE, "CHECKPOINT")
+        return world.query(STATUS) == [("lost",)]
+
+    assert eventually(is_lost)
+    assert "has lost its log (idle_timeout), and the source's log ends at " in refusal(world, SourceGap)
+
+
+def test_a_standby_is_refused_and_stops_the_stream_when_it_was_promoted(
+    world: World, server: PostgresServer, tmp_path: Path
+) -> None:
+    with standby_of(server) as standby, running_server(standby):
+        promoted = world_of(tmp_path, standby.url("shop"), world.store_url)
+        assert "is a standby; expected the primary server" in refusal(promoted, SourceError)
+        run_sql(promoted.source_url, "SELECT pg_promote()")
+        error = refusal(promoted, SourceChanged)
+        assert "timeline 2, whose log ends at " in error
+        assert "timeline 1, which is registered up to " in error
+        assert "cdc setup-source --begin-again" in error
+        run_sql(promoted.source_url, AHEAD)
+        check_new_beginning(promoted)
+        assert "timeline 1, whose log ends at " in refusal(world, SourceChanged)
+
+
+def test_a_server_that_was_set_back_stops_the_stream_also_when_its_log_is_ahead_again(
+    world: World, server: PostgresServer, tmp_path: Path
+) -> None:
+    run_sql(world.source_url, "CHECKPOINT")
+    with copy_of(server) as restored:
+        run_sql(world.source_url, WRITE)
+        assert go_on(world) == {}
+        with running_server(restored):
+            back = world_of(tmp_path, restored.url("shop"), world.store_url)
+            error = refusal(back, SourceChanged)
+            assert "the server was set back; expected a log that reaches " in error
+            with back.process() as pipeline, pytest.raises(SourceError, match="expected a log that has passed"):
+                begin_stream_again(pipeline)
+            run_sql(back.source_url, "UPDATE customers SET note = 'another history'", AHEAD, WRITE)
+            with back.process() as pipeline, pytest.raises(SourceChanged, match="expected the registered transaction"):
+                consume(pipeline)
+            check_new_beginning(back)

@@ -1,0 +1,136 @@
+"""A table that the stream no longer tells whole stops alone, says why, and begins again by a new snapshot."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
+from cdc_pipeline.source_setup import open_consumer, set_up_source
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.crash.world import World
+from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
+from tests.support.postgres import fresh_database
+from tests.support.streams import run_sql
+
+NEIGHBOUR = "INSERT INTO customers VALUES (4, 'four')"
+DROP = "DROP TABLE orders"
+OTHER = ("CREATE TABLE orders (id text PRIMARY KEY, amount int)", "INSERT INTO orders VALUES ('a', 7), ('b', 8)")
+SAME = ("CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (2, 'zwei')")
+UNPUBLISH = 'ALTER PUBLICATION "{name}" DROP TABLE orders'
+PUBLISH = 'ALTER PUBLICATION "{name}" ADD TABLE orders'
+UNSEEN = "INSERT INTO orders VALUES (9, 'unseen')"
+FILTER = 'ALTER PUBLICATION "{name}" SET TABLE customers, orders WHERE (id > 100)'
+COLUMNS = 'ALTER PUBLICATION "{name}" SET TABLE customers, orders (id)'
+WHOLE = 'ALTER PUBLICATION "{name}" SET TABLE customers, orders'
+OTHER_IDENTITY = (
+    "UPDATE orders SET note = 'n' || id",
+    "ALTER TABLE orders ALTER note SET NOT NULL",
+    "CREATE UNIQUE INDEX by_note ON orders (note)",
+    "ALTER TABLE orders REPLICA IDENTITY USING INDEX by_note",
+    "DELETE FROM orders WHERE id = 1",
+)
+DAMAGES = {
+    "dropped": ((DROP,), SAME, "was dropped from the source; expected oid"),
+    "made again": ((DROP, *SAME), (), "was made again and has oid"),
+    "made again with other columns": ((DROP, *OTHER), (), "was made again and has oid"),
+    "renamed": (
+        ("ALTER TABLE orders RENAME TO sold",),
+        ("ALTER TABLE sold RENAME TO orders",),
+        "is now called public.sold; expected oid",
+    ),
+    "taken out": ((UNPUBLISH, UNSEEN), (), "is not in the publication: changes of it may be missing"),
+    "taken out and put back": ((UNPUBLISH, UNSEEN, PUBLISH), (), "was published otherwise in between"),
+    "only some rows": ((FILTER, UNSEEN), (WHOLE,), "was published otherwise in between"),
+    "only some columns": ((COLUMNS, UNSEEN, WHOLE), (), "was published otherwise in between"),
+    "another replica identity": (
+        OTHER_IDENTITY,
+        ("ALTER TABLE orders REPLICA IDENTITY DEFAULT",),
+        "deletes of {table} do not carry id; expected an id within the table's replica identity",
+    ),
+    "another replica identity for a while": (
+        (*OTHER_IDENTITY, "ALTER TABLE orders REPLICA IDENTITY DEFAULT"),
+        (),
+        "changes of {table} came without id; expected an id within the table's replica identity",
+    ),
+    "another key": (
+        ("ALTER TABLE orders DROP CONSTRAINT orders_pkey", "ALTER TABLE orders ADD PRIMARY KEY (id, note)"),
+        (),
+        "the id of {table} is now (id, note); expected (id), by which the lake knows its rows",
+    ),
+}
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[World]:
+    with fresh_database(postgres) as store_url, guarded_world(tmp_path, database, store_url) as world:
+        yield world
+
+
+def damage(world: World, statements: tuple[str, ...]) -> None:
+    name = world.settings.postgres.publication
+    run_sql(world.source_url, *(statement.format(name=name) for statement in statements))
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_table_stops_alone_and_begins_again_by_a_snapshot(world: World, kind: str) -> None:
+    statements, mend, words = DAMAGES[kind]
+    frozen = in_lake(world, "orders")
+    damage(world, (*statements, NEIGHBOUR))
+    stopped = go_on(world)
+    assert list(stopped) == ["orders"]
+    assert words.format(table=name_of(world, "orders")) in stopped["orders"]
+    assert "cdc snapshot" in stopped["orders"]
+    assert states(world) == {"orders": ("stale", states(world)["orders"][1]), "customers": ("live", None)}
+    assert go_on(world) == stopped
+    assert in_lake(world, "orders") == frozen
+    assert in_lake(world, "customers") == in_source(world, "customers")
+    damage(world, mend)
+    assert list(go_on(world)) == ["orders"]
+    begin_again(world, [name_of(world, "orders")])
+    damage(world, ("UPDATE orders SET id = id", NEIGHBOUR.replace("4", "5")))
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+    assert in_lake(world, "customers") == in_source(world, "customers")
+
+
+def test_a_stale_table_ends_its_command_with_one_and_is_not_tried_again() -> None:
+    assert (TableStale.exit_code, TableStale.retryable) == (1, False)
+
+
+def test_what_is_not_mended_refuses_the_snapshot_and_changes_nothing(world: World) -> None:
+    damage(world, (DROP,))
+    go_on(world)
+    before = states(world)
+    with world.process() as pipeline, pytest.raises(SourceError, match="the source has no table"):
+        set_up_source(pipeline, begin_again=pipeline.table_names())
+    assert states(world) == before
+
+
+def test_a_publication_that_goes_while_it_is_read_registers_nothing_more(world: World) -> None:
+    with world.process() as pipeline:
+        before = pipeline.store.positions.last_boundary(pipeline.settings.name)
+        with open_consumer(pipeline) as consumer:
+            damage(world, ('DROP PUBLICATION "{name}"', UNSEEN))
+            with pytest.raises(StreamMoved, match="otherwise than when its stream was opened"):
+                consumer.run_until_idle()
+        assert pipeline.store.positions.last_boundary(pipeline.settings.name) == before
+    stopped = go_on(world)
+    assert {table: "is not in the publication" in why for table, why in stopped.items()} == {
+        "orders": True,
+        "customers": True,
+    }
+    begin_again(world)
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+def test_a_snapshot_under_way_is_abandoned_when_its_table_is_made_again(world: World) -> None:
+    with world.process() as pipeline:
+        table_id = pipeline.store.tables.table(name_of(world, "orders")).table_id
+        pipeline.store.stale_tables.mark(table_id, "damaged")
+        set_up_source(pipeline, begin_again=[name_of(world, "orders")])
+        assert pipeline.store.tables.table_by_id(table_id).publication_mark is not None
+        pipeline.store.stale_tables.mark(table_id, "damaged again")
+        assert pipeline.store.tables.table_by_id(table_id).publication_mark is None
+        assert pipeline.store.snapshots.active_snapshot(table_id) is None
