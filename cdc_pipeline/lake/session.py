@@ -29,7 +29,7 @@ TUNING = {
 _LONGEST_PAUSE_MILLISECONDS = 2_000
 _MOST_TRIES = 45
 """One and a half minutes; the longest pause is what a restarted server waits for us."""
-_LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION")
+_LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 
 
 class SessionLost(LakeError):
@@ -47,6 +47,12 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
         for name, value in TUNING.items():
             session.conf.set(name, value)
     return session
+
+
+def leave_lost(session: SparkSession) -> None:
+    """On our side alone: the server does not know it, and PySpark would take it for the default session for ever."""
+    session.client.close()
+    session.stop()
 
 
 @contextmanager

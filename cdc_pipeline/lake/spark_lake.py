@@ -35,7 +35,7 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
 )
 from cdc_pipeline.lake.schema_change import add_missing_columns
-from cdc_pipeline.lake.session import SessionLost, configured, spark_calls, tagged
+from cdc_pipeline.lake.session import SessionLost, configured, leave_lost, spark_calls, tagged
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
@@ -130,7 +130,9 @@ class SparkLake:
             with spark_calls(doing):
                 yield
         except SessionLost:
-            self._opened = None
+            lost, self._opened = self._opened, None
+            if lost is not None:
+                leave_lost(lost)
             raise
 
     def _log(self, table: LakeTable) -> DeltaLog:

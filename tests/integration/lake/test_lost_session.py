@@ -3,7 +3,7 @@
 import pytest
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.session import checkpointed, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
@@ -21,4 +21,5 @@ def test_the_call_that_finds_its_session_gone_fails_and_the_next_one_opens_anoth
         lake.create_table(table_of())
     lake.create_table(table_of())
     assert lake.read_fence(table_of()) is not None
+    assert checkpointed(lake.session, lake.session.range(3)).count() == 3
     lake.close()
