@@ -3,11 +3,12 @@
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs
 
-from cdc_pipeline.errors import ObjectMissing
+from cdc_pipeline.errors import ObjectMissing, ObjectStoreAway
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 
 _PENDING = ".pending-"
@@ -24,21 +25,21 @@ class LocalObjectStore:
         return self._root.as_uri()
 
     def put_if_absent(self, key: str, content: bytes) -> None:
-        pending = self._pending(key)
-        with pending.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        self._link(pending, key)
+        with self._pending(key) as pending:
+            with pending.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self._link(pending, key)
 
     def put_file_if_absent(self, key: str, source: Path) -> None:
-        pending = self._pending(key)
-        with source.open("rb") as content, pending.open("wb") as file:
-            while block := content.read(1 << 20):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        self._link(pending, key)
+        with source.open("rb") as content, self._pending(key) as pending:
+            with pending.open("wb") as file:
+                while block := content.read(1 << 20):
+                    file.write(block)
+                file.flush()
+                os.fsync(file.fileno())
+            self._link(pending, key)
 
     def get(self, key: str) -> bytes:
         try:
@@ -74,10 +75,23 @@ class LocalObjectStore:
     def _path(self, key: str) -> Path:
         return self._root / key
 
-    def _pending(self, key: str) -> Path:
+    @contextmanager
+    def _pending(self, key: str) -> Iterator[Path]:
+        """A place for what is written, which never outlives the block: on a full disk it would keep it full."""
         folder = self._path(key).parent
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{_PENDING}{uuid.uuid4().hex}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            pending = folder / f"{_PENDING}{uuid.uuid4().hex}"
+            try:
+                yield pending
+            finally:
+                pending.unlink(missing_ok=True)
+        except OSError as error:
+            raise ObjectStoreAway(
+                f"{key} cannot be written under {self.url}: {error.strerror}",
+                expected="room, and a folder that may be written",
+                remedy="make room or mend the folder; the same call is safe to repeat",
+            ) from error
 
     def _link(self, pending: Path, key: str) -> None:
         path = self._path(key)
@@ -86,8 +100,6 @@ class LocalObjectStore:
         except FileExistsError as error:
             if path.read_bytes() != pending.read_bytes():
                 raise object_exists(key) from error
-        finally:
-            pending.unlink()
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -1,0 +1,33 @@
+"""A folder as object store when the system refuses to write more."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import ObjectStoreAway
+from cdc_pipeline.object_store.local import LocalObjectStore
+
+MOST_BYTES = 1000
+
+
+@contextmanager
+def files_no_longer_than(size_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_refused_object_is_not_there_leaves_nothing_behind_and_can_be_put_later(tmp_path: Path) -> None:
+    objects = LocalObjectStore(tmp_path)
+    with files_no_longer_than(MOST_BYTES), pytest.raises(ObjectStoreAway, match="cannot be written") as refused:
+        objects.put_if_absent("a/b", bytes(2 * MOST_BYTES))
+    assert refused.value.retryable
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    objects.put_if_absent("a/b", bytes(2 * MOST_BYTES))
+    assert objects.head("a/b").size_bytes == 2 * MOST_BYTES
