@@ -1,0 +1,111 @@
+"""What must hold after the fire: nothing lost, nothing doubled, and every published boundary in balance."""
+
+import time
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from threading import Event
+from typing import Any
+
+import psycopg2
+from deltalake import DeltaTable, QueryBuilder
+
+from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.wiring import Pipeline
+from tests.chaos.bank import TABLES, Bank
+from tests.support.command_line import query
+from tests.support.delta_rows import delta_rows, seen
+
+PATIENCE_SECONDS = 300
+SUMS = {
+    "pgbench_accounts": "abalance",
+    "pgbench_tellers": "tbalance",
+    "pgbench_branches": "bbalance",
+    "pgbench_history": "delta",
+}
+CURRENT = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+SLICES = """
+SELECT number, stream_partition, start_offset, end_offset, rows, slice.state
+FROM cdc.slice JOIN cdc.source_table USING (table_id)
+WHERE table_name = '{table}' ORDER BY number
+"""
+
+
+def wait_until_applied(bank: Bank, pipeline: Pipeline) -> None:
+    """Until the lake of every table has reached the source's end; nobody writes any more."""
+    ((position,),) = query(bank.source_url, CURRENT)
+    end, deadline = encode_position(int(position)), time.monotonic() + PATIENCE_SECONDS
+    for name in pipeline.table_names():
+        table_id = pipeline.store.tables.table(name).table_id
+        while (pipeline.store.positions.lake_position(table_id).position or "") < end:
+            assert time.monotonic() < deadline, _logs(bank)
+            Event().wait(0.5)
+
+
+def _logs(bank: Bank) -> str:
+    names = ("consumer", "worker-1", "worker-2", "supervisor")
+    return "\n".join(f"--- {name}\n{bank.log(name)[-3000:]}" for name in names)
+
+
+def check_rows(bank: Bank, pipeline: Pipeline) -> dict[str, int]:
+    """Each table row by row, each row as often as it is there; how many rows each has."""
+    counts = {}
+    for name in pipeline.table_names():
+        source, lake = source_rows(bank.source_url, name), lake_rows(pipeline, name)
+        assert source == lake, (name, list((source - lake).items())[:5], list((lake - source).items())[:5])
+        counts[name.table] = source.total()
+    return counts
+
+
+def source_rows(url: str, name: TableName) -> Counter[tuple[Any, ...]]:
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(f'SELECT * FROM "{name.schema}"."{name.table}"')
+        names = [column.name for column in cursor.description or ()]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        return Counter(tuple(row[place] for place in order) for row in cursor.fetchall())
+
+
+def lake_rows(pipeline: Pipeline, name: TableName) -> Counter[tuple[Any, ...]]:
+    rows = seen(delta_rows(pipeline.objects.delta_url(f"datalake/{name.database}/{name.schema}/{name.table}")))
+    return Counter(tuple(row[column] for column in sorted(row)) for row in rows)
+
+
+def check_registry(bank: Bank) -> None:
+    """Numbers have no gap, ranges neither gap nor overlap, and everything with rows is marked as applied."""
+    for table in TABLES:
+        slices = query(bank.store_url, SLICES.format(table=table))
+        assert [row[0] for row in slices] == list(range(1, len(slices) + 1))
+        for partition in (0, 1):
+            ranges = [(start, end) for _, found, start, end, _, _ in slices if found == partition]
+            assert all(earlier[1] == later[0] for earlier, later in pairwise(ranges))
+        assert [row for row in slices if row[4] and row[5] != "applied"] == []
+
+
+def check_boundaries(pipeline: Pipeline) -> int:
+    """The four sums agree at every boundary that all four tables show; how many different states those are."""
+    ids = {pipeline.store.tables.table(name).table_id: name for name in pipeline.table_names()}
+    last = pipeline.store.positions.last_boundary(pipeline.settings.name)
+    assert last is not None
+    vectors: set[tuple[tuple[int, int], ...]] = set()
+    for boundary_id in range(1, last.boundary_id + 1):
+        vector = pipeline.store.positions.version_vector(boundary_id)
+        whole = [(table_id, version) for table_id in ids if (version := vector.get(table_id)) is not None]
+        if len(whole) == len(ids):
+            vectors.add(tuple(whole))
+    known: dict[tuple[int, int], int] = {}
+    for vector_ in sorted(vectors):
+        for table_id, version in vector_:
+            if (table_id, version) not in known:
+                known[table_id, version] = _sum(pipeline, ids[table_id], version)
+        sums = {ids[table_id].table: known[table_id, version] for table_id, version in vector_}
+        assert len(set(sums.values())) == 1, (vector_, sums)
+    return len(vectors)
+
+
+def _sum(pipeline: Pipeline, name: TableName, version: int) -> int:
+    url = pipeline.objects.delta_url(f"datalake/{name.database}/{name.schema}/{name.table}")
+    table = DeltaTable(url, version=version)
+    hidden = "WHERE _cdc_deleted IS NOT TRUE" if any(f.name == "_cdc_deleted" for f in table.schema().fields) else ""
+    statement = f"SELECT coalesce(sum({SUMS[name.table]}), 0) AS total FROM found {hidden}"
+    found = QueryBuilder().register("found", table).execute(statement).read_all()
+    return int(found["total"][0].as_py())
