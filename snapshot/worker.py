@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from threading import Event
@@ -89,7 +90,8 @@ class SnapshotWorker:
         except CdcError as error:
             again = error.retryable and task.attempt < _MOST_ATTEMPTS
             log.warning("snapshot task failed", task=what, error=str(error), again=again)
-            self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)
+            with suppress(StaleEpoch):  # it is done, and that answer was lost; or it is another slot's by now
+                self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)
 
     def _do(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
         row = self.store.tables.table_by_id(snapshot.table_id)

@@ -4,14 +4,17 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from cdc_pipeline.lake.delta_log import Commit
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import DELETED
 from cdc_pipeline.wiring import Pipeline
-from tests.crash.world import World, lake_tables, memory_lake
+from tests.crash.world import World, lake_tables
+from tests.support.delta_rows import delta_rows
+from tests.support.memory_lake import MemoryLake
 
 EVERYTHING = 1_000_000
 
@@ -33,8 +36,21 @@ def source_rows(world: World, table: LakeTable) -> Counter[tuple[Any, ...]]:
 
 def lake_rows(pipeline: Pipeline, table: LakeTable) -> Counter[tuple[Any, ...]]:
     """What a reader sees, each row as often as it is there."""
-    rows = [row for row in memory_lake(pipeline).rows(table) if not row.get(DELETED)]
+    rows = [row for row in stored_rows(pipeline, table) if not row.get(DELETED)]
     return Counter(tuple(row[name] for name in table.schema.names) for row in rows)
+
+
+def stored_rows(pipeline: Pipeline, table: LakeTable) -> list[dict[str, Any]]:
+    """Of a lake on Spark, read without it."""
+    if isinstance(pipeline.lake, MemoryLake):
+        return pipeline.lake.rows(table)
+    return delta_rows(pipeline.objects.delta_url(lake_key(table.name)))
+
+
+def commits(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
+    """The whole log, oldest first."""
+    log = DeltaLog(pipeline.objects, lake_key(table.name))
+    return list(log.backwards(log.latest_version() or 0))[::-1]
 
 
 def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[SliceRow, ...]:
@@ -77,7 +93,7 @@ def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tup
 def in_force(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
     """The commits since the last publication, without those that were set back."""
     kept: list[Commit] = []
-    for commit in memory_lake(pipeline).commits(table):
+    for commit in commits(pipeline, table):
         number = commit.transaction_version(table.app_id) or 0
         if REWOUND_FROM in commit.user_metadata:
             kept = [earlier for earlier in kept if (earlier.transaction_version(table.app_id) or 0) <= number]

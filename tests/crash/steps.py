@@ -1,9 +1,12 @@
-"""The names of all steps that the four verbs take. A new outside call brings a new name, and belongs in here.
+"""The names of all steps that there are. A new outside call brings a new name, and belongs in here.
 
-Dying before or after a read leaves the world as the step before it left it, so nothing is killed there; nor at the
-moment ACKNOWLEDGED, since nothing happens between it and AFTER.
+Where deaths differ: before the first step, and after each one that changes something. Dying before a step leaves the
+world as dying after the step before it; reads change nothing. AFTER and ACKNOWLEDGED leave the same world too when the
+process dies, for what it knew dies with it. They differ when it lives: at AFTER the effect stands and the answer may be
+lost, which `LostAnswer` makes of every step; at ACKNOWLEDGED the answer is known, and the next step is what follows.
 """
 
+from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, SourceAway, StoreAway
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Site
 
@@ -13,24 +16,44 @@ READS = frozenset(
         "clock.read",
         "failure.read",
         "fence.read",
+        "horizon.read",
+        "inspection.run",
         "lake_claim.fold",
         "lake_schema.read",
+        "lake_table.compare",
+        "lake_version.read",
+        "position.read",
+        "position.read_boundary",
+        "position.read_last_boundary",
+        "position.read_vector",
         "quarantine.await",
+        "quarantine.read",
+        "rewind.read_place",
         "schema.read",
+        "slice.count_waiting",
         "slice.read",
         "slice.read_next",
         "slice.read_truncated",
         "slice_file.get",
+        "slice_file.head",
         "snapshot.read",
         "snapshot.read_active",
         "snapshot.read_ended",
         "snapshot.read_fence",
         "snapshot.read_published",
         "snapshot_file.get",
+        "snapshot_files.list",
         "snapshot_task.list",
+        "snapshot_task.progress",
         "source.check",
+        "source_file.read",
         "store.open",
+        "stream.read",
+        "stream.read_files",
         "stream.read_offset",
+        "stream.read_partitions",
+        "stream.read_places",
+        "table.key_span",
         "table.list",
         "table.read",
     }
@@ -88,8 +111,72 @@ STAGING_TO_LAKE = frozenset(
 )
 
 
+AFTER_FAULTS = frozenset(
+    {
+        "claim.mark_applied_through",
+        "claim.mark_failed",
+        "claim.resume",
+        "fence.move",
+        "snapshot_task.fail",
+        "table.park",
+        "table.unpark",
+    }
+)
+"""What the four verbs do only when something went wrong, or when nothing at all happened for long."""
+IN_TIME = frozenset({"lease.renew", "snapshot_task.renew"})
+"""Taken by a thread beside the work when a third of a lease is over."""
+ON_SPARK = frozenset({"lake_schema.alter", "lake_schema.map", "snapshot_files.write"})
+"""What a lake on Spark does besides: killed by `make chaos`."""
+OTHER_VERBS = frozenset(
+    {
+        "horizon.promise",
+        "lake_table.optimize",
+        "lake_table.purge",
+        "lake_table.rewind",
+        "lake_table.vacuum",
+        "quarantine.drop",
+        "quarantine.keep",
+        "quarantine.replay",
+        "rewind.reopen",
+        "scratch.delete",
+        "scratch.put",
+        "store.upgrade",
+        "stream.begin_file",
+        "verification_file.delete",
+        "verification_file.put",
+    }
+)
+"""Of maintenance, rewind, replay, verification, warm-up, upgrade, and of sources that are files."""
+IN_TESTS_ALONE = frozenset({"lake_file.put"})
+"""Of the fast lake."""
+ALL = frozenset().union(
+    *(READS, SET_UP, STREAM_TO_SLICES, SLICE_TO_LAKE, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE),
+    *(AFTER_FAULTS, IN_TIME, ON_SPARK, OTHER_VERBS),
+)
+
+_AWAY: dict[type[CdcError], frozenset[str]] = {
+    SourceAway: frozenset({"position", "slot", "source"}),
+    LakeError: frozenset({"lake_claim", "lake_schema", "lake_table", "snapshot_files"}),
+    ObjectStoreAway: frozenset(
+        {"lake_file.put", "slice_file.put", "snapshot.publish", "snapshot_file.put", "staging_file.put"}
+    ),
+}
+"""What a step's call raises when its answer is lost, by the step's noun or name; of all others it is StoreAway."""
+
+
+def changes(name: str) -> bool:
+    return name not in READS
+
+
 def lethal(recorded: list[Site], expected: frozenset[str]) -> list[Site]:
-    """Before and after every step that changes something. Fails when the steps are not the expected ones."""
-    names = {site.name for site in recorded} - READS
+    """Before the first step and after every one that changes something. Fails when they are not the expected ones."""
+    names = {site.name for site in recorded if changes(site.name)}
     assert names == expected, f"not in the list: {names - expected}; no longer taken: {expected - names}"
-    return [site for site in recorded if site.name not in READS and site.moment is not Moment.ACKNOWLEDGED]
+    first, *others = [site for site in recorded if changes(site.name)]
+    return [first, *(site for site in others if site.moment is Moment.AFTER)]
+
+
+def lost_answer(name: str) -> CdcError:
+    noun = name.partition(".")[0]
+    away = next((away for away, names in _AWAY.items() if noun in names or name in names), StoreAway)
+    return away(f"the answer of {name} is lost")

@@ -20,7 +20,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import OnStep, no_step
-from cdc_pipeline.wiring import Pipeline, open_pipeline
+from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.wiring import snapshot_orchestrator, snapshot_worker
 from snapshot.worker import SnapshotWorker
 from tests.support.eventually import eventually
@@ -53,25 +53,36 @@ _FOUR = "generate_series(0, 3) AS k"
 _LARGE = "repeat('x', 3000)"
 
 
+def make_lake(objects: ObjectStore, on_step: OnStep) -> MemoryLake:
+    return MemoryLake(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+
+
 @dataclass(slots=True, kw_only=True)
 class World:
+    """The lake is the fast one, or another that `make_lake` gives."""
+
     settings: Settings
     source_url: str
     store_url: str
+    spark_url: str = ""
+    make_lake: LakeFactory = make_lake
     rounds: int = field(default=0)
 
     @contextmanager
     def process(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:
         """A process of its own: another owner, its own connections."""
-        endpoints = Endpoints(
+        with open_pipeline(self.settings, self.endpoints, on_step=on_step, make_lake=self.make_lake) as pipeline:
+            yield pipeline
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return Endpoints(
             source_url=self.source_url,
             metadata_store_url=self.store_url,
             airflow_database_url="",
-            spark_url="",
+            spark_url=self.spark_url,
             airflow_url="",
         )
-        with open_pipeline(self.settings, endpoints, on_step=on_step, make_lake=make_lake) as pipeline:
-            yield pipeline
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -119,6 +130,13 @@ class World:
         run_sql(self.store_url, f"TRUNCATE {tables[0][0]} RESTART IDENTITY CASCADE")
         shutil.rmtree(self.settings.folder / self.settings.lake, ignore_errors=True)
 
+    def held_leases(self) -> list[tuple[Any, ...]]:
+        """Of tables and of snapshot tasks."""
+        return self.store_query(
+            "SELECT owner FROM cdc.lease WHERE expires_at > clock_timestamp() UNION ALL"
+            " SELECT slot FROM cdc.snapshot_task WHERE state = 'claimed' AND lease_expires_at > clock_timestamp()"
+        )
+
     def expire_leases(self) -> None:
         run_sql(
             self.store_url,
@@ -149,10 +167,6 @@ def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
         yield World(settings=settings, source_url=source_url, store_url=store_url)
 
 
-def make_lake(objects: ObjectStore, on_step: OnStep) -> MemoryLake:
-    return MemoryLake(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
-
-
 def memory_lake(pipeline: Pipeline) -> MemoryLake:
     assert isinstance(pipeline.lake, MemoryLake)
     return pipeline.lake
@@ -180,10 +194,10 @@ def register_changes(world: World) -> None:
         consume(pipeline)
 
 
-def go_on(world: World) -> None:
+def go_on(world: World, on_step: OnStep = no_step) -> None:
     """What a supervisor does after any crash: everything is started again, and runs until nothing waits."""
     world.bury_the_dead()
-    with world.process() as pipeline:
+    with world.process(on_step) as pipeline:
         consume(pipeline)
         apply_all(pipeline)
 

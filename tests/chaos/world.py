@@ -1,0 +1,156 @@
+"""A source, a metadata store and a lake on Spark, whose processes die by a signal, and come back."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
+from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.upgrade import upgrade
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.steps import OnStep
+from cdc_pipeline.wiring import utc_now
+from tests.chaos.victim import Order, Victim, started
+from tests.crash.failpoint import Site
+from tests.crash.world import AT_ONCE, MARK, World, take_snapshot
+from tests.support.pipelines import consume, pipeline_settings
+from tests.support.postgres import fresh_database
+from tests.support.streams import database_of, run_sql
+
+LEASE = timedelta(seconds=4)
+PATIENCE_SECONDS = 120
+NAMES = ("one", "two", "three")
+CREATE = "CREATE TABLE {0} (id int PRIMARY KEY, name text, amount numeric(10,2), changed timestamptz)"
+FILL = "INSERT INTO {0} SELECT -1000000 - n, repeat('n', 150), n, now() FROM generate_series(1, 100) AS n"
+_Result = TypeVar("_Result")
+
+
+@dataclass(slots=True, kw_only=True)
+class ChaosWorld(World):
+    """Three tables take turns, so that a round costs what one table costs."""
+
+    def turn(self) -> TableName:
+        """The next table, changed in three cuts with rows in each."""
+        self.rounds += 1
+        table = self.tables[self.rounds % len(self.tables)]
+        name, new = table.table, 10 * self.rounds
+        run_sql(
+            self.source_url,
+            f"INSERT INTO {name} SELECT {new} + k, 'n' || k, 1.5, now() FROM generate_series(0, 5) AS k",
+            MARK,
+            f"UPDATE {name} SET amount = amount + 1, changed = now() WHERE id IN ({new}, {new + 1}, {new - 29})",
+            f"DELETE FROM {name} WHERE id = {new + 2}",
+            MARK,
+            f"UPDATE {name} SET id = -id WHERE id = {new + 3}",
+            f"INSERT INTO {name} VALUES ({new + 2}, 'again', NULL, now())",
+        )
+        return table
+
+    def victim(self, verb: str, table: TableName, site: Site, by: signal.Signals = signal.SIGKILL) -> Victim:
+        order = Order(
+            settings=self.settings,
+            endpoints=self.endpoints,
+            verb=verb,
+            table=table,
+            site=site,
+            signal=by,
+            log=self.settings.folder / "victims.log",
+        )
+        return started(order)
+
+    def register(self) -> None:
+        def run() -> None:
+            with self.process() as pipeline:
+                consume(pipeline)
+
+        patiently(run)
+
+    def apply(self, table: TableName) -> None:
+        def run() -> None:
+            with self.process() as pipeline:
+                pipeline.slice_worker().slice_to_lake(table)
+
+        patiently(run)
+
+    def snapshot(self, table: TableName) -> None:
+        def run() -> None:
+            with self.process() as pipeline:
+                (found,) = take_snapshot(pipeline, [table])
+            assert found.state is SnapshotState.PUBLISHED, found.error
+
+        patiently(run)
+
+    def recover(self, table: TableName) -> timedelta:
+        """New processes until nothing waits; how long that took, the wait for the dead one's lease included."""
+        began = time.monotonic()
+        self.register()
+        self.apply(table)
+        return timedelta(seconds=time.monotonic() - began)
+
+
+def patiently(run: Callable[[], _Result]) -> _Result:
+    """What a supervisor does: it starts again whatever ended because somebody else was there, or was away."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return run()
+        except CdcError as error:
+            waits = error.retryable or isinstance(error, LeaseBusy | StaleEpoch | SnapshotError)
+            if not waits or time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
+
+
+@contextmanager
+def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str) -> Iterator[ChaosWorld]:
+    """Every table published. Spark sessions of those who recover are one, which saves the time to open it."""
+    with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
+        run_sql(source_url, AT_ONCE.format(database_of(source_url)))
+        for name in NAMES:
+            run_sql(source_url, CREATE.format(name), FILL.format(name))
+        upgrade(store_url)
+        settings = world_settings(folder, source_url)
+        session = connect(spark_url)
+
+        def make_lake(objects: ObjectStore, on_step: OnStep) -> SparkLake:
+            return SparkLake(open_session=lambda: session, store=objects, clock=utc_now, on_step=on_step)
+
+        world = ChaosWorld(
+            settings=settings, source_url=source_url, store_url=store_url, spark_url=spark_url, make_lake=make_lake
+        )
+        try:
+            world.register()
+            for table in world.tables:
+                world.snapshot(table)
+            yield world
+        finally:
+            session.stop()
+
+
+def world_settings(folder: Path, source_url: str) -> Settings:
+    return pipeline_settings(
+        folder,
+        source_url,
+        [{"name": f"public.{name}", "update_time": "changed"} for name in NAMES],
+        source={"stream_partitions": 2},
+        slice_length="1d",
+        worker={"lease": f"{LEASE.total_seconds():.0f}s"},
+    )
+
+
+def end(victim: Victim) -> None:
+    """Whatever became of it."""
+    if victim.process.exitcode is None:
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.process.join()

@@ -1,0 +1,87 @@
+"""What comes after a fault can die as well; and the steps that only a recovery takes."""
+
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.settings import WorkerSettings
+from cdc_pipeline.steps import Moment
+from cdc_pipeline.wiring import Pipeline
+from tests.crash.failpoint import Countdown, Crash, Failpoint, Site
+from tests.crash.faults import Fault, killed, recorded, unanswered
+from tests.crash.invariants import check
+from tests.crash.steps import SLICE_TO_LAKE, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, STREAM_TO_SLICES, changes, lethal
+from tests.crash.world import MARK, World, apply_all, go_on, register_changes, take_snapshot
+from tests.support.pipelines import consume
+from tests.support.streams import run_sql
+
+SEED = 11
+PAIRS = 8
+MOST_STEPS = 8
+"""A recovery takes more."""
+
+
+def consume_and_apply(pipeline: Pipeline) -> None:
+    consume(pipeline)
+    apply_all(pipeline)
+
+
+def test_a_recovery_that_is_killed_is_recovered_too(world: World) -> None:
+    chance = Random(SEED)
+    world.change(marks=2)
+    sites = lethal(recorded(world, consume_and_apply), STREAM_TO_SLICES | SLICE_TO_LAKE)
+    for site in chance.sample(sites, PAIRS):
+        world.change(marks=2)
+        killed(world, consume_and_apply, site)
+        with pytest.raises(Crash):
+            go_on(world, Countdown(chance.randint(1, MOST_STEPS), changes))
+        go_on(world)
+        check(world)
+
+
+def test_a_snapshot_that_is_killed_twice_shows_every_row_once(world: World) -> None:
+    chance = Random(SEED)
+    table = world.tables[0]
+    sites = lethal(
+        recorded(world, lambda pipeline: take_snapshot(pipeline, [table])), SNAPSHOT_TO_STAGING | STAGING_TO_LAKE
+    )
+    for site in chance.sample(sites, PAIRS // 2):
+        world.change()
+        killed(world, lambda pipeline: take_snapshot(pipeline, [table]), site)
+        world.bury_the_dead()
+        with suppress(Crash), world.process(Countdown(chance.randint(1, MOST_STEPS), changes)) as pipeline:
+            take_snapshot(pipeline, [table])
+        register_changes(world)
+        world.bury_the_dead()
+        with world.process() as pipeline:
+            (snapshot,) = take_snapshot(pipeline, [table])
+        assert snapshot.state is SnapshotState.PUBLISHED, snapshot.error
+        go_on(world)
+        check(world)
+
+
+@pytest.mark.parametrize("fault", [killed, unanswered])
+def test_the_steps_that_only_a_recovery_takes_are_recovered_too(world: World, fault: Fault) -> None:
+    for died_at, then in (("lake_table.merge", "claim.resume"), ("claim.mark_applied", "claim.mark_applied_through")):
+        register_changes(world)
+        with pytest.raises(Crash), world.process(Failpoint(Site(died_at, Moment.BEFORE, 1))) as pipeline:
+            apply_all(pipeline)
+        world.bury_the_dead()
+        fault(world, apply_all, Site(then, Moment.AFTER, 1))
+        go_on(world)
+        check(world)
+
+
+@pytest.mark.parametrize("fault", [killed, unanswered])
+def test_a_fence_that_moves_over_nothing_but_silence_moves_once(world: World, fault: Fault) -> None:
+    """A claim's worth of empty slices: two of one boundary."""
+    quick = replace(world, settings=world.settings.model_copy(update={"worker": WorkerSettings(claim_slices=2)}))
+    run_sql(world.source_url, MARK, "INSERT INTO parts VALUES (-1, 'west', 1)", MARK)
+    with quick.process() as pipeline:
+        consume(pipeline)
+    fault(quick, apply_all, Site("fence.move", Moment.AFTER, 1))
+    go_on(quick)
+    check(quick)
