@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.stack.postgres import PostgresServer
 from tests.chaos.report import Report
+from tests.chaos.world import ChaosWorld, chaos_world
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,10 @@ def report(chaos_seed: int) -> Iterator[Report]:
         words = report.page(seed=chaos_seed, began=began, ended=datetime.now(UTC), cores=os.cpu_count() or 1)
         Path(page).write_text(words, encoding="utf-8")
     assert report.red == []
+
+
+@pytest.fixture(scope="session")
+def world(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, spark_url: str) -> Iterator[ChaosWorld]:
+    """One for all deaths: each test leaves it as it found it, with more rows."""
+    with chaos_world(postgres, tmp_path_factory.mktemp("chaos"), spark_url) as made:
+        yield made

@@ -1,17 +1,15 @@
 """Each of the four verbs killed by kill -9 at each of its steps, on real servers: equal afterwards, everything once."""
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from cdc_pipeline.record import TableName
-from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.chaos.report import Report
 from tests.chaos.victim import VERBS
-from tests.chaos.world import ChaosWorld, chaos_world, end
+from tests.chaos.world import ChaosWorld, end
 from tests.crash.failpoint import Failpoint, Site
 from tests.crash.invariants import check
 from tests.crash.steps import (
@@ -26,12 +24,6 @@ from tests.crash.steps import (
 pytestmark = pytest.mark.xdist_group("spark")
 SPARK_CALLS = frozenset({"lake_claim.fold"})
 """It reads, but it is the longest of all calls."""
-
-
-@pytest.fixture(scope="module")
-def world(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, spark_url: str) -> Iterator[ChaosWorld]:
-    with chaos_world(postgres, tmp_path_factory.mktemp("chaos"), spark_url) as made:
-        yield made
 
 
 def sites(world: ChaosWorld, verb: str, table: TableName, expected: frozenset[str]) -> list[Site]:

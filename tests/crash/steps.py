@@ -116,10 +116,11 @@ AFTER_FAULTS = frozenset(
         "claim.mark_applied_through",
         "claim.mark_failed",
         "claim.resume",
+        "failure.clear",
+        "failure.record",
         "fence.move",
+        "slice.mark_damaged",
         "snapshot_task.fail",
-        "table.park",
-        "table.unpark",
     }
 )
 """What the four verbs do only when something went wrong, or when nothing at all happened for long."""

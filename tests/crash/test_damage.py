@@ -14,7 +14,7 @@ from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
-from tests.crash.world import World, apply_all, go_on, lake_tables, register_changes
+from tests.crash.world import World, apply_all, go_on, lake_tables, register_changes, registered_files
 from tests.support.pipelines import consume
 from tests.support.postgres import drop_database
 from tests.support.streams import database_of, run_sql
@@ -58,11 +58,6 @@ def test_a_damaged_slice_file_stops_its_table_alone(world: World, damage: Callab
     file.write_bytes(content)
     go_on(world)
     check(world)
-
-
-def registered_files(world: World) -> list[Path]:
-    paths = world.store_query("SELECT path FROM cdc.slice WHERE path IS NOT NULL AND table_id = 1 ORDER BY number")
-    return [world.settings.folder / world.settings.lake / path for (path,) in paths]
 
 
 def test_a_store_that_lost_applied_slices_is_refused_by_consumer_and_worker(

@@ -14,7 +14,7 @@ from tests.crash.failpoint import Countdown, Crash, Failpoint, Site
 from tests.crash.faults import Fault, killed, recorded, unanswered
 from tests.crash.invariants import check
 from tests.crash.steps import SLICE_TO_LAKE, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, STREAM_TO_SLICES, changes, lethal
-from tests.crash.world import MARK, World, apply_all, go_on, register_changes, take_snapshot
+from tests.crash.world import MARK, World, apply_all, go_on, register_changes, registered_files, take_snapshot
 from tests.support.pipelines import consume
 from tests.support.streams import run_sql
 
@@ -73,6 +73,21 @@ def test_the_steps_that_only_a_recovery_takes_are_recovered_too(world: World, fa
         fault(world, apply_all, Site(then, Moment.AFTER, 1))
         go_on(world)
         check(world)
+
+
+@pytest.mark.parametrize("fault", [killed, unanswered])
+def test_the_steps_behind_a_damaged_file_are_recovered_too(world: World, fault: Fault) -> None:
+    register_changes(world)
+    file = registered_files(world)[-1]
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    for then in ("claim.mark_failed", "failure.record"):
+        fault(world, apply_all, Site(then, Moment.AFTER, 1))
+        world.bury_the_dead()
+    file.write_bytes(content)
+    fault(world, apply_all, Site("failure.clear", Moment.AFTER, 1))
+    go_on(world)
+    check(world)
 
 
 @pytest.mark.parametrize("fault", [killed, unanswered])

@@ -194,6 +194,12 @@ def register_changes(world: World) -> None:
         consume(pipeline)
 
 
+def registered_files(world: World) -> list[Path]:
+    """Slice files of the first table, by number."""
+    paths = world.store_query("SELECT path FROM cdc.slice WHERE path IS NOT NULL AND table_id = 1 ORDER BY number")
+    return [world.settings.folder / world.settings.lake / path for (path,) in paths]
+
+
 def go_on(world: World, on_step: OnStep = no_step) -> None:
     """What a supervisor does after any crash: everything is started again, and runs until nothing waits."""
     world.bury_the_dead()
