@@ -121,6 +121,8 @@ AFTER_FAULTS = frozenset(
         "fence.move",
         "slice.mark_damaged",
         "snapshot_task.fail",
+        "stream.raise_alarm",
+        "table.mark_stale",
     }
 )
 """What the four verbs do only when something went wrong, or when nothing at all happened for long."""
@@ -141,13 +143,16 @@ OTHER_VERBS = frozenset(
         "rewind.reopen",
         "scratch.delete",
         "scratch.put",
+        "source.replace_slot",
         "store.upgrade",
+        "stream.begin_again",
         "stream.begin_file",
+        "table.begin_again",
         "verification_file.delete",
         "verification_file.put",
     }
 )
-"""Of maintenance, rewind, replay, verification, warm-up, upgrade, and of sources that are files."""
+"""Of maintenance, rewind, replay, verification, warm-up, upgrade, a stream that begins again, and of sources that are files."""
 IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(
