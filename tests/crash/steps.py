@@ -152,7 +152,7 @@ OTHER_VERBS = frozenset(
         "verification_file.put",
     }
 )
-"""Of maintenance, rewind, replay, verification, warm-up, upgrade, a stream that begins again, and of sources that are files."""
+"""Of maintenance, rewind, replay, verification, warm-up, upgrade, new beginnings, and of sources that are files."""
 IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(
