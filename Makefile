@@ -5,7 +5,7 @@ DEMO := .cdc/demo/pipeline.yml
 SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 COMPILE := .cache/uv/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev demo down test chaos fuzz bank lint lock clean python compose
+.PHONY: setup setup-dev demo down test chaos explore fuzz bank lint lock clean python compose
 .DEFAULT_GOAL := setup
 
 python:
