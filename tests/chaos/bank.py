@@ -34,16 +34,14 @@ from cdc_pipeline.stack.spark import available_cores, server_command, spark_home
 from cdc_pipeline.stack.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import opened_pipeline, take_snapshot
+from tests.support.spark import INTERPRETED, QUICK_TO_START
 
 SOURCE, STORE, SPARK, CONSUMER = "source", "store", "spark-connect", "consumer"
 WORKERS = ("worker-1", "worker-2")
 DATABASE = "bank"
 TABLES = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
 LEASE_SECONDS = 5
-QUICK_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.codegen.wholeStage=false"
-    " -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-)
+QUICK_JAVA = f"{QUICK_TO_START} {INTERPRETED}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,17 @@ from threading import Event
 from typing import Any
 
 import psycopg2
+import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.record import DELETED, TableName, encode_position
 from cdc_pipeline.wiring import Pipeline
 from tests.chaos.bank import TABLES, Bank
 from tests.support.command_line import query
-from tests.support.delta_rows import delta_rows, seen
+from tests.support.delta_rows import seen
 
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 600
 SUMS = {
     "pgbench_accounts": "abalance",
     "pgbench_tellers": "tbalance",
@@ -66,8 +68,17 @@ def source_rows(url: str, name: TableName) -> Counter[tuple[Any, ...]]:
 
 
 def lake_rows(pipeline: Pipeline, name: TableName) -> Counter[tuple[Any, ...]]:
-    rows = seen(delta_rows(pipeline.objects.delta_url(f"datalake/{name.database}/{name.schema}/{name.table}")))
-    return Counter(tuple(row[column] for column in sorted(row)) for row in rows)
+    """What a reader sees, read without Spark, which wrote it."""
+    found = QueryBuilder().register("found", opened(pipeline, name)).execute("SELECT * FROM found").read_all()
+    return Counter(tuple(row[column] for column in sorted(row)) for row in seen(pa.table(found).to_pylist()))
+
+
+def opened(pipeline: Pipeline, name: TableName, version: int | None = None) -> DeltaTable:
+    options = None
+    if pipeline.settings.on_s3:
+        server = pipeline.settings.object_store
+        options = {"AWS_ENDPOINT_URL": server.endpoint, "AWS_REGION": server.region, "AWS_ALLOW_HTTP": "true"}
+    return DeltaTable(pipeline.objects.delta_url(lake_key(name)), version=version, storage_options=options)
 
 
 def check_registry(bank: Bank) -> None:
@@ -103,9 +114,8 @@ def check_boundaries(pipeline: Pipeline) -> int:
 
 
 def _sum(pipeline: Pipeline, name: TableName, version: int) -> int:
-    url = pipeline.objects.delta_url(f"datalake/{name.database}/{name.schema}/{name.table}")
-    table = DeltaTable(url, version=version)
-    hidden = "WHERE _cdc_deleted IS NOT TRUE" if any(f.name == "_cdc_deleted" for f in table.schema().fields) else ""
+    table = opened(pipeline, name, version)
+    hidden = f"WHERE {DELETED} IS NOT TRUE" if DELETED in {field.name for field in table.schema().fields} else ""
     statement = f"SELECT coalesce(sum({SUMS[name.table]}), 0) AS total FROM found {hidden}"
     found = QueryBuilder().register("found", table).execute(statement).read_all()
     return int(found["total"][0].as_py())
