@@ -16,7 +16,7 @@ setup: python
 	@$(SET_UP)
 
 setup-dev: python
-	@$(SET_UP) --lock requirements-dev.txt --jars postgres
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3
 
 demo: setup
 	@$(BIN)/cdc demo

@@ -37,9 +37,9 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def spark_url(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Iterator[str]:
     """`sc://…` of a started Spark Connect server. Mark its tests with `pytest.mark.xdist_group("spark")`."""
-    with started_spark(tmp_path_factory.mktemp("spark")) as url:
+    with started_spark(tmp_path_factory.mktemp("spark"), s3_endpoint) as url:
         yield url
 
 

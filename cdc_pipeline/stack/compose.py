@@ -10,16 +10,19 @@ import yaml
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
-from cdc_pipeline.stack.jars import DELTA, jars_of, read_lock
-from cdc_pipeline.stack.place import Place
+from cdc_pipeline.stack.jars import S3, jars_of, read_lock
+from cdc_pipeline.stack.log_store import log_store_jar
+from cdc_pipeline.stack.place import Place, spark_jar_sets
 from cdc_pipeline.stack.postgres import SERVER_OPTIONS, SUPERUSER
 from cdc_pipeline.stack.processes import API_SERVER, POSTGRES, SPARK, Process, processes
-from cdc_pipeline.stack.project import JARS_LOCK, PROJECT
+from cdc_pipeline.stack.project import JARS, JARS_LOCK, PROJECT
 
 POSTGRES_IMAGE = "postgres:18.4-bookworm"
 OWN_IMAGE = "cdc-pipeline:0.1.0"
 IMAGE_PROJECT = PurePosixPath("/opt/cdc")
 PORTS = {"postgres": 5432, "spark": 15002, "airflow": 8080}
+AWS_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""What compose passes on from whoever starts it, if it is set there."""
 EVERY_ADDRESS = str(IPv4Address(0))
 HEAD = """\
 # Made by `make compose` from the description in cdc_pipeline/stack/processes.py: change that, not this.
@@ -40,14 +43,16 @@ def containers(settings: Settings) -> Place:
     def database(name: str) -> str:
         return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
 
-    jars = jars_of(read_lock(JARS_LOCK), [DELTA])
+    jars = jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings))
+    folder = IMAGE_PROJECT / ".cache/jars"
     return Place(
         project=str(IMAGE_PROJECT),
         home="/data/home",
         config="/etc/cdc/pipeline.yml",
         python=str(IMAGE_PROJECT / ".venv/bin/python"),
         spark_home=str(IMAGE_PROJECT / ".venv/lib/python3.11/site-packages/pyspark"),
-        jars=tuple(str(IMAGE_PROJECT / ".cache/jars" / jar.file_name) for jar in jars),
+        jars=tuple(str(folder / jar.file_name) for jar in jars),
+        log_store=str(folder / log_store_jar(JARS).name) if settings.on_s3 else None,
         cores=2,
         listen=EVERY_ADDRESS,
         ports=PORTS,
@@ -73,6 +78,11 @@ def composition(settings: Settings) -> dict[str, Any]:
     described = processes(settings, place)
     one_shots = {process.name for process in described if process.one_shot}
     services = {process.name: _service(process, one_shots, place) for process in described}
+    if settings.on_s3:
+        for service in services.values():
+            if service["image"] == OWN_IMAGE:
+                service["environment"] |= dict.fromkeys(AWS_VARIABLES)
+                service["build"]["args"] = {"JARS": S3}
     return {"name": "cdc", "services": services, "volumes": {"data": {}, "postgres": {}}}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from cdc_pipeline.errors import SetupError
 
 DELTA = "delta"
+S3 = "s3"
 SPARK_HAS_THEM = (
     "org.apache.hadoop:hadoop-client*",
     "org.apache.hadoop:hadoop-common",
@@ -85,7 +86,9 @@ def present_jars(folder: Path, jars: Iterable[Jar]) -> list[Path]:
         path = folder / jar.file_name
         if not path.is_file() or path.stat().st_size != jar.size_bytes:
             raise SetupError(
-                f"{path} is missing or has another size", expected=jar.coordinate, remedy="run `make setup`"
+                f"{path} is missing or has another size",
+                expected=jar.coordinate,
+                remedy="run `make setup`" if jar.set_name == DELTA else f"run `make setup JARS={jar.set_name}`",
             )
         paths.append(path)
     return paths

@@ -1,13 +1,17 @@
 """Where an installation lives: folders, programs and addresses, on this machine or among containers."""
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.stack.endpoints import Endpoints, endpoints_of
-from cdc_pipeline.stack.jars import DELTA, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.log_store import ONE_DRIVER, present_log_store
 from cdc_pipeline.stack.postgres import LOOPBACK
 from cdc_pipeline.stack.project import JARS, JARS_LOCK, PROJECT
 from cdc_pipeline.stack.spark import available_cores, spark_home
@@ -18,6 +22,7 @@ from cdc_pipeline.stack.state import Installation
 class Place:
     """All that differs between one machine and containers; commands and environments are made from it alone.
 
+    `log_store` is the jar that lets many drivers write a lake on S3.
     `listen` is the address that servers bind; `airflow_url` is what the parts of Airflow call.
     """
 
@@ -27,6 +32,7 @@ class Place:
     python: str
     spark_home: str
     jars: tuple[str, ...]
+    log_store: str | None
     cores: int
     listen: str
     ports: Mapping[str, int]
@@ -45,7 +51,7 @@ class Place:
 
 
 def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Place:
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA]))
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
     return Place(
         project=str(PROJECT),
         home=str(installation.home),
@@ -53,6 +59,7 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         python=sys.executable,
         spark_home=str(spark_home()),
         jars=tuple(str(jar) for jar in jars),
+        log_store=_log_store() if settings.on_s3 else None,
         cores=available_cores(),
         listen=LOOPBACK,
         ports=installation.ports,
@@ -62,3 +69,14 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         jwt_secret=installation.jwt_secret,
         postgres_command=postgres,
     )
+
+
+def spark_jar_sets(settings: Settings) -> list[str]:
+    return [DELTA, S3] if settings.on_s3 else [DELTA]
+
+
+def _log_store() -> str | None:
+    jar = present_log_store(JARS, os.environ)
+    if jar is None:
+        structlog.get_logger().warning(ONE_DRIVER, remedy="install a JDK and run `make setup JARS=s3`")
+    return None if jar is None else str(jar)

@@ -8,7 +8,7 @@ from cdc_pipeline.stack.airflow import airflow_environment
 from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
 from cdc_pipeline.stack.place import Place
 from cdc_pipeline.stack.postgres import SUPERUSER
-from cdc_pipeline.stack.spark import server_command
+from cdc_pipeline.stack.spark import s3_settings, server_command
 
 POSTGRES = "postgres"
 DATABASES = "databases"
@@ -81,18 +81,22 @@ def _servers(settings: Settings, place: Place) -> Iterable[Process]:
 
 
 def _spark(settings: Settings, place: Place) -> Iterable[Process]:
+    folder = f"{place.home}/spark"
     yield Process(
         name=SPARK,
         waits_for="the Spark driver to listen",
         command=server_command(
             spark_home=place.spark_home,
-            jars=place.jars,
+            jars=(*place.jars, place.log_store) if place.log_store else place.jars,
             cores=place.cores,
             listen=place.listen,
             port=place.ports["spark"],
-            folder=f"{place.home}/spark",
+            folder=folder,
             memory=settings.driver.memory,
             java_options=settings.driver.java_options,
+            more=s3_settings(settings.object_store, folder=folder, log_store=bool(place.log_store))
+            if settings.on_s3
+            else None,
         ),
         environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"},
         port_name="spark",

@@ -18,8 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.stack.jars import DELTA, fetch_jars, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.jars import DELTA, S3, fetch_jars, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.java import install_package, may_install, require_java
+from cdc_pipeline.stack.log_store import ONE_DRIVER, compile_log_store, find_compiler, log_store_jar
 from cdc_pipeline.stack.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
 
 LOCK = "requirements.txt"
@@ -81,8 +82,25 @@ def _set_up_jars(jar_sets: list[str], tell: Tell) -> None:
         present_jars(JARS, jars)
     except SetupError:
         tell(f"fetching Spark's jars ({', '.join(jar_sets)})")
-        spark_home = next(VENV.glob("lib/python*/site-packages/pyspark"))
-        fetch_jars(JARS, jars, spark_home=spark_home)
+        fetch_jars(JARS, jars, spark_home=_spark_home())
+    if S3 in jar_sets:
+        _set_up_log_store(tell)
+
+
+def _set_up_log_store(tell: Tell) -> None:
+    compiler = find_compiler(os.environ)
+    if log_store_jar(JARS).exists():
+        return
+    if compiler is None:
+        tell(ONE_DRIVER)
+        return
+    tell("compiling the log store for S3")
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA, S3]))
+    compile_log_store(JARS, jars, spark_home=_spark_home(), compiler=compiler)
+
+
+def _spark_home() -> Path:
+    return next(VENV.glob("lib/python*/site-packages/pyspark"))
 
 
 def _current_stamp(lock: str) -> dict[str, str]:

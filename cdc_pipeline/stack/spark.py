@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.stack.log_store import LOG_STORE_CLASS
+
+DEFAULT_REGION = "us-east-1"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -24,6 +28,28 @@ One MERGE generates more than a hundred classes: Spark's cache of 100 would comp
 """
 
 
+CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+"""Looks where AWS's own tools look: environment, profile, the machine's role."""
+
+
+def s3_settings(server: ObjectStoreSettings, *, folder: str, log_store: bool) -> dict[str, str]:
+    """Without the log store Delta takes its own, which is safe for one driver. `folder` takes what is on its way."""
+    settings = {
+        "spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS,
+        "spark.hadoop.fs.s3a.buffer.dir": f"{folder}/local",
+    }
+    if server.endpoint is not None:
+        settings["spark.hadoop.fs.s3a.endpoint"] = server.endpoint
+        settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(server.endpoint.startswith("https")).lower()
+    if server.endpoint is not None or server.region is not None:
+        settings["spark.hadoop.fs.s3a.endpoint.region"] = server.region or DEFAULT_REGION
+    if server.path_style:
+        settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
+    if log_store:
+        settings["spark.delta.logStore.s3a.impl"] = LOG_STORE_CLASS
+    return settings
+
+
 def server_command(
     *,
     spark_home: str,
@@ -34,8 +60,12 @@ def server_command(
     folder: str,
     memory: str = "2g",
     java_options: str = "",
+    more: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """`folder` takes what the driver spills, and its warehouse. Only the Connect port leaves loopback, if any."""
+    """`folder` takes what the driver spills, and its warehouse. Only the Connect port leaves loopback, if any.
+
+    `more` are settings of this server alone, such as those for S3.
+    """
     settings = SETTINGS | {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.connect.grpc.binding.address": listen,
@@ -44,6 +74,7 @@ def server_command(
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": f"{folder}/local",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        **(more or {}),
     }
     return (
         *(f"{spark_home}/bin/spark-submit", "--class", CONNECT_SERVER, "--master", "local[*]"),

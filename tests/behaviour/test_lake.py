@@ -2,30 +2,15 @@
 
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.lake import Compaction, DataFile, Lake, LakeTable, Publication
+from cdc_pipeline.lake import Lake, Publication
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.record import DELETED, Column, TableSchema
 from cdc_pipeline.steps import no_step
-from cdc_pipeline.types import arrow_schema
 from tests.support.lake import PEOPLE, Feed, event, move, table_of, version
-from tests.support.lakes import Arm
-
-
-def published(arm: Arm, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:
-    """Files of a snapshot with this many people, that nobody sees yet."""
-    rows = [{"id": number, "name": f"n{number}", "age": number} for number in range(people)]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), sink)
-    key = f"{staging_prefix(table.name, snapshot_id)}/part.parquet"
-    arm.store.put_if_absent(key, sink.getvalue().to_pybytes())
-    work = Compaction(snapshot_id=snapshot_id, attempt="0-1", staged_keys=(key,), target_files=2, version=version(100))
-    return lake.compact(table, work)
+from tests.support.lakes import Arm, published
 
 
 def test_a_table_that_is_not_there_has_neither_fence_nor_version(lake: Lake, arm: Arm) -> None:
@@ -48,7 +33,7 @@ def test_a_table_is_created_once_and_is_empty(lake: Lake, arm: Arm) -> None:
 
 
 def test_a_snapshot_is_invisible_until_it_is_published_whole(lake: Lake, arm: Arm, feed: Feed) -> None:
-    files = published(arm, lake, feed.table, 10, "s1")
+    files = published(arm.store, lake, feed.table, 10, "s1")
     assert arm.values(feed.table) == {}
     content = Publication(snapshot_id="s1", files=files, fence_number=7)
     shown = lake.publish(feed.table, content)
@@ -60,11 +45,11 @@ def test_a_snapshot_is_invisible_until_it_is_published_whole(lake: Lake, arm: Ar
 
 
 def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: Lake, arm: Arm, feed: Feed) -> None:
-    first = Publication(snapshot_id="s1", files=published(arm, lake, feed.table, 10, "s1"), fence_number=0)
+    first = Publication(snapshot_id="s1", files=published(arm.store, lake, feed.table, 10, "s1"), fence_number=0)
     shown = lake.publish(feed.table, first)
     lake.upsert(feed.table, feed.claim([event("i", 101, 50, name="new", age=1)]))
     assert lake.publish(feed.table, first) == shown
-    second = Publication(snapshot_id="s2", files=published(arm, lake, feed.table, 3, "s2"), fence_number=0)
+    second = Publication(snapshot_id="s2", files=published(arm.store, lake, feed.table, 3, "s2"), fence_number=0)
     with pytest.raises(FenceMismatch, match="at slice 1"):
         lake.publish(feed.table, second)
     lake.publish(feed.table, replace(second, fence_number=1))

@@ -4,15 +4,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from cdc_pipeline.lake import Lake, LakeTable
+from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.lake import Compaction, DataFile, Lake, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE
 from cdc_pipeline.steps import OnStep, no_step
-from tests.support.lake import NOW, lake_table_rows
+from cdc_pipeline.types import arrow_schema
+from tests.support.lake import NOW, lake_table_rows, version
 from tests.support.memory_lake import MemoryLake
 
 Rows = dict[tuple[object, ...], dict[str, object]]
@@ -59,3 +64,14 @@ def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterat
 
         reader = make(no_step)
         yield Arm(store=store, make=make, rows=lambda table: lake_table_rows(reader.session, store, table))
+
+
+def published(store: ObjectStore, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:
+    """Files of a snapshot with this many people, that nobody sees yet."""
+    rows = [{"id": number, "name": f"n{number}", "age": number} for number in range(people)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), sink)
+    key = f"{staging_prefix(table.name, snapshot_id)}/part.parquet"
+    store.put_if_absent(key, sink.getvalue().to_pybytes())
+    work = Compaction(snapshot_id=snapshot_id, attempt="0-1", staged_keys=(key,), target_files=2, version=version(100))
+    return lake.compact(table, work)

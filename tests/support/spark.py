@@ -6,31 +6,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_pipeline.stack.jars import DELTA, jars_of, present_jars, read_lock
+from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.launch import start
+from cdc_pipeline.stack.log_store import log_store_jar
 from cdc_pipeline.stack.ports import free_port, is_listening
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import available_cores, server_command, spark_home
+from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
+from tests.support.s3 import REGION
 
 PATIENCE_SECONDS = 120
 QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
 LOOPBACK = "127.0.0.1"
+WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 
 
 @contextmanager
-def started_spark(folder: Path) -> Iterator[str]:
-    """`sc://…` of a server that listens; it ends with the block, and also when this process is killed."""
+def started_spark(folder: Path, s3_endpoint: str) -> Iterator[str]:
+    """`sc://…` of a server that listens; it ends with the block, and also when this process is killed.
+
+    It can write lakes on the S3 server: as s3a://… by our log store, as s3://… by Delta's own, for one driver.
+    """
     port = free_port()
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA, S3]))
+    server = ObjectStoreSettings(endpoint=s3_endpoint, region=REGION, path_style=True)
     command = server_command(
         spark_home=str(spark_home()),
-        jars=[str(jar) for jar in present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA]))],
+        jars=[str(jar) for jar in (*jars, log_store_jar(JARS))],
         cores=available_cores(),
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
         java_options=f"{QUICK_TO_START} {INTERPRETED}",
+        more=s3_settings(server, folder=str(folder), log_store=True) | WITHOUT_LOG_STORE,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
     log = folder / "spark.log"

@@ -29,6 +29,11 @@ def test_a_missing_jar_is_refused_with_the_command_that_brings_it(tmp_path: Path
         present_jars(tmp_path, [JAR])
 
 
+def test_a_missing_jar_of_another_set_is_refused_with_the_command_for_that_set(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"run `make setup JARS=s3`$"):
+        present_jars(tmp_path, jars_of(read_lock(JARS_LOCK), ["s3"]))
+
+
 def test_a_jar_cut_short_or_changed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "org.example_thing-1.0.jar"
     path.touch()

@@ -10,11 +10,11 @@ import yaml
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings, parse_settings
-from cdc_pipeline.stack.compose import compose_text, composition, containers
+from cdc_pipeline.stack.compose import AWS_VARIABLES, compose_text, composition, containers
 from cdc_pipeline.stack.endpoints import endpoints
 from cdc_pipeline.stack.place import Place, this_machine
 from cdc_pipeline.stack.postgres import SERVER_OPTIONS
-from cdc_pipeline.stack.processes import POSTGRES, Process, processes, with_dependencies
+from cdc_pipeline.stack.processes import POSTGRES, SPARK, Process, processes, with_dependencies
 from cdc_pipeline.stack.project import PROJECT
 from cdc_pipeline.stack.state import open_installation
 from tests.support.shop_settings import shop_settings
@@ -26,6 +26,12 @@ FILES = "{name: shop, lake: lake, source: {kind: debezium_files, path: events/},
 @pytest.fixture
 def compose_settings() -> Settings:
     return load_settings(DOCKER / "pipeline.yml", {})
+
+
+@pytest.fixture
+def settings_on_s3() -> Settings:
+    server = {"CDC_OBJECT_STORE__ENDPOINT": "https://s3.example", "CDC_OBJECT_STORE__PATH_STYLE": "true"}
+    return load_settings(DOCKER / "pipeline.yml", {"CDC_LAKE": "s3://bucket/lake", **server})
 
 
 def native_place(settings: Settings, home: Path) -> Place:
@@ -101,19 +107,23 @@ def test_the_compose_file_is_the_one_that_the_description_makes(compose_settings
     assert written == compose_text(compose_settings), "run `make compose`"
 
 
-def test_containers_run_the_same_commands_in_the_same_environment(compose_settings: Settings, tmp_path: Path) -> None:
-    other = containers(compose_settings)
-    native = replace(
-        native_place(compose_settings, tmp_path), listen=other.listen, cores=other.cores, postgres_host="postgres"
-    )
-    services: dict[str, Any] = composition(compose_settings)["services"]
-    for process in processes(compose_settings, native):
+@pytest.mark.parametrize("name", ["compose_settings", "settings_on_s3"])
+def test_containers_run_the_same_commands_in_the_same_environment(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
+    settings: Settings = request.getfixturevalue(name)
+    other = containers(settings)
+    native = replace(native_place(settings, tmp_path), listen=other.listen, cores=other.cores, postgres_host="postgres")
+    services: dict[str, Any] = composition(settings)["services"]
+    passed_on = dict.fromkeys(AWS_VARIABLES) if settings.on_s3 else {}
+    for process in processes(settings, native):
         service = services.pop(process.name)
         assert list(service.get("depends_on", {})) == list(process.depends_on)
         if process.name != POSTGRES:
             assert service["command"] == [translated(word, native, other) for word in process.command]
             environment = {name: translated(value, native, other) for name, value in process.environment.items()}
-            assert service["environment"] == environment
+            assert service["environment"] == environment | passed_on
+            assert service["build"].get("args") == ({"JARS": "s3"} if settings.on_s3 else None)
     assert not services
 
 
@@ -124,3 +134,29 @@ def test_both_servers_have_the_same_options_and_only_loopback_is_published(compo
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert all(":" in service["image"] for service in services.values())
+
+
+def test_a_lake_on_s3_brings_its_jars_and_settings_to_spark_and_a_folder_does_not(
+    settings_on_s3: Settings, compose_settings: Settings, tmp_path: Path
+) -> None:
+    on_s3, in_folder = (
+        next(process.command for process in described(settings, tmp_path) if process.name == SPARK)
+        for settings in (settings_on_s3, compose_settings)
+    )
+    for setting in (
+        "spark.hadoop.fs.s3a.endpoint=https://s3.example",
+        "spark.hadoop.fs.s3a.endpoint.region=us-east-1",
+        "spark.hadoop.fs.s3a.path.style.access=true",
+        "spark.delta.logStore.s3a.impl=cdc.ConditionalLogStore",
+    ):
+        assert setting in on_s3
+    jars = on_s3[on_s3.index("--jars") + 1]
+    assert "hadoop-aws" in jars
+    assert "cdc-log-store-" in jars
+    assert not [word for word in in_folder if "s3a" in word or "hadoop-aws" in word or "log-store" in word]
+
+
+def test_no_process_is_told_a_credential_of_the_object_store(settings_on_s3: Settings, tmp_path: Path) -> None:
+    for process in described(settings_on_s3, tmp_path):
+        words = [*process.command, *process.environment, *process.environment.values()]
+        assert not [word for word in words if "AWS_" in word or "access.key" in word or "secret.key" in word]

@@ -1,0 +1,170 @@
+"""A lake on S3, written by one Spark driver and by two at the same moment."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake import LakeTable, Publication
+from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.proven import ProvenObjectStore
+from cdc_pipeline.steps import Moment, OnStep, no_step
+from tests.support.lake import NOW, Feed, event, lake_values, move, table_of
+from tests.support.lakes import published
+from tests.support.s3 import s3_objects
+from tests.support.s3_proxy import Fault, FaultyServer, Request, Verdict, faulty
+from tests.support.spark import started_spark
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_after(name: str) -> OnStep:
+    def on_step(step: str, moment: Moment) -> None:
+        if (step, moment) == (name, Moment.AFTER):
+            raise Killed
+
+    return on_step
+
+
+@pytest.fixture
+def store(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> ProvenObjectStore:
+    return ProvenObjectStore(s3_objects(s3_endpoint, tmp_path_factory.mktemp("lake-on-s3").name))
+
+
+def lake_of(session: SparkSession, store: ProvenObjectStore, on_step: OnStep = no_step) -> SparkLake:
+    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step)
+
+
+def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
+    session: SparkSession, store: ProvenObjectStore
+) -> None:
+    table = table_of(name="shop.public.bücher & %")
+    lake = lake_of(session, store)
+    lake.create_table(table)
+    files = published(store, lake, table, people=10, snapshot_id="s1")
+    assert lake_values(session, store, table) == {}
+    lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=7))
+    feed = Feed(store=store, table=table, next_number=8)
+    work = feed.claim(
+        [event("u", 101, 5, name="new", age=50), event("d", 102, 6), event("i", 103, 11, name="eleven", age=11)],
+        [event("u", 104, 7, age=70), *move(105, (8,), (80,), name="moved", age=8)],
+    )
+    with pytest.raises(Killed):
+        lake_of(session, store, killed_after("lake_table.merge")).upsert(table, work)
+    resumed = lake.upsert(table, work)
+    assert resumed.already_applied
+    expected = {(number,): (f"n{number}", number) for number in range(10) if number not in {6, 8}}
+    expected |= {(5,): ("new", 50), (11,): ("eleven", 11), (7,): ("n7", 70), (80,): ("moved", 8)}
+    assert lake_values(session, store, table) == expected
+
+    lake.upsert(table, feed.claim([]))
+    fence = lake.read_fence(table)
+    assert fence is not None
+    assert (fence.number, fence.lake_version) == (work.last_number + 1, resumed.lake_version + 1)
+    lake.optimize(table)
+    assert lake_values(session, store, table) == expected
+
+
+@dataclass
+class Rivalry:
+    """Two drivers. Whatever `other` is about to commit waits at `server` until `before_commit` has returned."""
+
+    one: SparkSession
+    other: SparkSession
+    server: FaultyServer
+    before_commit: Callable[[int], Verdict | None] = lambda _: None
+    commits: list[str] = field(default_factory=list)
+
+    def rule(self, request: Request) -> Verdict | None:
+        """Asked once per commit; what the driver tries again passes."""
+        if not request.is_delta_commit or request.path in self.commits:
+            return None
+        self.commits.append(request.path)
+        return self.before_commit(len(self.commits))
+
+
+@pytest.fixture(scope="module")
+def other_driver(
+    s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[SparkSession, FaultyServer]]:
+    """A second Java machine, which reaches the same bucket by a proxy of ours."""
+    with faulty(s3_endpoint) as server, started_spark(tmp_path_factory.mktemp("other-driver"), server.endpoint) as url:
+        session = connect(url)
+        session.conf.set(IDEMPOTENCY, "false")
+        yield session, server
+        session.stop()
+
+
+@pytest.fixture
+def rivalry(session: SparkSession, other_driver: tuple[SparkSession, FaultyServer]) -> Iterator[Rivalry]:
+    other, server = other_driver
+    rivalry = Rivalry(one=session, other=other, server=server)
+    server.rule = rivalry.rule
+    yield rivalry
+    server.rule = lambda _: None
+
+
+def place(store: ProvenObjectStore, scheme: str) -> str:
+    return f"delta.`{store.spark_url('race').replace('s3a://', f'{scheme}://')}`"
+
+
+def race_of_appends(rivalry: Rivalry, table: str, rounds: int, verdict: Verdict | None = None) -> list[int]:
+    """In each round both drivers append a row, `one` at the very moment when `other` commits; the rows that are there.
+
+    Both are told that they succeeded, or this raises.
+    """
+
+    def append_at_the_same_time(number: int) -> Verdict | None:
+        if number <= rounds:
+            rivalry.one.sql(f"INSERT INTO {table} VALUES ({100 + number})").collect()
+        return verdict
+
+    rivalry.one.sql(f"CREATE TABLE {table} (id BIGINT) USING delta").collect()
+    rivalry.before_commit = append_at_the_same_time
+    for number in range(1, rounds + 1):
+        rivalry.other.sql(f"INSERT INTO {table} VALUES ({number})").collect()
+    return sorted(row.id for row in rivalry.one.sql(f"SELECT id FROM {table}").collect())
+
+
+def test_of_two_drivers_that_append_at_one_moment_no_commit_is_lost(rivalry: Rivalry, store: ProvenObjectStore) -> None:
+    assert race_of_appends(rivalry, place(store, "s3a"), rounds=1) == [1, 101]
+    assert len(rivalry.commits) == 2
+
+
+def test_with_the_log_store_of_delta_itself_the_same_race_loses_a_commit(
+    rivalry: Rivalry, store: ProvenObjectStore
+) -> None:
+    assert race_of_appends(rivalry, place(store, "s3"), rounds=1) == [1]
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.FAILED])
+def test_a_commit_whose_answer_was_lost_counts_once_also_in_a_race(
+    rivalry: Rivalry, store: ProvenObjectStore, fault: Fault
+) -> None:
+    assert race_of_appends(rivalry, place(store, "s3a"), rounds=1, verdict=Verdict(fault=fault)) == [1, 101]
+    assert len(rivalry.server.faults) >= 2
+
+
+def test_of_two_drivers_that_merge_one_claim_at_one_moment_one_has_an_effect(
+    rivalry: Rivalry, store: ProvenObjectStore
+) -> None:
+    table: LakeTable = table_of()
+    successor, zombie = lake_of(rivalry.one, store), lake_of(rivalry.other, store)
+    successor.create_table(table)
+    work = Feed(store=store, table=table).claim([event("i", 1, 1, name="a", age=1), event("i", 2, 2, name="b", age=2)])
+    applied = []
+    rivalry.before_commit = lambda number: applied.append(successor.upsert(table, work)) if number == 1 else None
+    with pytest.raises(LakeError):
+        zombie.upsert(table, work)
+    assert [outcome.inserted for outcome in applied] == [2]
+    assert zombie.upsert(table, work).already_applied
+    assert lake_values(rivalry.one, store, table) == {(1,): ("a", 1), (2,): ("b", 2)}
