@@ -53,8 +53,9 @@ def burn_down(
                 boundaries = check_boundaries(pipeline)
         registered, applied = record(report, section, bank, fire.made)
     words = (
-        f"equal, {sum(rows.values())} rows; {boundaries} boundaries in balance; {len(fire.made)} faults; again"
-        f" registered after {registered} (min / median / max) and in the lake after {applied}, {slice_seconds} s a slice"
+        f"equal, {sum(rows.values())} rows; {boundaries} boundaries in balance; {len(fire.made)} faults;"
+        f" registered again after {registered} (min / median / max), in the lake again after {applied},"
+        f" with slices of {slice_seconds} s"
     )
     report.record(f"{section}: the bank", "every fault", words)
     log.info("the fire is out", section=section, rows=rows, found=words)
