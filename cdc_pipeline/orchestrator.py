@@ -84,8 +84,8 @@ def next_move(view: View) -> Move:
 def _catching_up(fence: Fence, view: View) -> MarkApplied | Reopen | None:
     """What the registry has to learn from the lake first, if anything."""
     claim = view.open_claim
-    claim_is_in_lake = claim is not None and claim.last_number <= fence.number
-    if claim_is_in_lake or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):
+    claim_is_overtaken = claim is not None and claim.first_number <= fence.number
+    if claim_is_overtaken or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):
         return MarkApplied(through=fence.number, lake_version=fence.lake_version)
     claim_is_gone = claim is not None and claim.first_number > fence.number + 1
     if claim_is_gone or any(row.state is SliceState.APPLIED for row in view.behind_fence):

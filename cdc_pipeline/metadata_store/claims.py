@@ -107,7 +107,10 @@ class Claims:
                 raise _not_open(claim)
 
     def mark_applied_through(self, lease: Lease, number: int, *, lake_version: int) -> None:
-        """For what the lake already holds: every slice up to `number`, and an open claim that ends within."""
+        """For what the lake already holds: every slice up to `number`, and an open claim that ends within.
+
+        One that only begins within cannot be applied any more: it is given up, and what is left of it waits.
+        """
         with self.database.transaction("claim.mark_applied_through") as connection:
             hold_lease(connection, lease)
             rows = connection.execute(
@@ -126,6 +129,7 @@ class Claims:
             ).all()
             for row in rows:
                 _apply_slices(connection, Claim(**row._asdict()))
+            _give_up_overtaken(connection, lease.table_id, number)
             connection.execute(
                 update(_SLICE)
                 .where(
@@ -147,6 +151,22 @@ class Claims:
             ).one_or_none()
             if marked is None and _state(connection, claim) is not ClaimState.FAILED:
                 raise _not_open(claim)
+
+
+def _give_up_overtaken(connection: Connection, table_id: int, number: int) -> None:
+    connection.execute(
+        update(_CLAIM)
+        .where(
+            _CLAIM.c.table_id == table_id,
+            _CLAIM.c.state == ClaimState.CLAIMED,
+            _CLAIM.c.first_number <= number,
+        )
+        .values(
+            state=ClaimState.FAILED,
+            finished_at=func.clock_timestamp(),
+            error=f"overtaken: the lake was at slice {number} before this claim was applied",
+        )
+    )
 
 
 def _open(claim: Claim) -> Update:

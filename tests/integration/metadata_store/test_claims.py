@@ -158,6 +158,18 @@ def test_what_the_lake_holds_is_marked_when_the_store_forgot_the_claim(shop: Sho
     assert states(shop) == [SliceState.APPLIED] * 2 + [SliceState.REGISTERED] * 2
 
 
+def test_a_claim_that_the_lake_overtook_is_given_up_and_its_rest_waits(shop: Shop) -> None:
+    shop.register_orders(3)
+    lease = shop.acquire()
+    shop.claim(lease, after=0, most_slices=4)
+    shop.store.claims.mark_applied_through(lease, 2, lake_version=9)
+    assert states(shop) == [SliceState.APPLIED] * 2 + [SliceState.REGISTERED] * 4
+    assert shop.store.claims.open_claim(shop.orders.table_id) is None
+    (kept,) = shop.store.inspection.run("claims")
+    assert (kept["state"], "the lake was at slice 2" in kept["error"]) == (ClaimState.FAILED, True)
+    assert shop.claim(lease, after=2, most_slices=2).first_number == 3
+
+
 def test_a_requested_boundary_ends_every_claim_that_reaches_it(shop: Shop) -> None:
     shop.register_orders(1)
     asked = shop.register_orders(1, start=1, requested=True)
