@@ -8,9 +8,14 @@ from deltalake import DeltaTable, QueryBuilder
 from cdc_pipeline.record import DELETED, OWN_PREFIX
 
 
-def delta_rows(url: str) -> list[dict[str, Any]]:
-    """All rows with all columns, hidden ones too."""
-    found = QueryBuilder().register("found", DeltaTable(url)).execute("SELECT * FROM found").read_all()
+def delta_rows(url: str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """All rows with all columns, hidden ones too; `options` tell where S3 is."""
+    found = (
+        QueryBuilder()
+        .register("found", DeltaTable(url, storage_options=options))
+        .execute("SELECT * FROM found")
+        .read_all()
+    )
     rows: list[dict[str, Any]] = pa.table(found).to_pylist()
     return rows
 
