@@ -38,6 +38,10 @@ test: lint
 chaos: setup-dev
 	CDC_CHAOS_REPORT=docs/chaos.md $(BIN)/pytest -m chaos tests/chaos
 
+# The protocol's model in its larger spaces: docs/model.md.
+explore: setup-dev
+	$(BIN)/python docs/model/protocol_model.py --bounds explore
+
 # The fold against the reference model on 100,000 random logs.
 fuzz: setup-dev
 	$(BIN)/pytest -n 2 --hypothesis-profile=fuzz tests/property/test_kernel.py

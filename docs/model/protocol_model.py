@@ -14,8 +14,9 @@ ASKED_AGAIN = ("put", "cut", "register", "confirm", "claim", "commit", "mark", "
 SPACES = {
     "test": (
         "01 failover=1",
-        "01 crash=1 zombie=1 damage=1",
         "01 crash=1 zombie=1 lost-answer=1",
+        "01 zombie=1 damage=1",
+        "01 zombie=2",
         "010 crash=1 zombie=1",
     ),
     "explore": (

@@ -16,6 +16,7 @@ GUARD = re.compile(
     r"^\| `([a-z-]+)` \| .+? \| ([a-z ]+) \| `(.+?)`(?: without (.+?))? \| (?:(\d+): )?(.*?) ?\|$", re.MULTILINE
 )
 STATES_IN_TESTS = 1_000_000
+SECONDS_IN_TESTS = 90
 STATES_OF_A_BELT = 10_000
 
 
@@ -44,14 +45,15 @@ def rows() -> list[Row]:
 
 
 def test_in_no_state_of_a_million_anything_is_lost_doubled_or_stuck() -> None:
-    states = 0
+    states, seconds = 0, 0.0
     for words in SPACES["test"]:
         found = explore(space(words))
         assert found.counterexample is None, report(words, found)
         assert found.is_complete
         assert found.good_ends > 0
-        states += found.states
+        states, seconds = states + found.states, seconds + found.seconds
     assert states >= STATES_IN_TESTS
+    assert seconds < SECONDS_IN_TESTS
 
 
 def test_the_page_names_every_guard_once() -> None:
