@@ -21,8 +21,6 @@ from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
-from cdc_pipeline.object_store.s3 import S3ObjectStore
-from cdc_pipeline.object_store.s3_place import S3Place
 from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
@@ -155,7 +153,7 @@ def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
     """`file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
     parts = urlsplit(url)
     if parts.scheme == "s3":
-        return S3ObjectStore(s3_place(url, server))
+        return _open_s3(url, server)
     if parts.scheme != "file":
         raise SettingsError(
             f"the lake {url!r} is of the kind {parts.scheme!r}",
@@ -165,17 +163,22 @@ def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
     return LocalObjectStore(Path(unquote(parts.path)))
 
 
-def s3_place(url: str, server: ObjectStoreSettings) -> S3Place:
+def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
+    from cdc_pipeline.object_store.s3 import S3ObjectStore
+    from cdc_pipeline.object_store.s3_place import S3Place
+
     try:
         place = parse_s3(url)
     except ValueError as error:
         raise SettingsError(str(error), remedy="mend the URL of the lake") from error
-    return S3Place(
-        bucket=place.bucket,
-        prefix=place.prefix,
-        endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
-        region=server.region,
-        path_style=server.path_style,
+    return S3ObjectStore(
+        S3Place(
+            bucket=place.bucket,
+            prefix=place.prefix,
+            endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
+            region=server.region,
+            path_style=server.path_style,
+        )
     )
 
 

@@ -75,13 +75,15 @@ class S3ObjectStore:
         return ObjectInfo(key=key, size_bytes=answer["ContentLength"])
 
     def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Without the empty objects by which Hadoop marks a folder: no key of ours ends with a slash."""
         root = len(self._key(""))
         below = self._key(f"{prefix}/" if prefix else "")
         page = self._page(below, below)
         while True:
             contents = page.get("Contents", [])
             for found in contents:
-                yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"])
+                if not found["Key"].endswith("/"):
+                    yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"])
             if not page["IsTruncated"]:
                 return
             page = self._page(below, contents[-1]["Key"])

@@ -148,9 +148,9 @@ def test_a_store_is_proven_once_and_only_for_who_writes(objects: S3ObjectStore, 
     assert [found.key for found in lake.list_prefix("")] == [KEY, f"{KEY}/2"]
 
 
-def test_keys_beyond_one_page_are_all_listed(s3_endpoint: str, tmp_path: Path) -> None:
+def test_keys_beyond_one_page_are_all_listed_and_marks_of_folders_are_not(s3_endpoint: str, tmp_path: Path) -> None:
     objects = S3ObjectStore(s3_place(s3_endpoint, tmp_path.name), page_keys=3)
     keys = [f"many/{number}" for number in range(7)]
-    for key in keys:
+    for key in [*keys, "many/3/", "many/folder/"]:
         objects.put_if_absent(key, b"")
     assert [found.key for found in objects.list_prefix("many")] == keys
