@@ -161,6 +161,7 @@ class WorkerSettings(_Frozen):
     lease: Duration = timedelta(seconds=60)
     claim_rows: int = Field(default=2_000_000, ge=1, description="the most rows that one MERGE takes")
     claim_slices: int = Field(default=1_000, ge=1, description="the most slices that one MERGE takes")
+    unpacked_bytes: int = Field(default=16 << 30, ge=1, description="the most that a slice file holds when unpacked")
     longest_pause: Duration = Field(default=timedelta(minutes=5), description="between two tries of a failing table")
     retry_for: Duration = Field(default=timedelta(hours=1), description="a table that fails for so long is parked")
     probe_parked: Duration = Field(default=timedelta(minutes=15), description="between two tries of a parked table")

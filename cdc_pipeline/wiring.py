@@ -101,7 +101,9 @@ class Pipeline:
         return SliceWorker(
             owner=self.owner,
             lease_length=worker.lease,
-            limits=ClaimLimits(slices=worker.claim_slices, rows=worker.claim_rows),
+            limits=ClaimLimits(
+                slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes
+            ),
             patience=Patience(
                 longest_pause=worker.longest_pause, retry_for=worker.retry_for, probe_parked=worker.probe_parked
             ),

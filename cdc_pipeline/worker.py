@@ -1,6 +1,5 @@
 """slice_to_lake: the next registered slices of one table -> one row per id -> one commit of its lake table."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,23 +8,13 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 
-from cdc_pipeline.errors import (
-    CdcError,
-    FenceMismatch,
-    LeaseBusy,
-    ObjectMissing,
-    SliceDamaged,
-    StaleEpoch,
-    StoreAway,
-    TableStale,
-)
+from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, SliceDamaged, StaleEpoch, StoreAway, TableStale
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.failures import Damage
 from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -33,18 +22,20 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, View, Wait, next_move
 from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
-from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema
-from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.slice_check import check_slice_file
+from cdc_pipeline.slice_file import MOST_KEY_RANGES
+from cdc_pipeline.steps import OnStep
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLimits:
-    """The most that one commit takes."""
+    """The most that one commit takes, and the most that one of its slice files may hold when it is unpacked."""
 
     slices: int
     rows: int
+    unpacked_bytes: int = 16 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +149,7 @@ class SliceWorker:
         else:
             claim = self.store.claims.resume_claim(lease, move.resumed)
         try:
-            work = self._work(claim, table, move.slices)
+            work = self._work(lease, claim, table, move.slices)
             keeper.check()
             outcome = self.lake.upsert(self.lake_table(table), work)
         except (StaleEpoch, LeaseBusy):
@@ -180,13 +171,13 @@ class SliceWorker:
         )
         return outcome
 
-    def _work(self, claim: Claim, table: TableName, slices: Sequence[SliceRow]) -> ClaimWork:
+    def _work(self, lease: Lease, claim: Claim, table: TableName, slices: Sequence[SliceRow]) -> ClaimWork:
         row = self.store.tables.table(table)
         return ClaimWork(
             claim_id=str(claim.claim_id),
             first_number=claim.first_number,
             last_number=claim.last_number,
-            slices=tuple(self._checked(slice_row) for slice_row in slices if slice_row.rows),
+            slices=self._checked(lease, [slice_row for slice_row in slices if slice_row.rows]),
             cutoff_version=row.cutoff_version or "",
             partial_rows=sum(slice_row.partial_rows for slice_row in slices),
             key_changes=sum(slice_row.key_changes for slice_row in slices),
@@ -197,38 +188,30 @@ class SliceWorker:
             truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
         )
 
-    def _checked(self, row: SliceRow) -> SliceInput:
-        """The registered slice file, found unchanged: size, SHA-256, row count, columns and types."""
+    def _checked(self, lease: Lease, slices: Sequence[SliceRow]) -> tuple[SliceInput, ...]:
+        """The registered slice files, found unchanged; those that are not are known by name before SliceDamaged."""
+        inputs, damages = list[SliceInput](), dict[int, SliceDamaged]()
+        for row in slices:
+            try:
+                inputs.append(self._input(row))
+            except SliceDamaged as error:
+                damages[row.number] = error
+        if damages:
+            found = [
+                Damage(number=number, found=error.found, expected=error.expected) for number, error in damages.items()
+            ]
+            self.store.failures.record_damage(lease, found)
+            raise next(iter(damages.values()))
+        return tuple(inputs)
+
+    def _input(self, row: SliceRow) -> SliceInput:
         if row.path is None or row.sha256 is None or row.schema_id is None:
             raise SliceDamaged(f"slice {row.number} has {row.rows} rows but no file", expected="a path and a SHA-256")
         schema = self.store.tables.schema(row.table_id, row.schema_id)
-        with step(self.on_step, "slice_file.get"):
-            content = self._content(row.path)
-        if len(content) != row.size_bytes or hashlib.sha256(content).hexdigest() != row.sha256:
-            raise _damaged(row, f"{len(content)} bytes with another SHA-256", f"{row.size_bytes} bytes, {row.sha256}")
-        metadata = pq.read_metadata(pa.BufferReader(content))
-        wanted = event_schema(schema)
-        found = metadata.schema.to_arrow_schema()
-        if metadata.num_rows != row.rows or found.names != wanted.names:
-            raise _damaged(row, f"{metadata.num_rows} rows of {found.names}", f"{row.rows} rows of {wanted.names}")
+        check_slice_file(self.objects, self.on_step, row, schema, most_unpacked_bytes=self.limits.unpacked_bytes)
         return SliceInput(
-            number=row.number,
-            slice_id=row.slice_id,
-            key=row.path,
-            rows=row.rows,
-            sha256=row.sha256,
-            schema=schema,
+            number=row.number, slice_id=row.slice_id, key=row.path, rows=row.rows, sha256=row.sha256, schema=schema
         )
-
-    def _content(self, key: str) -> bytes:
-        try:
-            return self.objects.get(key)
-        except ObjectMissing as error:
-            raise SliceDamaged(
-                f"the registered slice file {key} is gone",
-                expected="slice files to stay until they are applied and their retention is over",
-                remedy="restore it from the bucket's older versions, or take a new snapshot of the table",
-            ) from error
 
 
 def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
@@ -271,12 +254,4 @@ def _claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
         rows_tied=outcome.tied,
         bytes=outcome.bytes_written,
         seconds=outcome.seconds,
-    )
-
-
-def _damaged(row: SliceRow, found: str, expected: str) -> SliceDamaged:
-    return SliceDamaged(
-        f"the slice file {row.path} has {found}",
-        expected=expected,
-        remedy="restore the object that was registered; nothing of it was applied",
     )

@@ -1,4 +1,4 @@
-"""`cdc quarantine`: the events that could not be applied, and the two ways out: `replay` and `drop`."""
+"""`cdc quarantine`: slice files that are damaged, events that could not be applied, and the ways out of it."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -28,8 +28,11 @@ class Shown(StrEnum):
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Events that could not be applied: look, replay, drop.")
+    group = typer.Typer(
+        no_args_is_help=True, help="Events and slice files that could not be applied: look, replay, drop."
+    )
     group.command(name="ls")(list_events)
+    group.command(name="files")(list_files)
     group.command()(show)
     group.command()(replay)
     group.command()(drop)
@@ -52,6 +55,19 @@ def list_events(
         entries = pipeline.store.quarantine.entries(table_id=named, state=chosen)
         names = _table_names(pipeline)
     context.show([_row(entry, names) for entry in entries])
+
+
+def list_files(
+    table: Annotated[str | None, typer.Argument(help="db.schema.table; default: all")] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """The slice files that are not what was registered. Put the right object back: the next try applies it."""
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        named = None if table is None else str(*pipeline.table_names((table,)))
+        rows = pipeline.store.inspection.run("damaged", {"table": named})
+    context.show([{name: value for name, value in row.items() if name != "table_id"} for row in rows])
 
 
 def show(quarantine_id: Id, config: Config = None, as_json: Json = False) -> None:

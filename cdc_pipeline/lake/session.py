@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import LakeAway, LakeError
 
 OpenSession = Callable[[], SparkSession]
 TUNING = {
@@ -19,6 +20,7 @@ TUNING = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.parquet.compression.codec": "zstd",
+    "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
@@ -30,9 +32,10 @@ _LONGEST_PAUSE_MILLISECONDS = 2_000
 _MOST_TRIES = 45
 """One and a half minutes; the longest pause is what a restarted server waits for us."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
+_UNREACHABLE = "UNAVAILABLE"
 
 
-class SessionLost(LakeError):
+class SessionLost(LakeAway):
     """The Spark server was started again, or has ended the session: only another session can go on."""
 
 
@@ -57,16 +60,22 @@ def leave_lost(session: SparkSession) -> None:
 
 @contextmanager
 def spark_calls(doing: str) -> Iterator[None]:
-    """Turn whatever Spark or its connection raises into LakeError."""
+    """Turn whatever Spark or its connection raises into LakeError; into LakeAway when nobody answers any more."""
     try:
         yield
     except PySparkException as error:
-        kind = SessionLost if (error.getCondition() or "").startswith(_LOST) else LakeError
-        raise kind(
+        raise _kind(error)(
             f"Spark failed while {doing}: {str(error)[:2000]}",
             expected="the Spark Connect server to answer",
             remedy="the same call may be repeated: the fence in the lake prevents a double effect",
         ) from error
+
+
+def _kind(error: PySparkException) -> type[LakeError]:
+    if (error.getCondition() or "").startswith(_LOST):
+        return SessionLost
+    unreachable = isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode().name == _UNREACHABLE
+    return LakeAway if unreachable else LakeError
 
 
 @contextmanager

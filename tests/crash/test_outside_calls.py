@@ -63,7 +63,6 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres_stream.py:send_mark": IN_A_STEP + "source.mark",
     "cdc_pipeline/verification.py:source_copy": "a folder of this process's own",
     "cdc_pipeline/warm_up.py:warm_up": READS_ONLY,
-    "cdc_pipeline/worker.py:_content": IN_A_STEP + "slice_file.get",
     "snapshot/plan.py:plan_ranges": READS_ONLY,
     "snapshot/staging.py:export_range": "a folder of this process's own",
 }

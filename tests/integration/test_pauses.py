@@ -52,7 +52,7 @@ def states(pipeline: Pipeline) -> list[TableState]:
 
 
 def test_a_failing_table_is_left_to_its_pause_while_the_others_go_on(world: World) -> None:
-    file = newest_file(world)
+    file = files_of(world)[-1]
     content = file.read_bytes()
     file.unlink()
     with world.process() as pipeline:
@@ -111,6 +111,26 @@ def test_a_backfill_tries_tables_that_pause(world: World) -> None:
         assert {report["ended"] for report in run_backfill(pipeline, world.tables)} == {EVERYTHING}
 
 
-def newest_file(world: World) -> Path:
-    (path,) = world.store_query("SELECT path FROM cdc.slice WHERE table_id = 1 AND rows > 0 ORDER BY number DESC")[0]
-    return world.settings.folder / world.settings.lake / str(path)
+def test_every_damaged_file_of_a_claim_is_known_by_name_until_the_right_object_is_back(world: World) -> None:
+    *_, first, second = files = files_of(world)
+    contents = {file: file.read_bytes() for file in files}
+    first.write_bytes(contents[second])
+    second.unlink()
+    with world.process() as pipeline:
+        things, *_ = world.tables
+        with pytest.raises(SliceDamaged):
+            run_slices(pipeline, things)
+        damaged = pipeline.store.inspection.run("damaged")
+        assert [str(first).endswith(damaged[0]["path"]), str(second).endswith(damaged[1]["path"])] == [True, True]
+        assert damaged[1]["found"].endswith("has no content: the object is gone")
+        first.write_bytes(contents[first])
+        second.write_bytes(contents[second])
+        assert run_slices(pipeline, things, by_hand=True)["claims"] == 1
+        assert pipeline.store.inspection.run("damaged") == []
+        apply_all(pipeline)
+    check(world)
+
+
+def files_of(world: World) -> list[Path]:
+    paths = world.store_query("SELECT path FROM cdc.slice WHERE table_id = 1 AND rows > 0 ORDER BY number")
+    return [world.settings.folder / world.settings.lake / str(path) for (path,) in paths]

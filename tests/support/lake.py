@@ -86,7 +86,8 @@ def slice_bytes(schema: TableSchema, events: Iterable[Event]) -> bytes:
         *(pa.field(column.name, resolve(column.type).arrow) for column in schema.columns),
     ]
     content = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(fields)), content, compression="zstd")
+    file = pa.Table.from_pylist(rows, schema=pa.schema(fields))
+    pq.write_table(file, content, compression="zstd", write_page_checksum=True, store_schema=False)
     return content.getvalue()
 
 

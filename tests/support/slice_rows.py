@@ -1,5 +1,7 @@
 """Registered slices as the metadata store gives them, for tests that need no store."""
 
+import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cdc_pipeline.metadata_store.rows import SliceRow
@@ -38,3 +40,9 @@ def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGI
         commit_time=MORNING,
         requested=False,
     )
+
+
+def registered(content: bytes, rows: int) -> SliceRow:
+    """The row of a slice whose file has this content."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    return replace(slice_row(1, rows=rows), size_bytes=len(content), sha256=sha256)

@@ -57,6 +57,15 @@ def test_an_event_waits_until_it_fits_and_is_replayed_once_or_dropped_for_a_reas
     assert (too_late.exit_code, "is replayed" in too_late.error) == (ERROR, True)
 
 
+def test_a_damaged_slice_file_is_listed_by_its_name(kept: CommandLine) -> None:
+    assert kept.run("quarantine", "files").output.strip() == "nothing"
+    damage = "INSERT INTO cdc.damaged_slice SELECT table_id, number, 'nothing', 'a file', now(), now() FROM cdc.slice"
+    run_sql(kept.store_url, damage)
+    (row,) = kept.run("quarantine", "files", f"{kept.name}.public.orders", "--json").rows
+    assert query(kept.store_url, "SELECT path FROM cdc.slice") == [(row["path"],)]
+    assert (row["number"], row["found"], row["expected"]) == (1, "nothing", "a file")
+
+
 def test_the_commands_of_the_runbook_work_in_their_order(kept: CommandLine) -> None:
     (section,) = re.findall(r"## Events in quarantine\n(.*?)\n## ", RUNBOOK.read_text(encoding="utf-8"), re.DOTALL)
     blocks = re.findall(r"```(?:sh|text)\n(.*?)```", section, re.DOTALL)

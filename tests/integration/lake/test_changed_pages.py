@@ -1,0 +1,60 @@
+"""A slice file that changes between our check and the moment in which Spark reads it."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from tests.support.lake import Feed, event, table_of
+from tests.support.mutants import original
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+VERIFICATION = "parquet.page.verify-checksum.enabled"
+
+
+def names_in(content: bytes) -> list[str] | None:
+    """As a reader finds them that trusts the file; None when it cannot even be unpacked."""
+    try:
+        return [str(name) for name in pq.read_table(pa.BufferReader(content))["name"].to_pylist()]
+    except (OSError, ValueError):
+        return None
+
+
+def quietly_changed(content: bytes) -> bytes:
+    """One bit of a page, and a reader without checksums gives other names without a word."""
+    for _, page in original(content).pages:
+        for place in range(page.end - 1, page.start, -1):
+            changed = bytearray(content)
+            changed[place] ^= 1
+            if names_in(bytes(changed)) not in (None, names_in(content)):
+                return bytes(changed)
+    message = "no such bit"
+    raise AssertionError(message)
+
+
+def test_a_page_that_changes_behind_our_check_is_refused_by_spark(
+    lake: SparkLake, session: SparkSession, store: LocalObjectStore, tmp_path: Path
+) -> None:
+    feed = Feed(store=store, table=table_of())
+    lake.create_table(feed.table)
+    work = feed.claim([event("i", number, number, name=f"name {number}", age=number) for number in range(1, 200)])
+    key = work.slices[0].key
+    file = tmp_path / "bucket" / key
+    content = file.read_bytes()
+    changed = quietly_changed(content)
+    file.write_bytes(changed)
+    with pytest.raises(LakeError, match="FAILED_READ_FILE"):
+        lake.upsert(feed.table, work)
+    assert lake.read_version(feed.table) == 0
+    session.conf.set(VERIFICATION, "false")
+    misread = session.read.parquet(store.spark_url(key)).select("name").collect()
+    assert [row["name"] for row in misread] == names_in(changed) != names_in(content)
+    session.conf.set(VERIFICATION, "true")
+    file.write_bytes(content)
+    assert lake.upsert(feed.table, work).inserted == 199
