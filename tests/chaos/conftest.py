@@ -31,7 +31,9 @@ def report(chaos_seed: int) -> Iterator[Report]:
 
 
 @pytest.fixture(scope="session")
-def world(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, spark_url: str) -> Iterator[ChaosWorld]:
+def world(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, spark_url: str, s3_endpoint: str
+) -> Iterator[ChaosWorld]:
     """One for all deaths: each test leaves it as it found it, with more rows."""
-    with chaos_world(postgres, tmp_path_factory.mktemp("chaos"), spark_url) as made:
+    with chaos_world(postgres, tmp_path_factory.mktemp("chaos"), spark_url, s3_endpoint) as made:
         yield made

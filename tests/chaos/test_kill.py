@@ -2,18 +2,19 @@
 
 import time
 from datetime import timedelta
+from random import Random
 
 import pytest
 
-from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
 from tests.chaos.report import Report
 from tests.chaos.victim import VERBS
-from tests.chaos.world import ChaosWorld, end
+from tests.chaos.world import ChaosWorld
 from tests.crash.failpoint import Failpoint, Site
 from tests.crash.invariants import check
 from tests.crash.steps import (
     IN_TESTS_ALONE,
+    IN_TIME,
     SLICE_TO_LAKE,
     SNAPSHOT_TO_STAGING,
     STAGING_TO_LAKE,
@@ -26,29 +27,41 @@ SPARK_CALLS = frozenset({"lake_claim.fold"})
 """It reads, but it is the longest of all calls."""
 
 
-def sites(world: ChaosWorld, verb: str, table: TableName, expected: frozenset[str]) -> list[Site]:
+LONG = (
+    ("stream_to_slices", "slice_file.put"),
+    ("slice_to_lake", "lake_claim.fold"),
+    ("slice_to_lake", "lake_table.merge"),
+    ("snapshot_to_lake", "source.copy"),
+    ("snapshot_to_lake", "lake_table.create"),
+    ("snapshot_to_lake", "snapshot_files.write"),
+)
+MOST_SECONDS = 1.5
+"""How far into a call a process is killed, at most; where the call is shorter, it dies somewhere behind it."""
+
+
+def sites(world: ChaosWorld, verb: str, expected: frozenset[str]) -> list[Site]:
     """Before and after the first of every step that the verb takes. Fails when a step is missing."""
+    table = world.turn()
+    if verb == "slice_to_lake":
+        world.register()
     failpoint = Failpoint()
     with world.process(failpoint) as pipeline:
         VERBS[verb](pipeline, table)
-    names = list(dict.fromkeys(site.name for site in failpoint.recorded))
+    world.recover(table)
+    names = [name for name in dict.fromkeys(site.name for site in failpoint.recorded) if name not in IN_TIME]
     assert expected <= set(names), expected - set(names)
     wanted = [name for name in names if changes(name) or name in SPARK_CALLS]
     return [Site(name, moment, 1) for name in wanted for moment in (Moment.BEFORE, Moment.AFTER)]
 
 
-def kill(world: ChaosWorld, report: Report, verb: str, site: Site) -> None:
+def kill(world: ChaosWorld, report: Report, verb: str, site: Site, *, seconds: float = 0) -> None:
     """One change, one death, one recovery, one comparison."""
-    fault = f"kill -9 {site.moment}"
+    fault = "kill -9 during the call" if seconds else f"kill -9 {site.moment}"
     with report.red_unless_done(f"{verb}: {site.name}", fault):
         table = world.turn()
         if verb == "slice_to_lake":
             world.register()
-        victim = world.victim(verb, table, site)
-        try:
-            assert victim.is_killed(), (world.settings.folder / "victims.log").read_text()
-        finally:
-            end(victim)
+        world.kill(verb, table, site, seconds=seconds)
         began = time.monotonic()
         if verb == "snapshot_to_lake":
             world.snapshot(table)
@@ -59,28 +72,29 @@ def kill(world: ChaosWorld, report: Report, verb: str, site: Site) -> None:
 
 
 @pytest.mark.chaos
-def test_a_consumer_killed_for_real_at_any_step_loses_and_doubles_nothing(world: ChaosWorld, report: Report) -> None:
-    table = world.turn()
-    for site in sites(world, "stream_to_slices", table, STREAM_TO_SLICES):
-        kill(world, report, "stream_to_slices", site)
-
-
-@pytest.mark.chaos
-def test_a_slice_worker_killed_for_real_at_any_step_loses_and_doubles_nothing(
-    world: ChaosWorld, report: Report
+@pytest.mark.parametrize(
+    ("verb", "expected"),
+    [
+        ("stream_to_slices", STREAM_TO_SLICES),
+        ("slice_to_lake", SLICE_TO_LAKE - IN_TESTS_ALONE | SPARK_CALLS),
+        ("snapshot_to_lake", (SNAPSHOT_TO_STAGING | STAGING_TO_LAKE | {"snapshot_files.write"}) - IN_TESTS_ALONE),
+    ],
+)
+def test_a_process_killed_for_real_at_any_step_loses_and_doubles_nothing(
+    world: ChaosWorld, report: Report, verb: str, expected: frozenset[str]
 ) -> None:
-    table = world.turn()
-    world.register()
-    for site in sites(world, "slice_to_lake", table, SLICE_TO_LAKE - IN_TESTS_ALONE | SPARK_CALLS):
-        kill(world, report, "slice_to_lake", site)
+    for site in sites(world, verb, expected):
+        kill(world, report, verb, site)
 
 
 @pytest.mark.chaos
-def test_a_snapshot_killed_for_real_at_any_step_shows_every_row_once(world: ChaosWorld, report: Report) -> None:
-    table = world.turn()
-    expected = SNAPSHOT_TO_STAGING | STAGING_TO_LAKE | {"snapshot_files.write"} - IN_TESTS_ALONE
-    for site in sites(world, "snapshot_to_lake", table, frozenset(expected - IN_TESTS_ALONE)):
-        kill(world, report, "snapshot_to_lake", site)
+@pytest.mark.parametrize(("verb", "name"), LONG)
+def test_a_process_killed_in_the_middle_of_a_long_call_loses_and_doubles_nothing(
+    world: ChaosWorld, report: Report, chaos_seed: int, verb: str, name: str
+) -> None:
+    chance = Random(f"{chaos_seed} {name}")
+    for _ in range(2):
+        kill(world, report, verb, Site(name, Moment.BEFORE, 1), seconds=chance.uniform(0.02, MOST_SECONDS))
 
 
 @pytest.mark.chaos_cut

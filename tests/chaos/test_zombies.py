@@ -13,7 +13,7 @@ from tests.chaos.victim import Victim, slice_to_lake
 from tests.chaos.world import ChaosWorld, end
 from tests.crash.failpoint import Failpoint, Site
 from tests.crash.invariants import check
-from tests.crash.steps import IN_TESTS_ALONE, SLICE_TO_LAKE, changes
+from tests.crash.steps import IN_TESTS_ALONE, IN_TIME, SLICE_TO_LAKE, changes
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -28,7 +28,7 @@ def places(world: ChaosWorld) -> list[Site]:
     failpoint = Failpoint()
     with world.process(failpoint) as pipeline:
         slice_to_lake(pipeline, table)
-    names = list(dict.fromkeys(site.name for site in failpoint.recorded))
+    names = [name for name in dict.fromkeys(site.name for site in failpoint.recorded) if name not in IN_TIME]
     assert set(names) >= SLICE_TO_LAKE - IN_TESTS_ALONE
     return [
         Site(name, moment, 1)
@@ -38,15 +38,15 @@ def places(world: ChaosWorld) -> list[Site]:
     ]
 
 
-def overtake(world: ChaosWorld, report: Report, sites: Sequence[Site]) -> None:
-    """One zombie per table, all at once: the wait for their leases is one."""
+def overtake(world: ChaosWorld, report: Report, sites: Sequence[Site], fault: str, seconds: Sequence[float]) -> None:
+    """One zombie per table, all at once, so many seconds behind its site: the wait for their leases is one."""
     tables = [world.turn() for _ in sites]
     world.register()
     victims: list[Victim] = []
     try:
-        for table, site in zip(tables, sites, strict=True):
-            victims.append(world.victim(VERB, table, site, signal.SIGSTOP))
-        assert all(victim.is_stopped() for victim in victims), (world.settings.folder / "victims.log").read_text()
+        for table, site, behind in zip(tables, sites, seconds, strict=True):
+            victims.append(world.victim(VERB, table, site, signal.SIGSTOP, seconds=behind))
+        assert all(victim.is_stopped() for victim in victims), world.said
         began = time.monotonic()
         for _ in tables:
             world.turn()
@@ -65,7 +65,7 @@ def overtake(world: ChaosWorld, report: Report, sites: Sequence[Site]) -> None:
     for site, ending in zip(sites, endings, strict=True):
         word = ending.partition(":")[0]
         assert word in {"success", "StaleEpoch", "LeaseBusy", "LakeError", "RegistryError"}, ending
-        report.record(f"{VERB}: {site.name}", f"SIGSTOP {site.moment}, overtaken", f"{word}, equal, once", recovery)
+        report.record(f"{VERB}: {site.name}", fault.format(site.moment), f"{word}, equal, once", recovery)
 
 
 def check_all(world: ChaosWorld) -> None:
@@ -81,8 +81,9 @@ def versions(world: ChaosWorld) -> list[int | None]:
 
 
 def stop(world: ChaosWorld, report: Report, sites: Sequence[Site]) -> None:
-    with report.red_unless_done(f"{VERB}: {', '.join(site.name for site in sites)}", "SIGSTOP, overtaken"):
-        overtake(world, report, sites)
+    fault = "SIGSTOP {}, overtaken"
+    with report.red_unless_done(f"{VERB}: {', '.join(site.name for site in sites)}", fault.format("")):
+        overtake(world, report, sites, fault, [0] * len(sites))
 
 
 @pytest.mark.chaos
@@ -92,6 +93,15 @@ def test_a_slice_worker_that_is_stopped_anywhere_and_overtaken_changes_nothing(
     sites = places(world)
     for first in range(0, len(sites), len(world.tables)):
         stop(world, report, sites[first : first + len(world.tables)])
+
+
+@pytest.mark.chaos
+def test_a_merge_that_the_server_finishes_while_its_worker_is_stopped_is_the_successors_too(
+    world: ChaosWorld, report: Report
+) -> None:
+    fault = "SIGSTOP during the call, overtaken"
+    with report.red_unless_done(f"{VERB}: lake_table.merge", fault):
+        overtake(world, report, [Site("lake_table.merge", Moment.BEFORE, 1)] * 3, fault, [0.1, 0.4, 0.8])
 
 
 @pytest.mark.chaos_cut

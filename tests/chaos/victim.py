@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.record import TableName
@@ -46,7 +46,7 @@ VERBS: Mapping[str, Callable[[Pipeline, TableName], None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the victim is to do, and where which signal reaches it."""
+    """What the victim is to do, and where which signal reaches it, or so many seconds behind that."""
 
     settings: Settings
     endpoints: Endpoints
@@ -54,6 +54,7 @@ class Order:
     table: TableName
     site: Site
     signal: signal.Signals
+    seconds: float
     log: Path
 
 
@@ -63,6 +64,7 @@ class Fate:
 
     site: Site
     signal: signal.Signals
+    seconds: float
     reached: Counter[tuple[str, Moment]] = field(default_factory=Counter)
     lock: Lock = field(default_factory=Lock)
 
@@ -70,8 +72,13 @@ class Fate:
         with self.lock:
             self.reached[name, moment] += 1
             is_here = Site(name, moment, self.reached[name, moment]) == self.site
-        if is_here:
-            os.kill(os.getpid(), self.signal)
+        if is_here and self.seconds:
+            Timer(self.seconds, self.strike).start()
+        elif is_here:
+            self.strike()
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), self.signal)
 
 
 def obey(order: Order, answer: Connection) -> None:
@@ -79,7 +86,7 @@ def obey(order: Order, answer: Connection) -> None:
     with order.log.open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    fate = Fate(order.site, order.signal)
+    fate = Fate(order.site, order.signal, order.seconds)
     try:
         with open_pipeline(order.settings, order.endpoints, on_step=fate) as pipeline:
             VERBS[order.verb](pipeline, order.table)

@@ -26,6 +26,7 @@ from tests.crash.failpoint import Site
 from tests.crash.world import AT_ONCE, MARK, World, take_snapshot
 from tests.support.pipelines import consume, pipeline_settings
 from tests.support.postgres import fresh_database
+from tests.support.s3 import BUCKET, REGION
 from tests.support.streams import database_of, run_sql
 
 LEASE = timedelta(seconds=4)
@@ -40,24 +41,51 @@ _Result = TypeVar("_Result")
 class ChaosWorld(World):
     """Three tables take turns, so that a round costs what one table costs."""
 
+    changes: int = 0
+
     def turn(self) -> TableName:
         """The next table, changed in three cuts with rows in each."""
+        table = self.next_table()
+        self.turn_of(table)
+        return table
+
+    def next_table(self) -> TableName:
         self.rounds += 1
-        table = self.tables[self.rounds % len(self.tables)]
-        name, new = table.table, 10 * self.rounds
+        return self.tables[self.rounds % len(self.tables)]
+
+    def turn_of(self, table: TableName) -> None:
+        """Other rows at every call."""
+        self.changes += 1
+        name, new = table.table, 10 * self.changes
+        columns = f"{name} (id, name, amount, changed)"
         run_sql(
             self.source_url,
-            f"INSERT INTO {name} SELECT {new} + k, 'n' || k, 1.5, now() FROM generate_series(0, 5) AS k",
+            f"INSERT INTO {columns} SELECT {new} + k, 'n' || k, 1.5, now() FROM generate_series(0, 5) AS k",
             MARK,
             f"UPDATE {name} SET amount = amount + 1, changed = now() WHERE id IN ({new}, {new + 1}, {new - 29})",
             f"DELETE FROM {name} WHERE id = {new + 2}",
             MARK,
             f"UPDATE {name} SET id = -id WHERE id = {new + 3}",
-            f"INSERT INTO {name} VALUES ({new + 2}, 'again', NULL, now())",
+            f"INSERT INTO {columns} VALUES ({new + 2}, 'again', NULL, now())",
         )
-        return table
 
-    def victim(self, verb: str, table: TableName, site: Site, by: signal.Signals = signal.SIGKILL) -> Victim:
+    def kill(self, verb: str, table: TableName, site: Site, *, seconds: float = 0) -> None:
+        """A process that takes the verb dies at the site, or so many seconds behind it, unless it ends before."""
+        victim = self.victim(verb, table, site, seconds=seconds)
+        try:
+            is_killed = victim.is_killed()
+            assert is_killed or (seconds and victim.process.exitcode == 0), self.said
+        finally:
+            end(victim)
+
+    @property
+    def said(self) -> str:
+        """By all victims so far."""
+        return (self.settings.folder / "victims.log").read_text()
+
+    def victim(
+        self, verb: str, table: TableName, site: Site, by: signal.Signals = signal.SIGKILL, *, seconds: float = 0
+    ) -> Victim:
         order = Order(
             settings=self.settings,
             endpoints=self.endpoints,
@@ -65,6 +93,7 @@ class ChaosWorld(World):
             table=table,
             site=site,
             signal=by,
+            seconds=seconds,
             log=self.settings.folder / "victims.log",
         )
         return started(order)
@@ -113,14 +142,14 @@ def patiently(run: Callable[[], _Result]) -> _Result:
 
 
 @contextmanager
-def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str) -> Iterator[ChaosWorld]:
-    """Every table published. Spark sessions of those who recover are one, which saves the time to open it."""
+def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str, s3_endpoint: str) -> Iterator[ChaosWorld]:
+    """Every table published, in a lake on S3. Those who recover share one Spark session, which saves opening it."""
     with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
         run_sql(source_url, AT_ONCE.format(database_of(source_url)))
         for name in NAMES:
             run_sql(source_url, CREATE.format(name), FILL.format(name))
         upgrade(store_url)
-        settings = world_settings(folder, source_url)
+        settings = world_settings(folder, source_url, s3_endpoint)
         session = connect(spark_url)
 
         def make_lake(objects: ObjectStore, on_step: OnStep) -> SparkLake:
@@ -138,13 +167,15 @@ def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str) -> Itera
             session.stop()
 
 
-def world_settings(folder: Path, source_url: str) -> Settings:
+def world_settings(folder: Path, source_url: str, s3_endpoint: str) -> Settings:
     return pipeline_settings(
         folder,
         source_url,
         [{"name": f"public.{name}", "update_time": "changed"} for name in NAMES],
         source={"stream_partitions": 2},
         slice_length="1d",
+        lake=f"s3://{BUCKET}/{database_of(source_url)}",
+        object_store={"endpoint": s3_endpoint, "region": REGION, "path_style": True},
         worker={"lease": f"{LEASE.total_seconds():.0f}s"},
     )
 

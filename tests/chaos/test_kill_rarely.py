@@ -1,0 +1,98 @@
+"""kill -9 at the steps that a slice worker takes rarely: a table that changed, a silence, what a dead one left."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import WorkerSettings
+from cdc_pipeline.steps import Moment
+from tests.chaos.report import Report
+from tests.chaos.world import LEASE, ChaosWorld
+from tests.crash.failpoint import Site
+from tests.crash.invariants import check
+from tests.crash.world import MARK
+from tests.support.eventually import eventually
+from tests.support.streams import run_sql
+
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
+
+VERB = "slice_to_lake"
+FEW = WorkerSettings(lease=LEASE, claim_slices=2)
+"""A boundary of two stream partitions is a claim's worth."""
+
+
+def a_new_column(world: ChaosWorld, table: TableName) -> None:
+    run_sql(world.source_url, f"ALTER TABLE {table.table} ADD COLUMN extra_{world.rounds} int DEFAULT {world.rounds}")
+
+
+def a_new_column_with_a_blank(world: ChaosWorld, table: TableName) -> None:
+    """Once for each table its lake begins to map the names of columns."""
+    run_sql(world.source_url, f'ALTER TABLE {table.table} ADD COLUMN "extra {world.rounds}" int')
+
+
+def silence(world: ChaosWorld, table: TableName) -> None:
+    """Nothing happens to the table while others change."""
+    del table
+    run_sql(world.source_url, MARK, MARK)
+
+
+def an_open_claim(world: ChaosWorld, table: TableName) -> None:
+    """Whose worker died before its MERGE."""
+    die(world, table, "lake_table.merge")
+
+
+def a_claim_in_the_lake(world: ChaosWorld, table: TableName) -> None:
+    """Whose worker died before it said so."""
+    die(world, table, "claim.mark_applied")
+
+
+def die(world: ChaosWorld, table: TableName, name: str) -> None:
+    world.turn_of(table)
+    world.register()
+    world.kill(VERB, table, Site(name, Moment.BEFORE, 1))
+    assert eventually(lambda: not world.held_leases())
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        (a_new_column, "lake_schema.alter"),
+        (a_new_column_with_a_blank, "lake_schema.map"),
+        (silence, "fence.move"),
+        (an_open_claim, "claim.resume"),
+        (a_claim_in_the_lake, "claim.mark_applied_through"),
+    ],
+)
+def test_a_worker_killed_where_it_rarely_is_loses_and_doubles_nothing(
+    world: ChaosWorld, report: Report, before: Callable[[ChaosWorld, TableName], None], name: str, moment: Moment
+) -> None:
+    with (
+        few_slices_a_claim(world) as few,
+        report.red_unless_done(f"{VERB}: {name}", f"kill -9 {moment}"),
+    ):
+        table = few.next_table()
+        before(few, table)
+        if before is not silence:
+            few.turn_of(table)
+        few.register()
+        few.kill(VERB, table, Site(name, moment, 1))
+        began = time.monotonic()
+        few.recover(table)
+        recovery = timedelta(seconds=time.monotonic() - began)
+        check(few)
+        report.record(f"{VERB}: {name}", f"kill -9 {moment}", "equal, once", recovery)
+
+
+@contextmanager
+def few_slices_a_claim(world: ChaosWorld) -> Iterator[ChaosWorld]:
+    usual = world.settings
+    world.settings = usual.model_copy(update={"worker": FEW})
+    try:
+        yield world
+    finally:
+        world.settings = usual
