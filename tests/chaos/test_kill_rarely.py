@@ -26,7 +26,7 @@ FEW = WorkerSettings(lease=LEASE, claim_slices=2)
 
 
 def a_new_column(world: ChaosWorld, table: TableName) -> None:
-    run_sql(world.source_url, f"ALTER TABLE {table.table} ADD COLUMN extra_{world.rounds} int DEFAULT {world.rounds}")
+    run_sql(world.source_url, f"ALTER TABLE {table.table} ADD COLUMN extra_{world.rounds} int")
 
 
 def a_new_column_with_a_blank(world: ChaosWorld, table: TableName) -> None:
