@@ -81,7 +81,7 @@ def test_the_steps_behind_a_damaged_file_are_recovered_too(world: World, fault: 
     file = registered_files(world)[-1]
     content = file.read_bytes()
     file.write_bytes(content[:-1])
-    for then in ("claim.mark_failed", "failure.record"):
+    for then in ("slice.mark_damaged", "claim.mark_failed", "failure.record"):
         fault(world, apply_all, Site(then, Moment.AFTER, 1))
         world.bury_the_dead()
     file.write_bytes(content)
