@@ -95,19 +95,20 @@ def _begin_empty(pipeline: Pipeline, table: TableName) -> bool:
         return True
     snapshots = pipeline.store.snapshots
     lease_length = pipeline.settings.worker.lease
-    with held_lease(pipeline.store.leases, row.table_id, owner=pipeline.owner, duration=lease_length) as (lease, _):
+    with held_lease(pipeline.store.leases, row.table_id, owner=pipeline.owner, duration=lease_length) as held:
         new = _empty_snapshot(pipeline, row, row.schema_id)
         if snapshots.create_snapshot(new).state is not SnapshotState.PUBLISHED:
             snapshots.set_snapshot_state(new.snapshot_id, SnapshotState.PUBLISHING)
             lake_table = pipeline.lake_table(table)
             pipeline.lake.create_table(lake_table)
+            held[1].check()
             version = pipeline.lake.publish(
                 lake_table, Publication(snapshot_id=new.snapshot_id, files=(), fence_number=NOTHING_APPLIED)
             )
             published = registry.Publication(
                 fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
             )
-            snapshots.publish_snapshot(lease, new.snapshot_id, published)
+            snapshots.publish_snapshot(held[0], new.snapshot_id, published)
     return True
 
 

@@ -193,7 +193,7 @@ class Consumer:
     def _schema_id(self, table_id: int, schema: TableSchema, part: PartitionRange) -> str:
         known = self._schema_ids.get((table_id, schema))
         if known is None:
-            known = self._store.tables.record_schema(table_id, schema, first_offset=part.start_offset)
+            known = self._store.tables.record_schema(table_id, schema, first_offset=part.start_offset, is_newest=False)
             self._schema_ids[table_id, schema] = known
         return known
 

@@ -66,7 +66,8 @@ def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timede
         ) as (lease, keeper),
         held_cut(pipeline, deadline, purpose="repair") as (held, boundary),
     ):
-        repaired = _register(pipeline, table, held, boundary, _version_at(pipeline, table, boundary, lease, keeper))
+        version = _version_at(pipeline, table, boundary, lease, keeper)
+        repaired = _register(pipeline, table, held, boundary, version, lease)
     while repaired.slice_number is not None and not _is_applied(pipeline, table, repaired.slice_number):
         try:
             pipeline.slice_worker().slice_to_lake(table)
@@ -87,7 +88,9 @@ def _version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, lease:
     return version
 
 
-def _register(pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, version: int) -> Repaired:
+def _register(
+    pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
+) -> Repaired:
     lake_table = pipeline.lake_table(table)
     with source_copy(pipeline, table, held) as url, step(pipeline.on_step, "lake_table.compare"):
         found = differing_rows(
@@ -105,7 +108,7 @@ def _register(pipeline: Pipeline, table: TableName, held: HeldPosition, boundary
         rows = _events(found, lake_table.schema, held.version, held.time)
         row, folder = pipeline.store.tables.table(table), f"repair-{boundary.boundary_id}"
         new = write_late_slice(pipeline, row, _STREAM_PARTITION, folder, rows, lake_table.schema)
-        number = pipeline.store.quarantine.replay(new, ())
+        number = pipeline.store.quarantine.replay(new, (), lease=lease)
     return Repaired(
         table=table,
         position=held.lsn,

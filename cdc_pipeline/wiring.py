@@ -14,7 +14,7 @@ from uuid import UUID
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.lake.session import OpenSession, connect
+from cdc_pipeline.lake.session import OpenSession, cancel, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake_place import parse_endpoint, parse_s3
 from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
@@ -188,7 +188,11 @@ def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> SparkLak
     """Spark writes to the bucket by itself: its session is opened only to a store that is proven."""
     prove = objects.prove if isinstance(objects, ProvenObjectStore) else None
     return SparkLake(
-        open_session=lambda: connect(spark_url, first=prove), store=objects, clock=utc_now, on_step=on_step
+        open_session=lambda: connect(spark_url, first=prove),
+        store=objects,
+        clock=utc_now,
+        on_step=on_step,
+        cancel_session=lambda session, tag: cancel(spark_url, session, tag),
     )
 
 

@@ -144,14 +144,16 @@ class SliceWorker:
             raise
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: TableName, move: Apply) -> UpsertOutcome:
+        session = self.lake.open() if any(row.rows for row in move.slices) else None
         if move.resumed is None:
-            claim = self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id())
+            claim = self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
         else:
-            claim = self.store.claims.resume_claim(lease, move.resumed)
+            if move.resumed.session:
+                self.lake.cancel(move.resumed.session, str(move.resumed.claim_id))
+            claim = self.store.claims.resume_claim(lease, move.resumed, session=session)
         try:
             work = self._work(lease, claim, table, move.slices)
-            keeper.check()
-            outcome = self.lake.upsert(self.lake_table(table), work)
+            outcome = self.lake.upsert(self.lake_table(table), work, may_commit=keeper.check)
         except (StaleEpoch, LeaseBusy):
             raise
         except CdcError as error:

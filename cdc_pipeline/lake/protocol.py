@@ -1,5 +1,6 @@
 """What the pipeline asks of a lake."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, Protocol
@@ -9,6 +10,10 @@ from cdc_pipeline.settings import PartitionBy
 
 NOTHING_APPLIED = 0
 """The fence of a table whose log records no slice: slice numbers start at one."""
+
+
+def always() -> None:
+    """Nothing forbids the commit."""
 
 
 class SliceIdentity(NamedTuple):
@@ -176,10 +181,20 @@ class Lake(Protocol):
     def read_version(self, table: LakeTable) -> int | None:
         """The latest lake version; None: no such table."""
 
-    def upsert(self, table: LakeTable, work: ClaimWork) -> UpsertOutcome:
+    def open(self) -> str:
+        """Ready to upsert; the name of the session in which that happens, for `cancel`."""
+
+    def cancel(self, session: str, claim_id: str) -> None:
+        """What a dead owner of the claim left running in its session ends, and the session too.
+
+        Best effort: what is not cancelled in time is harmless, since the fence lets each claim in once.
+        """
+
+    def upsert(self, table: LakeTable, work: ClaimWork, *, may_commit: Callable[[], None] = always) -> UpsertOutcome:
         """Apply one claim in one commit that moves the fence; a claim that the lake has is applied no second time.
 
-        Raises FenceMismatch when the lake is not at `first_number - 1`, LakeError when Spark refuses.
+        `may_commit` is called right before the commit and raises what forbids it. Raises FenceMismatch when the lake is
+        not at `first_number - 1`, LakeError when Spark refuses.
         """
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:

@@ -1,16 +1,22 @@
 """A Spark Connect session, tuned for small merges and apart from every other session."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import structlog
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from cdc_pipeline.errors import LakeAway, LakeError
 
+log = structlog.get_logger()
+
 OpenSession = Callable[[], SparkSession]
+CancelSession = Callable[[str, str], object]
+"""Of a session and the tag of a claim: see `cancel`."""
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -31,6 +37,8 @@ TUNING = {
 _LONGEST_PAUSE_MILLISECONDS = 2_000
 _MOST_TRIES = 45
 """One and a half minutes; the longest pause is what a restarted server waits for us."""
+_FEW_TRIES = 3
+_USER = "cdc"
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _UNREACHABLE = "UNAVAILABLE"
 
@@ -39,12 +47,46 @@ class SessionLost(LakeAway):
     """The Spark server was started again, or has ended the session: only another session can go on."""
 
 
+def claim_tag(claim_id: str) -> str:
+    """Under which every operation of a claim runs."""
+    return f"claim-{claim_id}"
+
+
+def session_name(session: SparkSession) -> str:
+    """By which the server knows it, and `cancel` finds it."""
+    return str(vars(session.client)["_session_id"])
+
+
+def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
+    """Ids of what ran under `tag` in that session and is interrupted. The session ends: its client gets SessionLost.
+
+    A session that is gone already is not made anew for longer than this takes.
+    """
+    with spark_calls(f"cancelling {tag} in the session {session}"):
+        client = SparkConnectClient(_with(url, f"session_id={session}"))
+        try:
+            client.set_retry_policies([DefaultPolicy(max_retries=_FEW_TRIES)])
+            found = client.interrupt_tag(tag)
+            with suppress(PySparkException):  # the server complains where something still runs, and ends the session
+                client.release_session()
+        finally:
+            client.close()
+    log.warning("left behind and cancelled", session=session, tag=tag, operations=found)
+    return tuple(found or ())
+
+
+def _with(url: str, *parameters: str) -> str:
+    """Sessions of one user find each other by their id."""
+    place, _, given = url.partition("/;")
+    return f"{place.rstrip('/')}/;{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
+
+
 def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
     """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
     if first is not None:
         first()
     with spark_calls(f"connecting to Spark at {url}"):
-        session = SparkSession.builder.remote(url).create()
+        session = SparkSession.builder.remote(_with(url)).create()
         policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)
         session.client.set_retry_policies([policy])
         for name, value in TUNING.items():

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 
+import structlog
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
@@ -33,12 +34,25 @@ from cdc_pipeline.lake.protocol import (
     LakeTable,
     Publication,
     UpsertOutcome,
+    always,
 )
 from cdc_pipeline.lake.schema_change import add_missing_columns
-from cdc_pipeline.lake.session import SessionLost, configured, leave_lost, spark_calls, tagged
+from cdc_pipeline.lake.session import (
+    CancelSession,
+    OpenSession,
+    SessionLost,
+    claim_tag,
+    configured,
+    leave_lost,
+    session_name,
+    spark_calls,
+    tagged,
+)
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
+
+logger = structlog.get_logger()
 
 _TRANSACTION = "spark.databricks.delta.write."
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -49,8 +63,15 @@ class SparkLake:
     """`open_session` is called at the first need of Spark, not to read a fence, and when the session was lost."""
 
     def __init__(
-        self, *, open_session: Callable[[], SparkSession], store: ObjectStore, clock: Clock, on_step: OnStep
+        self,
+        *,
+        open_session: OpenSession,
+        store: ObjectStore,
+        clock: Clock,
+        on_step: OnStep,
+        cancel_session: CancelSession | None = None,
     ) -> None:
+        self._cancel_session = cancel_session
         self._open_session = open_session
         self._opened: SparkSession | None = None
         self._store = store
@@ -85,15 +106,29 @@ class SparkLake:
         with step(self._on_step, "lake_version.read"):
             return self._log(table).latest_version()
 
-    def upsert(self, table: LakeTable, work: ClaimWork) -> UpsertOutcome:
+    def open(self) -> str:
+        with spark_calls("opening a session"):
+            return session_name(self.session)
+
+    def cancel(self, session: str, claim_id: str) -> None:
+        if self._cancel_session is None or (self._opened is not None and session == session_name(self._opened)):
+            return
+        try:
+            with step(self._on_step, "lake_claim.cancel"):
+                self._cancel_session(session, claim_tag(claim_id))
+        except LakeError as error:
+            logger.warning("not cancelled", session=session, claim=claim_id, found=error.found)
+
+    def upsert(self, table: LakeTable, work: ClaimWork, *, may_commit: Callable[[], None] = always) -> UpsertOutcome:
         started = time.monotonic()
         log = self._log(table)
         fence = self._checked_fence(log, table, work)
         if fence.number < work.last_number:
             if not work.slices:
+                may_commit()
                 self._move_fence(log, table, work, fence)
             else:
-                merged = self._merge(log, table, work)
+                merged = self._merge(log, table, work, may_commit)
                 if merged is not None:
                     return self._outcome(log, table, work, fence, merged, started)
         commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
@@ -130,10 +165,14 @@ class SparkLake:
             with spark_calls(doing):
                 yield
         except SessionLost:
-            lost, self._opened = self._opened, None
-            if lost is not None:
-                leave_lost(lost)
+            self._leave()
             raise
+
+    def _leave(self) -> None:
+        """Whatever runs in the session goes on; the next call opens another one."""
+        lost, self._opened = self._opened, None
+        if lost is not None:
+            leave_lost(lost)
 
     def _log(self, table: LakeTable) -> DeltaLog:
         return DeltaLog(self._store, lake_key(table.name))
@@ -164,24 +203,37 @@ class SparkLake:
         with step(self._on_step, "fence.move"):
             log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
 
-    def _merge(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> ClaimMerge | None:
-        """None: a claim whose number the table's log already has comes back from Delta without a row."""
+    def _merge(
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, may_commit: Callable[[], None]
+    ) -> ClaimMerge | None:
+        """None: a claim whose number the table's log already has comes back from Delta without a row.
+
+        An answer that was lost is found in the log. The session is given up then: its confs may not be unset.
+        """
         session, url = self.session, self._url(table)
-        confs = {
-            f"{_TRANSACTION}txnAppId": table.app_id,
-            f"{_TRANSACTION}txnVersion": str(work.last_number),
-            _USER_METADATA: claim_metadata(work),
-        }
-        with self._calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, f"claim-{work.claim_id}"):
-            columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
-            with opened_views(session) as views:
-                with step(self._on_step, "lake_claim.fold"):
-                    merge = claim_merge(views, self._store, table, work, url, columns)
-                if merge.sql is None:
-                    return merge if self._pass_over(log, table, work) else None
-                confs[_MATERIALIZE] = "auto" if merge.counts is None else "none"
-                with configured(session, confs), step(self._on_step, "lake_table.merge"):
-                    return merge if session.sql(merge.sql).collect() else None
+        merge: ClaimMerge | None = None
+        try:
+            with self._calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, _tag(work)):
+                columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
+                with opened_views(session) as views:
+                    with step(self._on_step, "lake_claim.fold"):
+                        merge = claim_merge(views, self._store, table, work, url, columns)
+                    may_commit()
+                    if merge.sql is None:
+                        return merge if self._pass_over(log, table, work) else None
+                    with configured(session, _confs(table, work, merge)), step(self._on_step, "lake_table.merge"):
+                        return merge if session.sql(merge.sql).collect() else None
+        except LakeError as error:
+            self._leave()
+            if merge is None or not self._has_landed(log, table, work):
+                raise
+            logger.warning("the answer was lost, the commit was not", claim=work.claim_id, found=error.found)
+            return merge
+
+    def _has_landed(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> bool:
+        with step(self._on_step, "fence.read"):
+            commit = find_claim(log, table.app_id, work, _latest(log, 0))
+        return commit is not None and commit.user_metadata.get("claim_id") == work.claim_id
 
     def _pass_over(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> bool:
         """A claim that changes nothing moves the fence alone. False: somebody else did it meanwhile."""
@@ -211,6 +263,19 @@ class SparkLake:
             already_applied=False,
             seconds=time.monotonic() - started,
         )
+
+
+def _tag(work: ClaimWork) -> str:
+    return claim_tag(work.claim_id)
+
+
+def _confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[str, str]:
+    return {
+        f"{_TRANSACTION}txnAppId": table.app_id,
+        f"{_TRANSACTION}txnVersion": str(work.last_number),
+        _USER_METADATA: claim_metadata(work),
+        _MATERIALIZE: "auto" if merge.counts is None else "none",
+    }
 
 
 def _latest(log: DeltaLog, known: int) -> int:

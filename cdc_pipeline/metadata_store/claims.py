@@ -46,7 +46,9 @@ class Claims:
             ).one_or_none()
         return None if row is None else Claim(**row._asdict())
 
-    def record_claim(self, lease: Lease, slices: Sequence[SliceRow], *, claim_id: UUID) -> Claim:
+    def record_claim(
+        self, lease: Lease, slices: Sequence[SliceRow], *, claim_id: UUID, session: str | None = None
+    ) -> Claim:
         """The bounds are durable before the work. `attempt` counts on from failed claims that began at the same slice.
 
         Raises RegistryError when another claim is open, or when a slice before them still waits.
@@ -74,18 +76,19 @@ class Claims:
                     owner=lease.owner,
                     attempt=(failed or 0) + 1,
                     slices=len(slices),
+                    session=session,
                 )
                 .returning(_CLAIM)
             ).one()
         return Claim(**row._asdict())
 
-    def resume_claim(self, lease: Lease, claim: Claim) -> Claim:
+    def resume_claim(self, lease: Lease, claim: Claim, *, session: str | None = None) -> Claim:
         """The same bounds under this lease, one attempt further."""
         with self.database.transaction("claim.resume") as connection:
             hold_lease(connection, lease)
             row = connection.execute(
                 _open(claim)
-                .values(epoch=lease.epoch, owner=lease.owner, attempt=_CLAIM.c.attempt + 1)
+                .values(epoch=lease.epoch, owner=lease.owner, session=session, attempt=_CLAIM.c.attempt + 1)
                 .returning(_CLAIM)
             ).one_or_none()
         if row is None:

@@ -145,6 +145,7 @@ claim = Table(
     time("finished_at"),
     count("rows_parked"),
     count("rows_tied"),
+    Column("session", Text),
     one_of("state", ClaimState),
     CheckConstraint("first_number <= last_number", name="claim_bounds"),
     Index("claim_first_number", "table_id", "first_number"),

@@ -12,13 +12,14 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
-from cdc_pipeline.errors import RegistryError, UsageError
+from cdc_pipeline.errors import RegistryError, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.horizons import check_horizons
-from cdc_pipeline.metadata_store.rows import Snapshot
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.leases import hold_lease
+from cdc_pipeline.metadata_store.rows import Lease, Snapshot
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, QuarantineState
 
 _ENTRY, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
@@ -103,16 +104,19 @@ class Quarantine:
             )
             seen[digest] += 1
         with self.database.transaction("quarantine.keep") as connection:
+            _check_active(connection, snapshot)
             connection.execute(insert_or(_ENTRY).on_conflict_do_nothing(), values)
 
-    def replay(self, new: NewSlice, quarantine_ids: Sequence[int]) -> int:
+    def replay(self, new: NewSlice, quarantine_ids: Sequence[int], *, lease: Lease | None = None) -> int:
         """Number of the late slice that now holds the events; in one transaction they are replayed and it registered.
 
         It lies with the last boundary of the stream, so that every later one includes it. Idempotent for the same
-        file. Raises RegistryError when an event was decided on meanwhile, is older than the table's horizon, or the
-        stream has no boundary yet.
+        file. Raises StaleEpoch when somebody else has the `lease`, where one is given; RegistryError when an event was
+        decided on meanwhile, is older than the table's horizon, or the stream has no boundary yet.
         """
         with self.database.transaction("quarantine.replay") as connection:
+            if lease is not None:
+                hold_lease(connection, lease)
             table = _locked(connection, new.table_id)
             entries = _locked_entries(connection, quarantine_ids)
             slice_id = _late_identity(table.table_uuid, quarantine_ids, new)
@@ -138,6 +142,18 @@ class Quarantine:
                 _check_waiting([entry])
                 _decide(connection, [quarantine_id], QuarantineState.DROPPED, decision=reason)
         return self.entry(quarantine_id)
+
+
+def _check_active(connection: Connection, snapshot: Snapshot) -> None:
+    """What an ended snapshot kept aside is decided on already."""
+    of_snapshot = models.snapshot.c.snapshot_id == snapshot.snapshot_id
+    state = connection.scalar(select(models.snapshot.c.state).where(of_snapshot).with_for_update(key_share=True))
+    if state in FINISHED_SNAPSHOTS:
+        raise StaleEpoch(
+            f"the snapshot {snapshot.snapshot_id} is {state}",
+            expected="one that is being taken",
+            remedy="drop the task: nothing of it is needed any more",
+        )
 
 
 def supersede(connection: Connection, snapshot: Snapshot) -> None:

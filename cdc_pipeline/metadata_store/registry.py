@@ -200,6 +200,12 @@ def _insert_slices(
         update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table")).values(next_slice_number=bindparam("number")),
         [{"of_table": table_id, "number": number} for table_id, number in next_numbers.items()],
     )
+    newest = {values["table_id"]: values["schema_id"] for values in slices if values["schema_id"] is not None}
+    if newest:
+        connection.execute(
+            update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table")).values(schema_id=bindparam("newest")),
+            [{"of_table": table_id, "newest": schema_id} for table_id, schema_id in newest.items()],
+        )
 
 
 def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> None:

@@ -142,7 +142,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The run of slices first_number..last_number, both included, that goes into one commit of the lake."""
+    """The run of slices first_number..last_number, both included, that goes into one commit of the lake.
+
+    `session`: where its owner's work in the lake can be cancelled, by whoever takes over.
+    """
 
     claim_id: UUID
     table_id: int
@@ -166,6 +169,7 @@ class Claim:
     finished_at: datetime | None
     rows_parked: int
     rows_tied: int
+    session: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

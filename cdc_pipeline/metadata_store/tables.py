@@ -82,7 +82,10 @@ class Tables:
         return tuple(SourceTable(**row._asdict()) for row in rows)
 
     def record_schema(self, table_id: int, schema: TableSchema, *, first_offset: str, is_newest: bool = True) -> str:
-        """Id of the schema, which is now the table's newest if it `is_newest`; a known one keeps its first offset."""
+        """Id of the schema, which is now the table's newest if it `is_newest`; a known one keeps its first offset.
+
+        The registration of a slice makes its schema the newest by itself.
+        """
         schema_id = schema_identity(schema)
         with self.database.transaction("schema.record") as connection:
             connection.execute(

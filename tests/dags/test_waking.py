@@ -134,6 +134,12 @@ def test_the_bell_is_silent_while_somebody_works_and_rings_when_work_is_left() -
     assert door.rings(6, is_leased=False, now=60)
 
 
+def test_the_bell_of_a_dead_worker_rings_at_the_first_look_after_its_lease() -> None:
+    door, lease_ends = bell(), 60
+    rung = [now for now in range(100) if door.rings(5, is_leased=0 < now < lease_ends, now=now)]
+    assert rung[:2] == [0, lease_ends]
+
+
 def test_the_bell_forgets_a_slice_that_was_applied() -> None:
     door = bell()
     assert door.rings(5, is_leased=False, now=0)

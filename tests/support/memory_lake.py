@@ -8,7 +8,7 @@ through the kernel, and the table's one data file is written anew.
 import io
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,6 +41,7 @@ from cdc_pipeline.lake.protocol import (
     LakeTable,
     Publication,
     UpsertOutcome,
+    always,
 )
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.object_store import ObjectStore
@@ -82,12 +83,20 @@ class MemoryLake:
         with step(self._on_step, "lake_version.read"):
             return self._log(table).latest_version()
 
-    def upsert(self, table: LakeTable, work: ClaimWork) -> UpsertOutcome:
+    def open(self) -> str:
+        """Nothing of it runs anywhere else."""
+        return ""
+
+    def cancel(self, session: str, claim_id: str) -> None:
+        """There is nothing to cancel."""
+
+    def upsert(self, table: LakeTable, work: ClaimWork, *, may_commit: Callable[[], None] = always) -> UpsertOutcome:
         started = time.monotonic()
         log = self._log(table)
         with step(self._on_step, "fence.read"):
             fence = _checked_fence(read_fence(log, table.app_id), table, work)
         if fence.number < work.last_number:
+            may_commit()
             if not work.slices:
                 return self._move_fence(log, table, work, fence, started)
             merged = self._merge(log, table, work, started)

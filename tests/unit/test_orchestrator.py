@@ -42,6 +42,7 @@ def claim(first: int, last: int) -> Claim:
         finished_at=None,
         rows_parked=0,
         rows_tied=0,
+        session=None,
     )
 
 

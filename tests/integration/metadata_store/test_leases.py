@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +13,7 @@ from cdc_pipeline.errors import LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.rows import Lease
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
+from tests.support.streams import run_sql
 
 ALREADY_OVER = timedelta(seconds=-1)
 
@@ -109,3 +112,24 @@ def test_a_worker_that_lost_its_lease_changes_nothing(shop: Shop) -> None:
         shop.claim(dead, after=0)
     assert shop.store.slices.waiting(shop.orders.table_id).slices == 4
     assert claims.open_claim(shop.orders.table_id) == claim
+
+
+def test_a_store_that_was_built_anew_and_counts_from_one_again_still_tells_owners_apart(shop: Shop) -> None:
+    shop.register_orders(1)
+    before = shop.acquire("before")
+    run_sql(shop.url, "DELETE FROM cdc.lease")
+    after = shop.acquire("after")
+    assert (before.epoch, after.epoch) == (1, 1)
+    slices = shop.store.slices.next_slices(before.table_id, after_number=0, most_slices=10, most_rows=100)
+    late = replace(shop.slice(before.table_id, 0, 1, 1, "late"), late=True)
+    for change in (
+        lambda: shop.store.leases.renew(before, duration=MINUTE),
+        lambda: shop.store.claims.record_claim(before, slices, claim_id=UUID(int=1)),
+        lambda: shop.store.quarantine.replay(late, (), lease=before),
+    ):
+        with pytest.raises(StaleEpoch, match="now epoch 1 of after; expected epoch 1 of before"):
+            change()
+    shop.store.leases.release(before)
+    assert shop.store.leases.renew(after, duration=MINUTE).owner == "after"
+    assert shop.store.claims.open_claim(before.table_id) is None
+    assert len(shop.store.slices.slices(before.table_id, 1, 100)) == 2

@@ -1,0 +1,68 @@
+"""A TCP proxy that loses answers: cut, it lets the server work on, and nobody hears of it."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Event, Thread
+
+LOOPBACK = "127.0.0.1"
+_BLOCK_BYTES = 65536
+
+
+@dataclass(slots=True, kw_only=True)
+class Proxy:
+    port: int
+    is_cut: Event = field(default_factory=Event)
+    _open: list[socket.socket] = field(default_factory=list)
+
+    def cut(self) -> None:
+        """Every connection ends, and new ones end at once."""
+        self.is_cut.set()
+        for connection in list(self._open):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self.is_cut.clear()
+
+    def serve(self, listener: socket.socket, server_port: int) -> None:
+        """Until the listener is closed."""
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                if self.is_cut.is_set():
+                    client.close()
+                    continue
+                server = socket.create_connection((LOOPBACK, server_port))
+                self._open += [client, server]
+                for source, target in ((client, server), (server, client)):
+                    Thread(target=_copy, args=(source, target), daemon=True).start()
+
+    def close(self) -> None:
+        self.cut()
+        for connection in self._open:
+            connection.close()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while block := source.recv(_BLOCK_BYTES):
+            target.sendall(block)
+    for connection in (source, target):
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def proxied(server_port: int) -> Iterator[Proxy]:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        proxy = Proxy(port=listener.getsockname()[1])
+        thread = Thread(target=proxy.serve, args=(listener, server_port), daemon=True)
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.close()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
