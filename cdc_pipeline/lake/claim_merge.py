@@ -11,6 +11,7 @@ from cdc_pipeline.lake.bag_sql import COPIES, NET, count_copies, merge_copies, n
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
 from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, truncates_in
 from cdc_pipeline.lake.delta_log import Commit
+from cdc_pipeline.lake.fence import claim_metadata
 from cdc_pipeline.lake.fold_sql import EVENT, OUTCOME, FoldShape, fold_complete_rows, fold_registers
 from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
 from cdc_pipeline.lake.merge_sql import merge_changes, merge_complete_rows
@@ -58,6 +59,16 @@ def claim_merge(
         sql = merge_complete_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)
         return ClaimMerge(sql=sql, counts=None)
     return _general(views, shape, table, work, url)
+
+
+def claim_confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[str, str]:
+    """For the MERGE and nothing else: the fence, what the log is to say about it, and how its source is read."""
+    return {
+        "spark.databricks.delta.write.txnAppId": table.app_id,
+        "spark.databricks.delta.write.txnVersion": str(work.last_number),
+        "spark.databricks.delta.commitInfo.userMetadata": claim_metadata(work),
+        "spark.databricks.delta.merge.materializeSource": "auto" if merge.counts is None else "none",
+    }
 
 
 def counted(commit: Commit, merge: ClaimMerge) -> Counts:

@@ -10,9 +10,9 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
 from cdc_pipeline.lake import compaction, maintenance, publication, rewind
-from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_merge, counted
+from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge, counted
 from cdc_pipeline.lake.claim_view import claim_columns, opened_views
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
@@ -40,7 +40,6 @@ from cdc_pipeline.lake.schema_change import add_missing_columns
 from cdc_pipeline.lake.session import (
     CancelSession,
     OpenSession,
-    SessionLost,
     claim_tag,
     configured,
     leave_lost,
@@ -53,10 +52,6 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
-
-_TRANSACTION = "spark.databricks.delta.write."
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 
 
 class SparkLake:
@@ -164,15 +159,11 @@ class SparkLake:
         try:
             with spark_calls(doing):
                 yield
-        except SessionLost:
-            self._leave()
+        except LakeAway:
+            lost, self._opened = self._opened, None
+            if lost is not None:
+                leave_lost(lost)
             raise
-
-    def _leave(self) -> None:
-        """Whatever runs in the session goes on; the next call opens another one."""
-        lost, self._opened = self._opened, None
-        if lost is not None:
-            leave_lost(lost)
 
     def _log(self, table: LakeTable) -> DeltaLog:
         return DeltaLog(self._store, lake_key(table.name))
@@ -208,12 +199,15 @@ class SparkLake:
     ) -> ClaimMerge | None:
         """None: a claim whose number the table's log already has comes back from Delta without a row.
 
-        An answer that was lost is found in the log. The session is given up then: its confs may not be unset.
+        What became of a MERGE whose answer was lost is found in the log.
         """
         session, url = self.session, self._url(table)
         merge: ClaimMerge | None = None
         try:
-            with self._calls(f"merging claim {work.claim_id} into {table.name}"), tagged(session, _tag(work)):
+            with (
+                self._calls(f"merging claim {work.claim_id} into {table.name}"),
+                tagged(session, claim_tag(work.claim_id)),
+            ):
                 columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
                 with opened_views(session) as views:
                     with step(self._on_step, "lake_claim.fold"):
@@ -221,10 +215,9 @@ class SparkLake:
                     may_commit()
                     if merge.sql is None:
                         return merge if self._pass_over(log, table, work) else None
-                    with configured(session, _confs(table, work, merge)), step(self._on_step, "lake_table.merge"):
+                    with configured(session, claim_confs(table, work, merge)), step(self._on_step, "lake_table.merge"):
                         return merge if session.sql(merge.sql).collect() else None
-        except LakeError as error:
-            self._leave()
+        except LakeAway as error:
             if merge is None or not self._has_landed(log, table, work):
                 raise
             logger.warning("the answer was lost, the commit was not", claim=work.claim_id, found=error.found)
@@ -263,19 +256,6 @@ class SparkLake:
             already_applied=False,
             seconds=time.monotonic() - started,
         )
-
-
-def _tag(work: ClaimWork) -> str:
-    return claim_tag(work.claim_id)
-
-
-def _confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[str, str]:
-    return {
-        f"{_TRANSACTION}txnAppId": table.app_id,
-        f"{_TRANSACTION}txnVersion": str(work.last_number),
-        _USER_METADATA: claim_metadata(work),
-        _MATERIALIZE: "auto" if merge.counts is None else "none",
-    }
 
 
 def _latest(log: DeltaLog, known: int) -> int:

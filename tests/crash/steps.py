@@ -113,6 +113,7 @@ STAGING_TO_LAKE = frozenset(
 
 AFTER_FAULTS = frozenset(
     {
+        "lake_claim.cancel",
         "claim.mark_applied_through",
         "claim.mark_failed",
         "claim.resume",
