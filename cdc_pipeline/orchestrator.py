@@ -27,6 +27,7 @@ class View:
     is_full: bool
     open_claim: Claim | None
     active_snapshot: str | None = None
+    is_bag: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,14 @@ class Reopen:
     after: int
 
 
-Move = Wait | MarkApplied | Apply | Reopen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetBack:
+    """Slices are in a bag twice: the lake becomes its version `to_version` again, and they wait again."""
+
+    to_version: int
+
+
+Move = Wait | MarkApplied | Apply | Reopen | SetBack
 
 
 def next_move(view: View) -> Move:
@@ -81,8 +89,10 @@ def next_move(view: View) -> Move:
     return Apply(slices=tuple(view.behind_fence), resumed=None)
 
 
-def _catching_up(fence: Fence, view: View) -> MarkApplied | Reopen | None:
-    """What the registry has to learn from the lake first, if anything."""
+def _catching_up(fence: Fence, view: View) -> SetBack | MarkApplied | Reopen | None:
+    """What has to be mended in the lake, or learned from it, before anything is applied."""
+    if view.is_bag and fence.repeated_at is not None:
+        return SetBack(to_version=fence.repeated_at - 1)
     claim = view.open_claim
     claim_is_overtaken = claim is not None and claim.first_number <= fence.number
     if claim_is_overtaken or any(row.state is SliceState.REGISTERED for row in view.fenced.values()):

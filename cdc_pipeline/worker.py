@@ -19,7 +19,7 @@ from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, SetBack, View, Wait, next_move
 from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_check import check_slice_file
@@ -101,6 +101,10 @@ class SliceWorker:
                 case Reopen():
                     self.store.rewinds.reopen(lease, after=move.after)
                     log.info("the lake was set back", table=str(table), after=move.after)
+                case SetBack():
+                    keeper.check()
+                    self.lake.rewind(self.lake_table(table), move.to_version)
+                    log.warning("slices were applied twice and are taken back", table=str(table), to=move.to_version)
                 case Apply():
                     outcomes.append(self._apply(lease, keeper, table, move))
 
@@ -132,6 +136,7 @@ class SliceWorker:
             behind_fence=within,
             is_full=len(within) == len(behind) > 0 and (behind[-1].requested or len(behind) >= self.limits.slices),
             open_claim=open_claim,
+            is_bag=lake_table.schema.is_bag,
             active_snapshot=None if active is None else active.snapshot_id,
         )
 

@@ -2,6 +2,8 @@
 
 import json
 import uuid
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from cdc_pipeline.errors import FenceMismatch
@@ -12,19 +14,35 @@ REWOUND_FROM = "rewound_from"
 
 
 def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
-    """None: no table. Cost: one read when `expected_version` is the latest and ours, and one per newer commit or
+    """None: no table. Cost: two reads when `expected_version` is the latest and ours, and one per newer commit or
     per commit since ours; where the log was cleaned behind a checkpoint, one column of the checkpoint.
     """
     latest = log.latest_version(expected_version)
     if latest is None:
         return None
-    for commit in log.backwards(latest):
-        number = commit.transaction_version(app_id)
-        if number is not None:
-            return fence_of(commit, number, latest=latest)
+    moves = ((commit, commit.transaction_version(app_id)) for commit in log.backwards(latest))
+    known = ((commit, number) for commit, number in moves if number is not None)
+    for commit, number in known:
+        return replace(fence_of(commit, number, latest=latest), repeated_at=_repeated_at(commit, known))
     numbers = [int(txn["version"]) for txn in log.checkpointed("txn") if txn["appId"] == app_id]
     number = max(numbers, default=NOTHING_APPLIED)
     return Fence(number=number, claim_id="", slices=(), lake_version=latest, snapshot_id=None)
+
+
+def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | None:
+    """The version of the earliest of the newest claims that began before the end of what the lake held, if any did.
+
+    Whoever checks the fence, sleeps, and only then merges can do that, when its claim was given up meanwhile and
+    another with an earlier end was applied: Delta sees a greater number than the last and lets it pass.
+    """
+    repeated = None
+    commit = newest
+    for earlier, number in older:
+        first = commit.user_metadata.get("first")
+        if first is None or REWOUND_FROM in commit.user_metadata or int(first) > number:
+            break
+        repeated, commit = commit.version, earlier
+    return repeated
 
 
 def find_claim(log: DeltaLog, app_id: str, work: ClaimWork, latest: int) -> Commit | None:

@@ -99,7 +99,8 @@ class Fence:
 
     `slices` are those of the last claim. It is empty, and `claim_id` is "", where the log was cleaned behind a
     checkpoint: the number then stands alone. `snapshot_id` is set when a publication moved the fence. `rewound_from`:
-    the number that the fence was set back from, on purpose.
+    the number that the fence was set back from, on purpose. `repeated_at`: the lake version since which slices that
+    the lake had are in it a second time, which shows in bags alone.
     """
 
     number: int
@@ -108,6 +109,7 @@ class Fence:
     lake_version: int
     snapshot_id: str | None
     rewound_from: int | None = None
+    repeated_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

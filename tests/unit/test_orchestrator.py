@@ -11,7 +11,7 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.protocol import Fence, SliceIdentity
 from cdc_pipeline.metadata_store.rows import Claim, SliceRow
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
-from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, SetBack, View, Wait, next_move
 from tests.support.slice_rows import slice_row
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)
@@ -203,3 +203,11 @@ def test_what_a_rewound_lake_holds_no_more_waits_again() -> None:
     assert next_move(view(back, waiting)) == Apply(slices=tuple(waiting), resumed=None)
     with pytest.raises(FenceMismatch, match="the lake ends at 3"):
         next_move(view(fence(at=3), applied))
+
+
+def test_slices_that_a_bag_has_twice_are_taken_back_and_a_key_forgives_them() -> None:
+    twice = replace(fence(1, 2), repeated_at=41)
+    registered = {number: slice_row(number) for number in (1, 2)}
+    keyed = view(twice, fenced=registered)
+    assert next_move(replace(keyed, is_bag=True)) == SetBack(to_version=40)
+    assert next_move(keyed) == MarkApplied(through=2, lake_version=40)
