@@ -15,7 +15,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, Sli
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.failures import Damage
-from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
+from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow, SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
@@ -70,8 +70,7 @@ class SliceWorker:
         After any error but those of its lease and its store the table pauses, and is parked in the end.
         """
         row = self.store.tables.table(table)
-        if row.state is TableState.STALE:
-            raise TableStale(str(table), row.parked_reason or "", remedy="nothing is applied until then")
+        _refuse_stale(row)
         failing = self.store.failures.failing(row.table_id)
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
             try:
@@ -89,7 +88,9 @@ class SliceWorker:
         self, lease: Lease, keeper: LeaseKeeper, table: TableName, *, before: int, until: datetime | None = None
     ) -> Applied:
         """The same under a lease that the caller holds: slices with a number below `before`."""
-        table_id, outcomes = self.store.tables.table(table).table_id, list[UpsertOutcome]()
+        row, outcomes = self.store.tables.table(table), list[UpsertOutcome]()
+        _refuse_stale(row)
+        table_id = row.table_id
         while True:
             move = self._next_move(lease, self._view(table_id, self.lake_table(table), before, until))
             match move:
@@ -247,6 +248,11 @@ def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
         return []
     widths = {place: ranges[place][0] - ranges[place - 1][1] for place in range(1, len(ranges))}
     return nlargest(MOST_KEY_RANGES - 1, widths, key=widths.__getitem__)
+
+
+def _refuse_stale(row: SourceTable) -> None:
+    if row.state is TableState.STALE:
+        raise TableStale(str(row.name), row.parked_reason or "", remedy="nothing is applied until then")
 
 
 def _claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
