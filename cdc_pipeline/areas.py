@@ -1,12 +1,14 @@
 """The four areas of the bucket, and their key templates in both directions.
 
     cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
+    cdc-event/stream=<name>/<place>.json
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
 
 Every component comes from data: it is percent-encoded to [A-Za-z0-9_.-], injectively, and refused when it is
-empty, `.`, `..` or longer than 200 bytes once encoded. Keys never begin or end with a slash.
+empty, `.`, `..` or longer than 200 bytes once encoded. Keys never begin or end with a slash. An encoded name holds no
+`=`, so no database shares its folder with a stream's.
 """
 
 from urllib.parse import quote, unquote
@@ -46,8 +48,18 @@ def slice_key(table: TableName, stream_partition: int, file_name: str) -> str:
     return f"{table_prefix(CDC_EVENT, table)}/{stream_partition}/{file_name}"
 
 
+def cut_key(stream: str, place: str) -> str:
+    """Of the cut file that decides what follows in the stream at `place`."""
+    return f"{CDC_EVENT}/stream={encode_component(stream)}/{encode_component(place)}.json"
+
+
 def snapshot_prefix(table: TableName, snapshot_id: str) -> str:
     return f"{table_prefix(DB_SNAPSHOT, table)}/{encode_component(snapshot_id)}"
+
+
+def kept_rows_key(table: TableName, snapshot_id: str) -> str:
+    """Of the rows that a published snapshot keeps aside."""
+    return f"{snapshot_prefix(table, snapshot_id)}/kept.json"
 
 
 def staging_prefix(table: TableName, snapshot_id: str) -> str:

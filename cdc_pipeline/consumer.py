@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import structlog
 
 from cdc_pipeline.areas import slice_key
+from cdc_pipeline.cut_chain import CutChain
 from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, QuarantinedEvent
 from cdc_pipeline.metadata_store.rows import Assignment
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -36,26 +37,28 @@ class Consumer:
     def __init__(
         self,
         *,
-        stream_name: str,
         assignment: Assignment,
         stream: ChangeStream,
         cutter: SliceCutter,
         table_ids: Mapping[TableName, int],
         object_store: ObjectStore,
         store: MetadataStore,
+        chain: CutChain,
         clock: Callable[[], datetime],
         on_step: OnStep,
         ignored_truncates: Collection[TableName] = (),
         check_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        self._name = stream_name
         self._assignment = assignment
+        self._place = assignment.place
         self._stream = stream
         self._cutter = cutter
         self._table_ids = table_ids
         self._schema_ids: dict[tuple[int, TableSchema], str] = {}
+        self._schemas: dict[str, TableSchema] = {}
         self._objects = object_store
         self._store = store
+        self._chain = chain
         self._clock = clock
         self._on_step = on_step
         self._next_mark = clock()
@@ -113,7 +116,10 @@ class Consumer:
         return replace(batch, events=events)
 
     def _register(self, cut: CutSlices) -> None:
-        """Durable on return. A cut with nothing in any stream partition is none, unless somebody asked for it."""
+        """Durable on return. A cut with nothing in any stream partition is none, unless somebody asked for it.
+
+        Raises StreamMoved when another consumer's cut was decided here.
+        """
         partitions = self._ranges(cut)
         moved = {part.stream_partition: part for part in partitions if not part.is_empty}
         if not moved and not cut.requested:
@@ -124,20 +130,20 @@ class Consumer:
             for name in sorted(self._table_ids)
             for number, part in moved.items()
         )
-        boundary = self._store.registry.register(
-            Cut(
-                stream=self._name,
-                owner=self._assignment.owner,
-                epoch=self._assignment.epoch,
-                position=encode_position(cut.end),
-                commit_time=cut.commit_time,
-                label=cut.label,
-                requested=cut.requested,
-                partitions=partitions,
-                slices=slices,
-                quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
-            )
+        new = Cut(
+            stream=self._assignment.stream,
+            owner=self._assignment.owner,
+            epoch=self._assignment.epoch,
+            position=encode_position(cut.end),
+            commit_time=cut.commit_time,
+            label=cut.label,
+            requested=cut.requested,
+            partitions=partitions,
+            slices=slices,
+            quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
         )
+        boundary = self._chain.register(new, self._place, self._schemas)
+        self._place = boundary.place
         self._offsets = {part.stream_partition: part.end_offset for part in partitions}
         if cut.last_commit_position is not None:
             with step(self._on_step, "slot.confirm"):
@@ -159,6 +165,7 @@ class Consumer:
                 start_offset=start,
                 end_offset=places[number].offset,
                 last_position=places[number].last_position,
+                begun=places[number].begun,
             )
             for number, start in self._offsets.items()
         )
@@ -195,6 +202,7 @@ class Consumer:
         if known is None:
             known = self._store.tables.record_schema(table_id, schema, first_offset=part.start_offset, is_newest=False)
             self._schema_ids[table_id, schema] = known
+            self._schemas[known] = schema
         return known
 
 

@@ -120,7 +120,7 @@ class RegistryError(CdcError):
 
 
 class StreamMoved(RegistryError):
-    """Nothing of the cut was registered: whoever reads the stream opens it again, and finds what changed."""
+    """Nothing of this cut was registered: whoever reads the stream opens it again, and finds what changed."""
 
     retryable: ClassVar[bool] = True
 

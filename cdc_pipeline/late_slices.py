@@ -1,11 +1,13 @@
 """Rows that come behind their turn -> the file of a late slice, which the registry numbers behind all others."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.quarantine import no_boundary
-from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.rows import Lease, SourceTable
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.steps import step
@@ -13,12 +15,20 @@ from cdc_pipeline.time_slice import Label, SliceFileName
 from cdc_pipeline.wiring import Pipeline
 
 
-def write_late_slice(
-    pipeline: Pipeline, table: SourceTable, stream_partition: int, folder: str, rows: pa.Table, schema: TableSchema
-) -> NewSlice:
-    """In a folder of its own: two of them may hold the same row of a table without a key.
+def register_late_slice(
+    pipeline: Pipeline,
+    table: SourceTable,
+    stream_partition: int,
+    folder: str,
+    rows: pa.Table,
+    schema: TableSchema,
+    quarantine_ids: Sequence[int] = (),
+    lease: Lease | None = None,
+) -> int:
+    """Number of the slice that holds `rows`, which the events in quarantine became. Durable on return.
 
-    Raises RegistryError while the stream has no boundary.
+    Its file has a folder of its own: two of them may hold the same row of a table without a key. Raises RegistryError
+    while the stream has no boundary, and for an event that does not wait; StaleEpoch without the `lease`.
     """
     boundary = pipeline.store.positions.last_boundary(table.stream)
     if boundary is None:
@@ -36,7 +46,7 @@ def write_late_slice(
     schema_id = pipeline.store.tables.record_schema(
         table.table_id, schema, first_offset=boundary.position, is_newest=table.schema_id is None
     )
-    return NewSlice.of(
+    new = NewSlice.of(
         file,
         table_id=table.table_id,
         stream_partition=stream_partition,
@@ -44,3 +54,5 @@ def write_late_slice(
         schema_id=schema_id,
         late=True,
     )
+    late = pipeline.store.quarantine.late_slice(new, quarantine_ids)
+    return pipeline.cut_chain().register_late(late, {schema_id: schema}, lease=lease)

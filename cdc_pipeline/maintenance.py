@@ -15,6 +15,8 @@ from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
 
+_FENCE_AGE = timedelta(days=3)
+"""Less than half of the time for which the lake's log keeps a commit."""
 _EVERY_VERSION = "~"
 """Greater than any version of a stream that keeps its order."""
 
@@ -42,6 +44,7 @@ def _maintain(pipeline: Pipeline, table: TableName, retention: timedelta) -> str
             lake_table = pipeline.lake_table(table)
             if pipeline.lake.read_version(lake_table) is None:
                 return "the table has no lake yet"
+            pipeline.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
             pipeline.lake.optimize(lake_table)
             held[1].check()
             below = _purgeable(pipeline, lake_table, row.table_id)

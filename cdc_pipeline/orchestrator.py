@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc_pipeline.errors import FenceMismatch
+from cdc_pipeline.lake.history import LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence
 from cdc_pipeline.metadata_store.rows import Claim, SliceRow
 from cdc_pipeline.metadata_store.states import SliceState
+
+REMEDY = "do not apply; run cdc rebuild: it makes the metadata store anew from bucket and lake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ def _check_fence(fence: Fence, view: View) -> None:
         raise FenceMismatch(
             f"the lake was published from snapshot {fence.snapshot_id}, the registry knows {view.published_snapshot}",
             expected="one and the same snapshot",
-            remedy="run the snapshot of this table again, or restore the store that belongs to this lake",
+            remedy=REMEDY,
         )
     for number, slice_id, sha256 in fence.slices:
         row = view.fenced.get(number)
@@ -117,7 +120,39 @@ def _check_fence(fence: Fence, view: View) -> None:
             raise FenceMismatch(
                 f"number {number} is slice {slice_id} (SHA-256 {sha256}) in the lake, {registered} in the registry",
                 expected="the same slice under the same number",
-                remedy="the metadata store is older than the lake or belongs to another: restore it, do not apply",
+                remedy=REMEDY,
+            )
+
+
+def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:
+    """`slices` up to the fence are about to be marked: each is the one that the lake's log names.
+
+    What lies before the first claim that the log still holds is proved by the numbers alone: they have no gap. Raises
+    FenceMismatch with both sides.
+    """
+    claims = ledger.claims
+    named = {identity.number: identity for claim in claims for identity in claim.slices}
+    oldest = min((claim.first_number for claim in claims), default=ledger.fence_number + 1)
+    for row in slices:
+        found = named.get(row.number)
+        ours = None if row.sha256 is None else SliceIdentity(row.number, row.slice_id, row.sha256)
+        is_told = row.number >= oldest or ledger.is_whole or not claims
+        if found != ours and is_told:
+            lake = f"slice {found.slice_id} (SHA-256 {found.sha256})" if found else "no slice with rows"
+            raise FenceMismatch(
+                f"number {row.number} is {lake} in the lake's log,"
+                f" slice {row.slice_id} (SHA-256 {row.sha256}) in the registry",
+                expected="the same slice under the same number",
+                remedy=REMEDY,
+            )
+    places = {row.number: row.position for row in slices}
+    for claim in claims:
+        position = places.get(claim.last_number, claim.position)
+        if claim.position is not None and position != claim.position:
+            raise FenceMismatch(
+                f"slice {claim.last_number} ends at {claim.position} in the lake's log, at {position} in the registry",
+                expected="the same boundary",
+                remedy=REMEDY,
             )
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
 from cdc_pipeline.lake.comparison import differing_rows
-from cdc_pipeline.late_slices import write_late_slice
+from cdc_pipeline.late_slices import register_late_slice
 from cdc_pipeline.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.rows import Boundary, Lease
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
@@ -107,8 +107,7 @@ def _register(
     if found.num_rows:
         rows = _events(found, lake_table.schema, held.version, held.time)
         row, folder = pipeline.store.tables.table(table), f"repair-{boundary.boundary_id}"
-        new = write_late_slice(pipeline, row, _STREAM_PARTITION, folder, rows, lake_table.schema)
-        number = pipeline.store.quarantine.replay(new, (), lease=lease)
+        number = register_late_slice(pipeline, row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
     return Repaired(
         table=table,
         position=held.lsn,

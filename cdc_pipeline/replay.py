@@ -8,7 +8,7 @@ import structlog
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.kept_events import Decoded, LineDecoder, decode_texts
-from cdc_pipeline.late_slices import write_late_slice
+from cdc_pipeline.late_slices import register_late_slice
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
@@ -64,8 +64,9 @@ def _replay_group(
             refused |= dict.fromkeys(decoded.fitting, changed)
         elif decoded.fitting:
             folder = f"replay-{decoded.fitting[0]}"
-            new = write_late_slice(pipeline, table, stream_partition, folder, decoded.rows, decoded.schema)
-            number = pipeline.store.quarantine.replay(new, decoded.fitting)
+            number = register_late_slice(
+                pipeline, table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
+            )
             numbers |= dict.fromkeys(decoded.fitting, number)
             log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
     return [

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from cdc_pipeline.areas import lake_key
+from cdc_pipeline.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.lake.session import OpenSession, cancel, connect
@@ -95,6 +96,9 @@ class Pipeline:
                     remedy="add it there, or mend the name",
                 )
         return tuple(known[name] for name in chosen or known)
+
+    def cut_chain(self) -> CutChain:
+        return CutChain(name=self.settings.name, objects=self.objects, store=self.store, on_step=self.on_step)
 
     def slice_worker(self) -> SliceWorker:
         worker = self.settings.worker

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from heapq import nlargest
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -15,11 +16,12 @@ from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, Sli
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.failures import Damage
+from cdc_pipeline.metadata_store.relearning import KnownClaim
 from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow, SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.orchestrator import Apply, MarkApplied, Move, Reopen, SetBack, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, SetBack, View, Wait, check_ledger, next_move
 from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_check import check_slice_file
@@ -27,6 +29,7 @@ from cdc_pipeline.slice_file import MOST_KEY_RANGES
 from cdc_pipeline.steps import OnStep
 
 log = structlog.get_logger()
+Compared = TypeVar("Compared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +95,13 @@ class SliceWorker:
         _refuse_stale(row)
         table_id = row.table_id
         while True:
-            move = self._next_move(lease, self._view(table_id, self.lake_table(table), before, until))
+            view = self._view(table_id, self.lake_table(table), before, until)
+            move = self._raised_by_owner(lease, partial(next_move, view))
             match move:
                 case Wait():
                     return Applied(outcomes=tuple(outcomes), ended=move.reason)
                 case MarkApplied():
-                    self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version)
-                    log.info("already in the lake", table=str(table), through=move.through)
+                    self._mark(lease, table, move)
                 case Reopen():
                     self.store.rewinds.reopen(lease, after=move.after)
                     log.info("the lake was set back", table=str(table), after=move.after)
@@ -141,13 +144,35 @@ class SliceWorker:
             active_snapshot=None if active is None else active.snapshot_id,
         )
 
-    def _next_move(self, lease: Lease, view: View) -> Move:
+    def _raised_by_owner(self, lease: Lease, compare: Callable[[], Compared]) -> Compared:
         """What was read while a newer owner worked proves nothing: then StaleEpoch is raised and no alarm."""
         try:
-            return next_move(view)
+            return compare()
         except FenceMismatch:
             self.store.leases.renew(lease, duration=self.lease_length)
             raise
+
+    def _mark(self, lease: Lease, table: TableName, move: MarkApplied) -> None:
+        """Only what the lake's log names by the same ids and hashes."""
+        waiting = self.store.slices.waiting_through(lease.table_id, move.through)
+        first = waiting[0].number if waiting else move.through
+        uuid = UUID(self.lake_table(table).table_uuid)
+        ledger = self.lake.read_ledger(table, table_uuid=uuid, after=first - 1)
+        claims = () if ledger is None else ledger.claims
+        if ledger is not None:
+            self._raised_by_owner(lease, partial(check_ledger, ledger, waiting))
+        known = [
+            KnownClaim(
+                claim_id=claim.claim_id,
+                first_number=claim.first_number,
+                last_number=claim.last_number,
+                lake_version=claim.lake_version,
+                committed_at=claim.committed_at,
+            )
+            for claim in claims
+        ]
+        self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
+        log.info("already in the lake", table=str(table), through=move.through)
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: TableName, move: Apply) -> UpsertOutcome:
         session = self.lake.open() if any(row.rows for row in move.slices) else None
@@ -194,6 +219,7 @@ class SliceWorker:
             late=any(slice_row.late for slice_row in slices),
             tombstones=self.store.slices.awaits_quarantined(row.table_id),
             truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
+            position=slices[-1].position,
         )
 
     def _checked(self, lease: Lease, slices: Sequence[SliceRow]) -> tuple[SliceInput, ...]:

@@ -1,25 +1,29 @@
 """The orchestrator of snapshots: holds the cutoff, plans tasks, polls them, publishes each table when it is whole."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event
 from uuid import UUID
 
 import structlog
 
+from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.errors import LeaseBusy, SnapshotError
-from cdc_pipeline.lake.protocol import Lake, LakeTable, Publication
+from cdc_pipeline.lake.history import PublishedTable
+from cdc_pipeline.lake.protocol import DataFile, Lake, LakeTable, Publication
 from cdc_pipeline.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, is_held, snapshot_connection
-from cdc_pipeline.steps import OnStep
+from cdc_pipeline.steps import OnStep, step
 from snapshot.compaction import data_files, plan_compaction
 from snapshot.plan import plan_ranges
 
@@ -39,6 +43,7 @@ class SnapshotOrchestrator:
     poll_interval: timedelta
     lease_length: timedelta
     store: MetadataStore
+    objects: ObjectStore
     lake: Lake
     lake_table: Callable[[TableName], LakeTable]
     clock: Callable[[], datetime]
@@ -183,10 +188,16 @@ class SnapshotOrchestrator:
             keeper,
         ):
             fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
+            kept = self._keep_aside(snapshot)
             keeper.check()
             version = self.lake.publish(
                 self._table(snapshot),
-                Publication(snapshot_id=snapshot.snapshot_id, files=files, fence_number=fence),
+                Publication(
+                    snapshot_id=snapshot.snapshot_id,
+                    files=files,
+                    fence_number=fence,
+                    table=replace(self._published(snapshot, files, fence), kept=kept),
+                ),
             )
             published = self.store.snapshots.publish_snapshot(
                 lease,
@@ -201,6 +212,45 @@ class SnapshotOrchestrator:
             )
         log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
         return published
+
+    def _keep_aside(self, snapshot: Snapshot) -> int:
+        """How many of its rows wait in quarantine; they lie in the bucket too, for a store that is made anew."""
+        entries = self.store.quarantine.entries(table_id=snapshot.table_id)
+        rows = [
+            {
+                "quarantine_id": entry.quarantine_id,
+                "place": entry.place,
+                "column": entry.column,
+                "reason": entry.reason,
+                "payload": entry.payload,
+            }
+            for entry in entries
+            if entry.snapshot_id == snapshot.snapshot_id
+        ]
+        if rows:
+            key = kept_rows_key(self.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
+            with step(self.on_step, "kept_rows.put"):
+                self.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
+        return len(rows)
+
+    def _published(self, snapshot: Snapshot, files: Sequence[DataFile], fence: int) -> PublishedTable:
+        """What `cdc rebuild` reads when nothing but the lake is left."""
+        row = self.store.tables.table_by_id(snapshot.table_id)
+        return PublishedTable(
+            table_uuid=row.table_uuid,
+            source_oid=row.source_oid,
+            stream=asdict(self.store.streams.stream(row.stream)),
+            settings=row.settings,
+            schema=self.store.tables.schema(row.table_id, snapshot.schema_id),
+            snapshot_id=snapshot.snapshot_id,
+            fence_number=fence,
+            cutoff_offset=snapshot.cutoff_offset,
+            cutoff_version=snapshot.cutoff_version,
+            cutoff_time=snapshot.cutoff_time,
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            bytes=sum(file.size_bytes for file in files),
+        )
 
     def _table(self, snapshot: Snapshot) -> LakeTable:
         return self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)

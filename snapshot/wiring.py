@@ -21,6 +21,7 @@ def snapshot_orchestrator(
         poll_interval=poll_interval or settings.poll_interval,
         lease_length=pipeline.settings.worker.lease,
         store=pipeline.store,
+        objects=pipeline.objects,
         lake=pipeline.lake,
         lake_table=pipeline.lake_table,
         clock=pipeline.clock,

@@ -1,4 +1,4 @@
-"""The verbs that move data: `setup-source`, `consume`, `apply`, `repair` and `rewind`."""
+"""The verbs that move data: `setup-source`, `consume`, `apply`, `repair`, `rewind` and `rebuild`."""
 
 import signal
 from dataclasses import asdict
@@ -23,6 +23,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(apply)
     app.command()(repair)
     app.command()(rewind)
+    app.command()(rebuild)
 
 
 def setup_source(
@@ -103,6 +104,16 @@ def repair(
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         repaired = repair_tables(pipeline, pipeline.table_names(tuple(tables)))
     context.show([{**asdict(found), "table": str(found.table)} for found in repaired])
+
+
+def rebuild(config: Config = None, as_json: Json = False) -> None:
+    """Make the metadata store anew from bucket and lake; what only an older store knows stays in it."""
+    from cdc_pipeline.rebuild import rebuild as make_anew
+
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        tables = make_anew(pipeline)
+    context.show([{**asdict(found), "table": str(found.table), "notes": "; ".join(found.notes)} for found in tables])
 
 
 def rewind(

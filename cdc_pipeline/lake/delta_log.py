@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow.parquet
@@ -32,6 +33,11 @@ class Commit:
     def info(self) -> Action:
         found = self.of_kind("commitInfo")
         return found[0] if found else {}
+
+    @property
+    def time(self) -> datetime:
+        """By the clock of whoever wrote it."""
+        return datetime.fromtimestamp(int(self.info.get("timestamp", 0)) / 1000, UTC)
 
     def transaction_version(self, app_id: str) -> int | None:
         return next((int(txn["version"]) for txn in self.of_kind("txn") if txn["appId"] == app_id), None)

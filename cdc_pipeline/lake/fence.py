@@ -4,13 +4,16 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
-from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence, SliceIdentity
+from cdc_pipeline.lake.history import SliceIdentity
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence
 
 REWOUND_FROM = "rewound_from"
+AGAIN = "again"
+"""Of a commit that only repeats what an older one says of the fence."""
 
 
 def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
@@ -38,6 +41,9 @@ def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | N
     repeated = None
     commit = newest
     for earlier, number in older:
+        if AGAIN in commit.user_metadata:
+            commit = earlier
+            continue
         first = commit.user_metadata.get("first")
         if first is None or REWOUND_FROM in commit.user_metadata or int(first) > number:
             break
@@ -70,8 +76,24 @@ def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
             f"the lake's log records slice {work.last_number}, but not with the slices of claim {work.claim_id}"
             f" (differing numbers: {differing or 'unknown, the log was cleaned'})",
             expected="the same slice ids and hashes in the lake and in the registry",
-            remedy="the metadata store may be an older one: rebuild it from the lake before going on",
+            remedy="the metadata store may be an older one: do not apply, run cdc rebuild",
         )
+
+
+def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta) -> bool:
+    """The same number with the same words in a new commit; False where the last one is younger, or cleaned already."""
+    latest = log.latest_version()
+    for commit in () if latest is None else log.backwards(latest):
+        number = commit.transaction_version(app_id)
+        if number is None:
+            continue
+        if now - commit.time < older_than:
+            return False
+        words = json.dumps(commit.user_metadata | {AGAIN: True}, separators=(",", ":"))
+        info = commit_info(operation="CDC FENCE", user_metadata=words, read_version=latest or 0, now=now)
+        log.append((latest or 0) + 1, [info, fence_action(app_id, number, now)])
+        return True
+    return False
 
 
 def claim_metadata(work: ClaimWork) -> str:
@@ -80,6 +102,7 @@ def claim_metadata(work: ClaimWork) -> str:
         "claim_id": work.claim_id,
         "first": work.first_number,
         "last": work.last_number,
+        "position": work.position,
         "slices": [list(content.identity) for content in work.slices],
     }
     return json.dumps(document, separators=(",", ":"))

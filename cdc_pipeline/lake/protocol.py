@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, Protocol
+from uuid import UUID
 
+from cdc_pipeline.lake.history import LakeLedger, PublishedTable, SliceIdentity
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 
@@ -14,14 +16,6 @@ NOTHING_APPLIED = 0
 
 def always() -> None:
     """Nothing forbids the commit."""
-
-
-class SliceIdentity(NamedTuple):
-    """What tells a slice from any other: its number alone may be given twice by a restored metadata store."""
-
-    number: int
-    slice_id: str
-    sha256: str
 
 
 class KeyRange(NamedTuple):
@@ -49,7 +43,12 @@ class LakeTable:
 
     @property
     def app_id(self) -> str:
-        return f"cdc/{self.table_uuid}"
+        return app_id_of(self.table_uuid)
+
+
+def app_id_of(table_uuid: str) -> str:
+    """The name under which a table's fence stands in its log."""
+    return f"cdc/{table_uuid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,8 @@ class ClaimWork:
     of the whole claim: where they are zero, the lake takes a cheaper way. Every id of the claim lies in one of
     `key_ranges`; none given means that no range is known. `late`: some slice may hold events older than what is
     applied. `tombstones`: deletes leave what later, older events lose against. `truncated_at`: the greatest version of
-    a truncate up to `last_number`; events at or below it do nothing.
+    a truncate up to `last_number`; events at or below it do nothing. `position`: where the boundary of the last slice
+    lies; the lake's log keeps it.
     """
 
     claim_id: str
@@ -91,6 +91,7 @@ class ClaimWork:
     late: bool = False
     tombstones: bool = False
     truncated_at: str = ""
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +167,7 @@ class Publication:
     snapshot_id: str
     files: tuple[DataFile, ...]
     fence_number: int
+    table: PublishedTable | None = None
 
 
 class Lake(Protocol):
@@ -179,6 +181,11 @@ class Lake(Protocol):
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
         """None: no such table. `expected_version`, a lake version known to exist, makes it cheaper."""
+
+    def read_ledger(
+        self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None
+    ) -> LakeLedger | None:
+        """None: no such table. Costs one read per commit since the fence was at `after`; see `lake.ledger`."""
 
     def read_version(self, table: LakeTable) -> int | None:
         """The latest lake version; None: no such table."""
@@ -210,6 +217,9 @@ class Lake(Protocol):
 
         Raises LakeError where files of that version may be deleted, or its log.
         """
+
+    def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
+        """Whether the fence's commit was so old that it was written again: its log is cleaned, and would forget it."""
 
     def optimize(self, table: LakeTable) -> None:
         """Merge small files; the content stays."""

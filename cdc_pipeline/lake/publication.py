@@ -1,12 +1,14 @@
 """The files of a snapshot become the table's whole content, together with the fence, in one commit."""
 
 import json
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence
+from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.new_shape import shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakeTable, Publication
 from cdc_pipeline.steps import OnStep, step
@@ -48,14 +50,33 @@ def _published_version(log: DeltaLog, table: LakeTable, content: Publication, fe
 def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence, clock: Clock) -> list[Action]:
     now = clock()
     milliseconds = int(now.timestamp() * 1000)
-    metadata = json.dumps({"snapshot_id": content.snapshot_id, "rows": sum(file.rows for file in content.files)})
+    properties = {} if content.table is None else properties_of(content.table)
+    metadata = {
+        "snapshot_id": content.snapshot_id,
+        "rows": sum(file.rows for file in content.files),
+        PUBLISHED: properties,
+    }
+    read = fence.lake_version
     return [
-        commit_info(operation="CDC SNAPSHOT", user_metadata=metadata, read_version=fence.lake_version, now=now),
+        commit_info(operation="CDC SNAPSHOT", user_metadata=json.dumps(metadata), read_version=read, now=now),
         fence_action(table.app_id, content.fence_number, now),
-        *shape_actions(log, table, fence.lake_version, content.snapshot_id),
-        *(remove(file, milliseconds) for file in log.active_files(fence.lake_version).values()),
+        *_shape(log, table, content, read, properties),
+        *(remove(file, milliseconds) for file in log.active_files(read).values()),
         *(_add(table, file, milliseconds) for file in content.files),
     ]
+
+
+def _shape(
+    log: DeltaLog, table: LakeTable, content: Publication, read: int, properties: Mapping[str, str]
+) -> list[Action]:
+    """What changes of the table itself: its columns, where the snapshot has others, and what it keeps of itself."""
+    actions = shape_actions(log, table, read, content.snapshot_id)
+    if not properties:
+        return actions
+    metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
+    configuration = {**(metadata.get("configuration") or {}), **properties}
+    others = [action for action in actions if "metaData" not in action]
+    return [*others, {"metaData": {**metadata, "configuration": configuration}}]
 
 
 def _add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from uuid import UUID
 
 import structlog
 from pyspark.sql import SparkSession
@@ -23,7 +24,10 @@ from cdc_pipeline.lake.fence import (
     find_claim,
     prove_applied,
     read_fence,
+    write_again,
 )
+from cdc_pipeline.lake.history import LakeLedger
+from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
@@ -49,6 +53,7 @@ from cdc_pipeline.lake.session import (
 )
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
@@ -97,6 +102,12 @@ class SparkLake:
         with step(self._on_step, "fence.read"):
             return read_fence(self._log(table), table.app_id, expected_version=expected_version)
 
+    def read_ledger(
+        self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None
+    ) -> LakeLedger | None:
+        with step(self._on_step, "ledger.read"):
+            return read_ledger(DeltaLog(self._store, lake_key(table)), table_uuid, after=after)
+
     def read_version(self, table: LakeTable) -> int | None:
         with step(self._on_step, "lake_version.read"):
             return self._log(table).latest_version()
@@ -140,6 +151,10 @@ class SparkLake:
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
+
+    def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
+        with step(self._on_step, "fence.move"):
+            return write_again(self._log(table), table.app_id, self._clock(), older_than)
 
     def optimize(self, table: LakeTable) -> None:
         with step(self._on_step, "lake_table.optimize"), self._calls(f"optimizing {table.name}"):

@@ -10,6 +10,7 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.leases import hold_lease
+from cdc_pipeline.metadata_store.relearning import KnownClaim, apply_again
 from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 
@@ -109,13 +110,18 @@ class Claims:
             elif _state(connection, claim) is not ClaimState.APPLIED:
                 raise _not_open(claim)
 
-    def mark_applied_through(self, lease: Lease, number: int, *, lake_version: int) -> None:
+    def mark_applied_through(
+        self, lease: Lease, number: int, *, lake_version: int, claims: Sequence[KnownClaim] = ()
+    ) -> None:
         """For what the lake already holds: every slice up to `number`, and an open claim that ends within.
 
-        One that only begins within cannot be applied any more: it is given up, and what is left of it waits.
+        One that only begins within cannot be applied any more: it is given up, and what is left of it waits. `claims`:
+        those of the lake's log, which a store that is older than they are learns again.
         """
         with self.database.transaction("claim.mark_applied_through") as connection:
             hold_lease(connection, lease)
+            for claim in claims:
+                apply_again(connection, lease.table_id, claim, owner=lease.owner)
             rows = connection.execute(
                 update(_CLAIM)
                 .where(

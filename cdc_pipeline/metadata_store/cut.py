@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,19 +13,28 @@ from cdc_pipeline.slice_file import SliceFile
 from cdc_pipeline.time_slice import Label
 
 EMPTY = "empty"
+BEGINNING = "beginning"
+"""The place at which a stream's first cut begins."""
+
+
+def place_behind(position: str, late_slices: int) -> str:
+    """Where a stream goes on: behind the cut at `position` and so many late slices that lie at it."""
+    return f"{position}-{late_slices}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRange:
     """[start_offset, end_offset) of one stream partition; both equal when nothing came.
 
-    `last_position`: what its reader has to know at `end_offset`, by table; see `sources.protocol.PartitionPlace`.
+    `last_position`: what its reader has to know at `end_offset`, by table; `begun`: the files that were begun within.
+    See `sources.protocol.PartitionPlace`.
     """
 
     stream_partition: int
     start_offset: str
     end_offset: str
     last_position: Mapping[str, str] = field(default_factory=dict)
+    begun: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -96,17 +105,27 @@ class QuarantinedEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateSlice:
+    """A slice that comes behind its turn. `events`: those in quarantine that it holds, by snapshot and place there."""
+
+    slice: NewSlice
+    slice_id: str
+    events: tuple[tuple[str | None, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """Everything between two places of a stream. `partitions` names every stream partition of it exactly once.
 
-    `owner` and `epoch` are those of the assignment. `position` rises from cut to cut. `requested`: somebody asked for
-    a boundary here, so no claim reaches over it; asked for at the position of the last cut, with nothing between, that
-    one becomes requested.
+    `owner` and `epoch` are those of the assignment; `epoch` None: a cut file has decided the cut, so it is registered
+    whoever owns the stream now. `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so
+    no claim reaches over it; asked for at the position of the last cut, with nothing between, that one becomes
+    requested.
     """
 
     stream: str
     owner: str
-    epoch: int
+    epoch: int | None
     position: str
     commit_time: datetime
     label: Label
@@ -125,6 +144,12 @@ def slice_identity(
 ) -> str:
     """The same events in the same place of the same table have the same id, whatever number they were given."""
     parts = (str(table_uuid), str(stream_partition), start_offset, end_offset, sha256 or EMPTY)
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str | None) -> str:
+    """No other slice can have it: an event is replayed once."""
+    parts = (str(table_uuid), "late", ",".join(map(str, sorted(quarantine_ids))), sha256 or "")
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 

@@ -29,8 +29,11 @@ def create_store_engine(url: str) -> Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
+    """`joined`: a transaction that is open; then every operation becomes a part of it."""
+
     engine: Engine
     on_step: OnStep = no_step
+    joined: Connection | None = None
 
     @contextmanager
     def transaction(self, name: str) -> Iterator[Connection]:
@@ -38,6 +41,9 @@ class Database:
 
         An operation may be repeated then: it succeeds, or its error says what stands already.
         """
+        if self.joined is not None:
+            yield self.joined
+            return
         with step(self.on_step, name), translated_errors(), self.engine.begin() as connection:
             yield connection
 

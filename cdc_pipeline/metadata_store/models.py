@@ -117,6 +117,7 @@ boundary = Table(
     time("label_end", nullable=False),
     Column("requested", Boolean, nullable=False),
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=NOW),
+    count("late_slices"),
     UniqueConstraint("stream", "position"),
 )
 

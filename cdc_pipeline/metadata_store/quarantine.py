@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, false, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.cut import NewSlice
+from cdc_pipeline.metadata_store.cut import BEGINNING, LateSlice, NewSlice, late_identity
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.horizons import check_horizons
 from cdc_pipeline.metadata_store.leases import hold_lease
 from cdc_pipeline.metadata_store.rows import Lease, Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, QuarantineState
+from cdc_pipeline.metadata_store.streams import current_place, locked_partitions
 
 _ENTRY, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
@@ -107,29 +107,37 @@ class Quarantine:
             _check_active(connection, snapshot)
             connection.execute(insert_or(_ENTRY).on_conflict_do_nothing(), values)
 
-    def replay(self, new: NewSlice, quarantine_ids: Sequence[int], *, lease: Lease | None = None) -> int:
-        """Number of the late slice that now holds the events; in one transaction they are replayed and it registered.
+    def late_slice(self, new: NewSlice, quarantine_ids: Sequence[int]) -> LateSlice:
+        """What holds these events from now on, to be registered. Raises RegistryError for one that does not wait."""
+        with self.database.transaction("quarantine.read") as connection:
+            uuid = connection.execute(select(_TABLE.c.table_uuid).where(_TABLE.c.table_id == new.table_id)).scalar_one()
+            slice_id = late_identity(uuid, quarantine_ids, new.sha256)
+            entries = _locked_entries(connection, quarantine_ids)
+            if _known_late(connection, slice_id, new.table_id) is None:
+                _check_waiting(entries)
+        events = tuple((entry.snapshot_id, entry.place) for entry in entries)
+        return LateSlice(slice=new, slice_id=slice_id, events=events)
 
-        It lies with the last boundary of the stream, so that every later one includes it. Idempotent for the same
-        file. Raises StaleEpoch when somebody else has the `lease`, where one is given; RegistryError when an event was
-        decided on meanwhile, is older than the table's horizon, or the stream has no boundary yet.
+    def replay(self, late: LateSlice, place: str, *, lease: Lease | None = None) -> int:
+        """Number of the late slice; in one transaction its events are replayed and it is registered. Idempotent.
+
+        The cut file at `place` has decided it, whatever became of the events since. Raises RegistryError when the
+        stream goes on elsewhere, when an event is older than the table's horizon, or without a boundary; StaleEpoch
+        when somebody else has the `lease`, where one is given.
         """
+        new = late.slice
         with self.database.transaction("quarantine.replay") as connection:
             if lease is not None:
                 hold_lease(connection, lease)
             table = _locked(connection, new.table_id)
-            entries = _locked_entries(connection, quarantine_ids)
-            slice_id = _late_identity(table.table_uuid, quarantine_ids, new)
-            known = connection.scalar(
-                select(_SLICE.c.number).where(_SLICE.c.table_id == new.table_id, _SLICE.c.slice_id == slice_id)
-            )
+            known = _known_late(connection, late.slice_id, new.table_id)
             if known is not None:
-                return int(known)
-            _check_waiting(entries)
+                return known
+            _check_place(connection, table.stream, place)
             check_horizons([new], {new.table_id: table.horizon})
             number = int(table.next_slice_number)
-            _insert_late(connection, new, table.stream, slice_id, number)
-            _decide(connection, quarantine_ids, QuarantineState.REPLAYED, slice_number=number)
+            _insert_late(connection, new, table.stream, late.slice_id, number)
+            _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
     def drop(self, quarantine_id: int, reason: str) -> Kept:
@@ -140,7 +148,7 @@ class Quarantine:
                 raise _unknown(quarantine_id)
             if entry.state is not QuarantineState.DROPPED:
                 _check_waiting([entry])
-                _decide(connection, [quarantine_id], QuarantineState.DROPPED, decision=reason)
+                _decide(connection, _ENTRY.c.quarantine_id == quarantine_id, QuarantineState.DROPPED, decision=reason)
         return self.entry(quarantine_id)
 
 
@@ -179,8 +187,7 @@ def _drop_waiting(connection: Connection, which: ColumnElement[bool], reason: st
 def _locked(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
     """Locks in the order of a cut's registration, so that neither waits for the other for ever."""
     stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
-    of_stream = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == stream)
-    connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update())
+    locked_partitions(connection, stream or "")
     return connection.execute(
         select(_TABLE.c.stream, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
         .where(_TABLE.c.table_id == table_id)
@@ -203,12 +210,33 @@ def _check_waiting(entries: Sequence[Row[Any]]) -> None:
             )
 
 
+def _check_place(connection: Connection, stream: str, place: str) -> None:
+    found = current_place(connection, stream)
+    if found == BEGINNING:
+        raise no_boundary(stream)
+    if found != place:
+        raise RegistryError(
+            f"the stream {stream} goes on at {found}",
+            expected=f"{place}, where a late slice is to be registered",
+            remedy="try again: somebody else registered something",
+        )
+
+
+def _known_late(connection: Connection, slice_id: str, table_id: int) -> int | None:
+    query = select(_SLICE.c.number).where(_SLICE.c.table_id == table_id, _SLICE.c.slice_id == slice_id)
+    known = connection.scalar(query)
+    return None if known is None else int(known)
+
+
+def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnElement[bool]:
+    named = [_ENTRY.c.snapshot_id.is_not_distinct_from(snapshot) & (_ENTRY.c.place == at) for snapshot, at in events]
+    return (_ENTRY.c.table_id == table_id) & or_(false(), *named)
+
+
 def _insert_late(connection: Connection, new: NewSlice, stream: str, slice_id: str, number: int) -> None:
     boundary = connection.execute(
         select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
-    ).one_or_none()
-    if boundary is None:
-        raise no_boundary(stream)
+    ).one()
     offset = connection.scalar(
         select(_PARTITION.c.next_offset).where(
             _PARTITION.c.stream == stream, _PARTITION.c.stream_partition == new.stream_partition
@@ -227,20 +255,16 @@ def _insert_late(connection: Connection, new: NewSlice, stream: str, slice_id: s
     }
     connection.execute(insert(_SLICE).values(values))
     connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(next_slice_number=number + 1))
-
-
-def _decide(connection: Connection, quarantine_ids: Sequence[int], state: QuarantineState, **values: Any) -> None:
     connection.execute(
-        update(_ENTRY)
-        .where(_ENTRY.c.quarantine_id.in_(quarantine_ids))
-        .values(state=state, decided_at=func.clock_timestamp(), **values)
+        update(_BOUNDARY)
+        .where(_BOUNDARY.c.boundary_id == boundary.boundary_id)
+        .values(late_slices=_BOUNDARY.c.late_slices + 1)
     )
 
 
-def _late_identity(uuid: UUID, quarantine_ids: Sequence[int], new: NewSlice) -> str:
-    """No other slice can have it: an event is replayed once."""
-    parts = (str(uuid), "late", ",".join(map(str, sorted(quarantine_ids))), new.sha256 or "")
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+def _decide(connection: Connection, which: ColumnElement[bool], state: QuarantineState, **values: Any) -> None:
+    decided_at = func.coalesce(_ENTRY.c.decided_at, func.clock_timestamp())
+    connection.execute(update(_ENTRY).where(which).values(state=state, decided_at=decided_at, **values))
 
 
 def no_boundary(stream: str) -> RegistryError:

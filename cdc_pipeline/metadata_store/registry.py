@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import models
@@ -13,11 +13,12 @@ from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.horizons import check_horizons
 from cdc_pipeline.metadata_store.rows import Boundary
-from cdc_pipeline.metadata_store.streams import check_owner
+from cdc_pipeline.metadata_store.streams import check_owner, locked_partitions
 from cdc_pipeline.time_slice import Label
 
-_PARTITION, _BOUNDARY, _SLICE, _TABLE = (
+_PARTITION, _FILE, _BOUNDARY, _SLICE, _TABLE = (
     models.stream_partition,
+    models.source_file,
     models.boundary,
     models.slice_table,
     models.source_table,
@@ -33,7 +34,8 @@ class Registry:
 
         The same cut again gives the same boundary. Raises StaleEpoch for another owner's stream, SliceFork when
         the range holds other content, RegistryError when the offsets do not go on where the last cut ended.
-        Numbers of a table rise with the stream partition inside a cut.
+        Numbers of a table rise with the stream partition inside a cut. A cut without an epoch was decided by a cut
+        file: it is registered for whoever owns the stream, and may begin a stream that nobody took yet.
         """
         with self.database.transaction("registry.register") as connection:
             partitions = _locked_partitions(connection, cut)
@@ -57,12 +59,18 @@ class Registry:
             )
             _move_partitions(connection, cut, boundary)
             _insert_quarantined(connection, cut)
+            if cut.epoch is None:
+                _replace_begun(connection, cut)
         return boundary
 
 
 def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
-    rows = check_owner(connection, cut.stream, cut.owner, cut.epoch)
+    """Those of a cut that is decided already may have become more since."""
     named = sorted(part.stream_partition for part in cut.partitions)
+    if cut.epoch is None:
+        rows = [row for row in locked_partitions(connection, cut.stream) if row.stream_partition in named]
+    else:
+        rows = list(check_owner(connection, cut.stream, cut.owner, cut.epoch))
     if named != [row.stream_partition for row in rows]:
         raise RegistryError(
             f"the cut of {cut.stream} names the stream partitions {named}",
@@ -125,7 +133,8 @@ def _check_repeated(
         for new in slices
     }
     ends = {part.stream_partition: part.end_offset for part in cut.partitions}
-    if known.keys() != wanted.keys() or ends != {row.stream_partition: row.next_offset for row in partitions}:
+    is_last = cut.epoch is None or ends == {row.stream_partition: row.next_offset for row in partitions}
+    if known.keys() != wanted.keys() or not is_last:
         raise RegistryError(
             f"the position {cut.position} of {cut.stream} is registered with {len(known)} slices of other ranges",
             expected="ranges that begin at the registered next offsets",
@@ -145,6 +154,8 @@ def _check_goes_on(connection: Connection, cut: Cut, partitions: Sequence[Row[An
     next_offsets = {row.stream_partition: row.next_offset for row in partitions}
     for part in cut.partitions:
         registered = next_offsets[part.stream_partition]
+        if cut.epoch is None and _is_apart(part, registered):
+            continue
         if registered != part.start_offset or part.end_offset < part.start_offset:
             raise RegistryError(
                 f"the cut of {cut.stream}, stream partition {part.stream_partition}, is"
@@ -158,6 +169,11 @@ def _check_goes_on(connection: Connection, cut: Cut, partitions: Sequence[Row[An
     labels = [Label(start=row.label_start, end=row.label_end) for row in partitions if row.label_start is not None]
     if labels and cut.label < max(labels):
         raise RegistryError(f"the cut of {cut.stream} has the label {cut.label}", expected=f"{max(labels)} or later")
+
+
+def _is_apart(part: PartitionRange, registered: str | None) -> bool:
+    """Of a cut that was decided: behind a place where the stream began again, or before it, by a consumer that died."""
+    return registered is None or part.start_offset > registered or part.end_offset <= registered
 
 
 def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> Boundary:
@@ -213,7 +229,7 @@ def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> No
         update(_PARTITION)
         .where(_PARTITION.c.stream == cut.stream, _PARTITION.c.stream_partition == bindparam("part"))
         .values(
-            next_offset=bindparam("end"),
+            next_offset=func.greatest(_PARTITION.c.next_offset, bindparam("end")),
             watermark=boundary.commit_time,
             label_start=cut.label.start,
             label_end=cut.label.end,
@@ -229,8 +245,31 @@ def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> No
 
 def _insert_quarantined(connection: Connection, cut: Cut) -> None:
     rows = []
-    for event in cut.quarantined:
+    for number, event in enumerate(cut.quarantined):
         part = _range_of(cut, event.stream_partition)
-        rows.append({**asdict(event), "start_offset": part.start_offset, "end_offset": part.end_offset})
+        place = {"start_offset": part.start_offset, "end_offset": part.end_offset, "place": f"{cut.position}-{number}"}
+        rows.append({**asdict(event), **place})
+    if cut.epoch is None:
+        rows = [row | {"created_at": cut.commit_time} for row in _unknown(connection, rows)]
     if rows:
         connection.execute(insert(models.quarantine), rows)
+
+
+def _unknown(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A store that is rebuilt has kept its events in quarantine, with what was decided about them."""
+    entry = models.quarantine.c
+    places = {row["place"] for row in rows}
+    query = select(entry.table_id, entry.place).where(entry.snapshot_id.is_(None), entry.place.in_(places))
+    known = {(row.table_id, row.place) for row in connection.execute(query)}
+    return [row for row in rows if (row["table_id"], row["place"]) not in known]
+
+
+def _replace_begun(connection: Connection, cut: Cut) -> None:
+    """What was begun here and in no cut is numbered again by whoever reads on."""
+    for part in cut.partitions:
+        if part.begun:
+            of_partition = (_FILE.c.stream == cut.stream) & (_FILE.c.stream_partition == part.stream_partition)
+            connection.execute(delete(_FILE).where(of_partition, _FILE.c.number >= min(part.begun)))
+            files = [{"number": number, "name": name} for number, name in part.begun.items()]
+            place = {"stream": cut.stream, "stream_partition": part.stream_partition}
+            connection.execute(insert(_FILE), [place | file for file in files])

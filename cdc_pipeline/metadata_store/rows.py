@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from cdc_pipeline.metadata_store.cut import BEGINNING, place_behind
 from cdc_pipeline.metadata_store.states import (
     ClaimState,
     SliceState,
@@ -29,7 +30,7 @@ class Stream:
 class Assignment:
     """The right to register cuts of a stream. `next_offset`: stream partition -> where to go on reading.
 
-    `last_position`: stream partition -> what the last cut left for its next reader.
+    `last_position`: stream partition -> what the last cut left for its next reader. `place`: where the next cut begins.
     """
 
     stream: str
@@ -38,6 +39,7 @@ class Assignment:
     next_offset: dict[int, str]
     label: Label | None
     last_position: dict[int, dict[str, str]] = field(default_factory=dict)
+    place: str = BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,10 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """One cut of a stream: every event before `position` is registered. Ids rise with positions."""
+    """One cut of a stream: every event before `position` is registered. Ids rise with positions.
+
+    `late_slices`: so many came behind it, before the next cut.
+    """
 
     boundary_id: int
     stream: str
@@ -86,6 +91,12 @@ class Boundary:
     label_end: datetime
     requested: bool
     registered_at: datetime
+    late_slices: int
+
+    @property
+    def place(self) -> str:
+        """Where the stream goes on."""
+        return place_behind(self.position, self.late_slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

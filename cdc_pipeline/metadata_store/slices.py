@@ -46,6 +46,15 @@ class Slices:
             rows = connection.execute(query.order_by(_SLICE.c.number)).all()
         return tuple(SliceRow(**row._asdict()) for row in rows)
 
+    def waiting_through(self, table_id: int, number: int) -> tuple[SliceRow, ...]:
+        """Those up to `number` that are not known to be in the lake."""
+        query = _with_boundary().where(
+            _SLICE.c.table_id == table_id, _SLICE.c.number <= number, _SLICE.c.state == SliceState.REGISTERED
+        )
+        with self.database.transaction("slice.read") as connection:
+            rows = connection.execute(query.order_by(_SLICE.c.number)).all()
+        return tuple(SliceRow(**row._asdict()) for row in rows)
+
     def truncated_through(self, table_id: int, number: int) -> str:
         """The greatest version of a truncate in any registered slice up to `number`; "" for none."""
         query = select(func.max(_SLICE.c.truncated_at)).where(

@@ -142,11 +142,12 @@ class Snapshots:
                 .returning(_SNAPSHOT)
             ).one()
             supersede(connection, known)
-            _begin_incarnation(connection, known, publication.fence_number)
+            begin_incarnation(connection, known, publication.fence_number)
         return Snapshot(**row._asdict())
 
 
-def _begin_incarnation(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
+def begin_incarnation(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
+    """The lake's table is the snapshot's: live, and waiting for what lies behind the fence."""
     of_table = _SLICE.c.table_id == snapshot.table_id
     forget_failures(connection, snapshot.table_id)
     connection.execute(

@@ -40,6 +40,14 @@ class StaleTables:
                 .values(source_oid=source_oid, settings=dict(settings), publication_mark=publication_mark)
             )
 
+    def follow(self, table_id: int, *, source_oid: int, publication_mark: str | None, stale: str | None) -> None:
+        """What a cut file tells of the table, to a store that is older; `stale` is why it is, None if it is not."""
+        with self.database.transaction("table.follow") as connection:
+            if stale is not None:
+                _mark(connection, [table_id], stale)
+            told = {"source_oid": source_oid, "publication_mark": publication_mark}
+            connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**told))
+
     def begin_stream_again(self, stream: Stream, *, position: str, reason: str) -> None:
         """The stream goes on at `position`, and every table of it is stale; whoever reads it gets StaleEpoch.
 

@@ -12,6 +12,7 @@ from cdc_pipeline.metadata_store.inspection import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.positions import Positions
 from cdc_pipeline.metadata_store.quarantine import Quarantine
+from cdc_pipeline.metadata_store.rebuilding import Rebuilding
 from cdc_pipeline.metadata_store.registry import Registry
 from cdc_pipeline.metadata_store.rewinds import Rewinds
 from cdc_pipeline.metadata_store.slices import Slices
@@ -32,6 +33,7 @@ class MetadataStore:
     streams: Streams
     tables: Tables
     stale_tables: StaleTables
+    rebuilding: Rebuilding
     registry: Registry
     leases: Leases
     slices: Slices
@@ -52,6 +54,7 @@ def metadata_store(database: Database) -> MetadataStore:
         streams=Streams(database=database),
         tables=Tables(database=database),
         stale_tables=StaleTables(database=database),
+        rebuilding=Rebuilding(database=database),
         registry=Registry(database=database),
         leases=Leases(database=database),
         slices=Slices(database=database),

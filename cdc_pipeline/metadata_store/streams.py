@@ -9,11 +9,12 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.cut import BEGINNING, place_behind
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.time_slice import Label
 
-_PARTITION, _FILE = models.stream_partition, models.source_file
+_PARTITION, _FILE, _BOUNDARY = models.stream_partition, models.source_file, models.boundary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +52,7 @@ class Streams:
         `first_offset` is where a stream begins that nobody ever took; later it is not looked at.
         """
         with self.database.transaction("stream.take") as connection:
-            rows = connection.execute(
-                select(_PARTITION)
-                .where(_PARTITION.c.stream == name)
-                .order_by(_PARTITION.c.stream_partition)
-                .with_for_update()
-            ).all()
+            rows = locked_partitions(connection, name)
             if not rows:
                 raise _unknown(name)
             epoch = max(row.assignment_epoch for row in rows) + 1
@@ -70,6 +66,7 @@ class Streams:
                 .where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_(None))
                 .values(next_offset=first_offset)
             )
+            place = current_place(connection, name)
         return Assignment(
             stream=name,
             owner=owner,
@@ -79,12 +76,30 @@ class Streams:
                 (Label(start=row.label_start, end=row.label_end) for row in rows if row.label_start), default=None
             ),
             last_position={row.stream_partition: row.last_position for row in rows},
+            place=place,
         )
 
     def raise_alarm(self, name: str, alarm: str) -> None:
         """What stopped the reader of the stream; the next registration takes it back."""
         with self.database.transaction("stream.raise_alarm") as connection:
             connection.execute(update(_PARTITION).where(_PARTITION.c.stream == name).values(alarm=alarm))
+
+    def place(self, name: str) -> str:
+        """Where the stream goes on: its next cut file has this place."""
+        with self.database.transaction("stream.read_place") as connection:
+            return current_place(connection, name)
+
+    def follow(self, stream: Stream) -> None:
+        """What a cut file tells of the stream's server and slot, to a store that is older."""
+        with self.database.transaction("stream.follow") as connection:
+            connection.execute(
+                update(models.stream).where(models.stream.c.name == stream.name).values(**asdict(stream))
+            )
+
+    def check_owner(self, name: str, owner: str, epoch: int) -> None:
+        """Raises StaleEpoch when somebody else took the stream."""
+        with self.database.transaction("stream.read_owner") as connection:
+            check_owner(connection, name, owner, epoch)
 
     def stream_partitions(self, name: str) -> tuple[int, ...]:
         with self.database.transaction("stream.read_partitions") as connection:
@@ -124,17 +139,24 @@ class Streams:
         return found
 
 
+def locked_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
+    """By number. Nobody registers anything of the stream until the transaction ends."""
+    of_stream = select(_PARTITION).where(_PARTITION.c.stream == stream)
+    return connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update()).all()
+
+
+def current_place(connection: Connection, stream: str) -> str:
+    of_stream = select(_BOUNDARY.c.position, _BOUNDARY.c.late_slices).where(_BOUNDARY.c.stream == stream)
+    last = connection.execute(of_stream.order_by(_BOUNDARY.c.position.desc()).limit(1)).one_or_none()
+    return BEGINNING if last is None else place_behind(last.position, last.late_slices)
+
+
 def check_owner(connection: Connection, stream: str, owner: str, epoch: int) -> Sequence[Row[Any]]:
     """The stream's partitions by number, locked. Raises StaleEpoch when somebody else took one of them.
 
     By owner too: a store that was built anew counts epochs from one again.
     """
-    rows = connection.execute(
-        select(_PARTITION)
-        .where(_PARTITION.c.stream == stream)
-        .order_by(_PARTITION.c.stream_partition)
-        .with_for_update()
-    ).all()
+    rows = locked_partitions(connection, stream)
     for row in rows:
         if (row.assignment_owner, row.assignment_epoch) != (owner, epoch):
             raise StaleEpoch(

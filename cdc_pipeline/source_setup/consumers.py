@@ -21,7 +21,6 @@ def consumer_of(
     """`position`: where its next cut begins. `check_tables` raises what forbids to register another cut."""
     settings = pipeline.settings
     return Consumer(
-        stream_name=settings.name,
         assignment=assignment,
         stream=stream,
         cutter=SliceCutter(
@@ -34,6 +33,7 @@ def consumer_of(
         table_ids=table_ids(pipeline),
         object_store=pipeline.objects,
         store=pipeline.store,
+        chain=pipeline.cut_chain(),
         clock=pipeline.clock,
         on_step=pipeline.on_step,
         ignored_truncates=ignored_truncates(pipeline),

@@ -45,6 +45,7 @@ def set_up_files(pipeline: Pipeline, source: DebeziumFilesSource) -> dict[int, P
         slot=" ".join(("sequence_by", *source.sequence_by)) if source.sequence_by else "ordered",
     )
     pipeline.store.streams.extend_stream(stream, folders)
+    pipeline.cut_chain().catch_up()
     for table in pipeline.settings.tables:
         _refuse_changed_types(pipeline, table)
         register_table(pipeline, table.table, source_oid=_NO_OID, key=table.id, schema=_declared_schema(table))

@@ -22,6 +22,7 @@ def begin_stream_again(pipeline: Pipeline) -> tuple[TableName, ...]:
     Killed, it is run again: nothing is registered at the new position before the registry knows it.
     """
     name, slot = pipeline.settings.name, pipeline.settings.postgres.slot
+    pipeline.cut_chain().catch_up()
     registered = pipeline.store.streams.next_offset(name)
     if registered is None:
         raise SourceError(f"the stream {name} was never read", remedy="run cdc setup-source without --begin-again")

@@ -49,6 +49,7 @@ def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -
     A known table that cannot be read on is marked stale and left out, unless it is to `begin_again`.
     """
     settings, source = pipeline.settings, pipeline.settings.postgres
+    pipeline.cut_chain().catch_up()
     with closing(connect(pipeline.source_url)) as connection:
         known = _known_tables(pipeline)
         plan = plan_source(connection, source, settings.tables, known)

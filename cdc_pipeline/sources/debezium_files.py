@@ -85,6 +85,11 @@ class PartitionFiles:
         """Behind the last line that was given."""
         return self._number << _LINE_BITS | self._line
 
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        """Number and name of the files that were begun behind the offset `start`, up to `end`."""
+        first, last = start >> _LINE_BITS, end >> _LINE_BITS
+        return {number: name for number, name in self._begun.items() if first < number <= last}
+
     def next_lines(self, most_bytes: int) -> list[RawLine]:
         """About as many; fewer only where the files end for now, which `at_end` then says."""
         lines: list[RawLine] = []

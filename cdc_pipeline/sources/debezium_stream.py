@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event as Signal
 
@@ -10,7 +10,7 @@ import numpy as np
 import structlog
 
 from cdc_pipeline.errors import SourceChanged
-from cdc_pipeline.record import encode_position
+from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium_partition import Group, PartitionLines
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, Transactions
@@ -100,13 +100,20 @@ class DebeziumStream:
         self._marks.append(mark)
 
     def places_at(self, position: int) -> dict[int, PartitionPlace]:
+        before = {number: decode_position(place.offset) for number, place in self._registered.items()}
         while self._reached and self._reached[0].end <= position:
             found = self._reached.pop(0)
             known = self._registered[found.stream_partition].last_position
             self._registered[found.stream_partition] = PartitionPlace(
                 offset=encode_position(found.offset), last_position={**known, **found.last_position}
             )
-        return dict(self._registered)
+        return {
+            number: replace(
+                place,
+                begun=self._partitions[number].files.begun_between(before[number], decode_position(place.offset)),
+            )
+            for number, place in self._registered.items()
+        }
 
     def confirm(self, commit_position: int) -> None:
         """Nobody has to be told: the registry knows the offsets, and files stay as long as their owner lets them."""

@@ -76,10 +76,12 @@ class PartitionPlace:
     """Where a stream partition is read on: its next offset, and what its next reader has to know beside that.
 
     `last_position`: by table, what its events have shown so far, as the source's reader writes it.
+    `begun`: number and name of files that were begun since the place that was asked for before.
     """
 
     offset: str
     last_position: Mapping[str, str] = field(default_factory=dict)
+    begun: Mapping[int, str] = field(default_factory=dict)
 
 
 class ChangeStream(Protocol):

@@ -14,14 +14,17 @@ READS = frozenset(
     {
         "claim.read_open",
         "clock.read",
+        "cut_file.get",
         "failure.read",
         "fence.read",
         "horizon.read",
         "inspection.run",
+        "kept_rows.get",
         "lake_claim.fold",
         "lake_schema.read",
         "lake_table.compare",
         "lake_version.read",
+        "ledger.read",
         "position.read",
         "position.read_boundary",
         "position.read_last_boundary",
@@ -51,7 +54,9 @@ READS = frozenset(
         "stream.read",
         "stream.read_files",
         "stream.read_offset",
+        "stream.read_owner",
         "stream.read_partitions",
+        "stream.read_place",
         "stream.read_places",
         "table.key_span",
         "table.list",
@@ -61,6 +66,7 @@ READS = frozenset(
 SET_UP = frozenset({"source.set_up", "stream.register", "table.register", "schema.record"})
 STREAM_TO_SLICES = frozenset(
     {
+        "cut_file.put",
         "registry.register",
         "schema.record",
         "slice_file.put",
@@ -122,7 +128,9 @@ AFTER_FAULTS = frozenset(
         "fence.move",
         "slice.mark_damaged",
         "snapshot_task.fail",
+        "stream.follow",
         "stream.raise_alarm",
+        "table.follow",
         "table.mark_stale",
     }
 )
@@ -134,10 +142,12 @@ ON_SPARK = frozenset({"lake_schema.alter", "lake_schema.map", "snapshot_files.wr
 OTHER_VERBS = frozenset(
     {
         "horizon.promise",
+        "kept_rows.put",
         "lake_table.optimize",
         "lake_table.purge",
         "lake_table.rewind",
         "lake_table.vacuum",
+        "ledger.rebuild",
         "quarantine.drop",
         "quarantine.keep",
         "quarantine.replay",
@@ -165,7 +175,7 @@ _AWAY: dict[type[CdcError], frozenset[str]] = {
     SourceAway: frozenset({"position", "slot", "source"}),
     LakeError: frozenset({"lake_claim", "lake_schema", "lake_table", "snapshot_files"}),
     ObjectStoreAway: frozenset(
-        {"lake_file.put", "slice_file.put", "snapshot.publish", "snapshot_file.put", "staging_file.put"}
+        {"cut_file.put", "lake_file.put", "slice_file.put", "snapshot.publish", "snapshot_file.put", "staging_file.put"}
     ),
 }
 """What a step's call raises when its answer is lost, by the step's noun or name; of all others it is StoreAway."""

@@ -1,7 +1,7 @@
 """Slice files that are no longer what was registered, and a metadata store that is older than the lake."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +9,22 @@ import psycopg2
 import pytest
 
 from cdc_pipeline.application import apply_tables
-from cdc_pipeline.errors import FenceMismatch, SliceDamaged, SourceGap
+from cdc_pipeline.errors import FenceMismatch, SliceDamaged, SourceAway
 from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
+from tests.crash.test_rivals import Meanwhile, cut_off
 from tests.crash.world import World, apply_all, go_on, lake_tables, register_changes, registered_files
 from tests.support.pipelines import consume
 from tests.support.postgres import drop_database
 from tests.support.streams import database_of, run_sql
+
+LEDGER = """
+    SELECT s.table_id, s.number, s.slice_id, s.path, s.state, b.position, s.claim_id::text, c.lake_version
+    FROM cdc.slice AS s JOIN cdc.boundary AS b USING (boundary_id) LEFT JOIN cdc.claim AS c USING (claim_id)
+    ORDER BY s.number, s.table_id
+    """
 
 
 def removed(file: Path, _other: Path) -> None:
@@ -60,23 +67,48 @@ def test_a_damaged_slice_file_stops_its_table_alone(world: World, damage: Callab
     check(world)
 
 
-def test_a_store_that_lost_applied_slices_is_refused_by_consumer_and_worker(
-    world: World, postgres: PostgresServer
-) -> None:
+def test_a_store_that_lost_applied_slices_catches_up_by_itself(world: World, postgres: PostgresServer) -> None:
     with copied_store(world, postgres) as older:
-        register_changes(world)
-        with world.process() as pipeline:
-            apply_all(pipeline)
+        for _ in range(2):
+            register_changes(world)
+            with world.process() as pipeline:
+                apply_all(pipeline)
         before = lake_versions(world)
         with older.process() as pipeline:
-            with pytest.raises(SourceGap, match="stands at"):
-                consume(pipeline)
             for table in lake_tables(pipeline):
-                with pytest.raises(FenceMismatch, match="no slice in the registry"):
+                with pytest.raises(FenceMismatch, match=r"no slice in the registry.*cdc rebuild"):
                     pipeline.slice_worker().slice_to_lake(table.name)
+            consume(pipeline)
+            apply_all(pipeline)
         assert lake_versions(world) == before
+        assert older.store_query(LEDGER)[: len(known := world.store_query(LEDGER))] == known
+        older.rounds = world.rounds
+        register_changes(older)
+        go_on(older)
+        check(older)
     go_on(world)
     check(world)
+
+
+def test_two_consumers_on_two_stores_never_part_the_stream(world: World, postgres: PostgresServer) -> None:
+    """Each of them owns the stream, in its own store; the cut file of whoever comes first decides for both."""
+    with copied_store(world, postgres) as older:
+
+        def rival() -> None:
+            world.change(marks=1)
+            cut_off(world)
+            with older.process() as pipeline:
+                consume(pipeline)
+
+        world.change(marks=2)
+        meanwhile = Meanwhile("cut_file.put", rival)
+        with world.process(meanwhile) as pipeline, suppress(SourceAway):
+            consume(pipeline)
+        assert meanwhile.has_happened
+        go_on(world)
+        go_on(older)
+        assert older.store_query(LEDGER)[: len(known := world.store_query(LEDGER))] == known
+        check(older)
 
 
 def test_a_store_that_lost_slices_which_the_source_still_has_registers_the_same_ones_again(

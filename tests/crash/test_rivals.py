@@ -144,7 +144,7 @@ def test_a_consumer_whose_stream_was_taken_over_registers_nothing_more(world: Wo
         with world.process() as pipeline:
             consume(pipeline)
 
-    for place in ("source.mark", "slice_file.put", "registry.register", "slot.confirm"):
+    for place in ("source.mark", "slice_file.put", "cut_file.put", "registry.register", "slot.confirm"):
         world.change(marks=2)
         meanwhile = Meanwhile(place, rival)
         with world.process(meanwhile) as pipeline, pytest.raises((StaleEpoch, SourceAway)):

@@ -15,7 +15,7 @@ from cdc_pipeline.fold.model import Bag, Event, visible
 from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.source_setup import open_consumer
+from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.wiring import LakeFactory, Pipeline
 from tests.support.pipelines import opened_pipeline
 
@@ -63,8 +63,8 @@ class EventFolder:
 
     def consume(self) -> None:
         """Everything that is there now, by a consumer that was not there before."""
-        with self.opened() as pipeline, open_consumer(pipeline) as consumer:
-            consumer.run_until_idle()
+        with self.opened() as pipeline:
+            consume_until_idle(pipeline)
 
     def rows(self, table: str) -> list[Row]:
         """What a reader would see once every registered slice is applied, boundary by boundary."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +32,10 @@ from cdc_pipeline.lake.fence import (
     find_claim,
     prove_applied,
     read_fence,
+    write_again,
 )
+from cdc_pipeline.lake.history import LakeLedger
+from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -45,6 +49,7 @@ from cdc_pipeline.lake.protocol import (
 )
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
 from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, purged, source_columns
@@ -78,6 +83,12 @@ class MemoryLake:
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
         with step(self._on_step, "fence.read"):
             return read_fence(self._log(table), table.app_id, expected_version=expected_version)
+
+    def read_ledger(
+        self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None
+    ) -> LakeLedger | None:
+        with step(self._on_step, "ledger.read"):
+            return read_ledger(DeltaLog(self._store, lake_key(table)), table_uuid, after=after)
 
     def read_version(self, table: LakeTable) -> int | None:
         with step(self._on_step, "lake_version.read"):
@@ -124,6 +135,10 @@ class MemoryLake:
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
+
+    def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
+        with step(self._on_step, "fence.move"):
+            return write_again(self._log(table), table.app_id, self._clock(), older_than)
 
     def optimize(self, table: LakeTable) -> None:
         log = self._log(table)

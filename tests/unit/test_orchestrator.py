@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.errors import FenceMismatch
-from cdc_pipeline.lake.protocol import Fence, SliceIdentity
+from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, SliceIdentity
+from cdc_pipeline.lake.protocol import Fence
 from cdc_pipeline.metadata_store.rows import Claim, SliceRow
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState
-from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, SetBack, View, Wait, next_move
+from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, SetBack, View, Wait, check_ledger, next_move
 from tests.support.slice_rows import slice_row
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)
@@ -157,7 +158,7 @@ def test_what_the_lake_has_and_the_registry_does_not_know_is_only_marked(state: 
 def test_a_lake_that_names_a_slice_which_the_registry_does_not_have_is_an_alarm(fenced: dict[int, SliceRow]) -> None:
     with pytest.raises(FenceMismatch, match=r"number 2 is slice slice-2 .* in the lake") as caught:
         next_move(view(fence(2), BEHIND, fenced=fenced))
-    assert "restore it, do not apply" in caught.value.remedy
+    assert "do not apply; run cdc rebuild" in caught.value.remedy
 
 
 def test_an_older_slice_of_the_claim_that_differs_is_an_alarm_too() -> None:
@@ -211,3 +212,43 @@ def test_slices_that_a_bag_has_twice_are_taken_back_and_a_key_forgives_them() ->
     keyed = view(twice, fenced=registered)
     assert next_move(replace(keyed, is_bag=True)) == SetBack(to_version=40)
     assert next_move(keyed) == MarkApplied(through=2, lake_version=40)
+
+
+def ledger(*numbers: int, is_whole: bool = True, position: str | None = None) -> LakeLedger:
+    """A claim per number, each with one slice."""
+    steps = tuple(
+        AppliedClaim(
+            claim_id=UUID(int=number),
+            first_number=number,
+            last_number=number,
+            slices=(identity(number),),
+            position=position,
+            lake_version=number,
+            committed_at=MORNING,
+        )
+        for number in numbers
+    )
+    return LakeLedger(
+        fence_number=numbers[-1], lake_version=numbers[-1], steps=steps, published=None, is_whole=is_whole
+    )
+
+
+def test_slices_are_marked_when_the_log_names_each_of_them_or_was_cleaned_before_them() -> None:
+    check_ledger(ledger(1, 2), [slice_row(1), slice_row(2)])
+    check_ledger(ledger(2, is_whole=False), [slice_row(1), slice_row(2)])
+    check_ledger(ledger(2), [slice_row(1, rows=0), slice_row(2)])
+
+
+@pytest.mark.parametrize(
+    ("found", "row"),
+    [
+        (ledger(1, 2), replace(slice_row(1), sha256="another")),
+        (ledger(1, 2), replace(slice_row(2), slice_id="another")),
+        (ledger(1, 2), slice_row(1, rows=0)),
+        (ledger(2), slice_row(1)),
+        (ledger(1, position="elsewhere"), slice_row(1)),
+    ],
+)
+def test_a_slice_that_the_log_tells_otherwise_is_never_marked(found: LakeLedger, row: SliceRow) -> None:
+    with pytest.raises(FenceMismatch, match=r"in the lake's log.*in the registry.*cdc rebuild"):
+        check_ledger(found, [row])

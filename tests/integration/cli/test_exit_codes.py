@@ -10,6 +10,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import no_step
 from tests.support.command_line import CommandLine, end_of, query
 from tests.support.eventually import eventually
+from tests.support.ledgers import forget_store, ledger_of
 from tests.support.streams import run_sql
 
 OK, ERROR, USAGE, BUSY, INTERRUPTED = 0, 1, 2, 4, 130
@@ -112,3 +113,22 @@ def test_an_interrupted_command_ends_with_130_and_without_a_traceback(cdc: Comma
         ended = end_of(waiting)
     assert ended.exit_code == INTERRUPTED
     assert "Traceback" not in ended.errors
+
+
+def test_a_lost_store_is_made_anew_and_says_so_for_each_table(cdc: CommandLine) -> None:
+    assert cdc.run("rebuild").error.startswith("nothing tells of the stream shop")
+    run_sql(cdc.source_url, "INSERT INTO orders (id) VALUES (1)")
+    assert cdc.run("setup-source").exit_code == OK
+    run_sql(cdc.source_url, "UPDATE orders SET id = 2")
+    assert cdc.run("consume", "--until-idle").exit_code == OK
+    before = ledger_of(cdc.store_url)
+    forget_store(cdc.store_url)
+    refused = cdc.run("consume", "--until-idle")
+    assert (refused.exit_code, "run cdc rebuild" in refused.error) == (ERROR, True)
+    ended = cdc.run("rebuild", "--json")
+    (table,) = ended.rows
+    assert ended.exit_code == OK
+    assert (table["table"], table["next_number"], table["fence"]) == (f"{cdc.name}.public.orders", 2, None)
+    assert table["notes"] == "1 slices were not registered"
+    assert cdc.run("consume", "--until-idle").exit_code == OK
+    assert ledger_of(cdc.store_url)["slice"][0] == before["slice"][0]

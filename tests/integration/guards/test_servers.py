@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
+from cdc_pipeline.rebuild import rebuild
 from cdc_pipeline.source_setup import begin_stream_again, set_up_source
 from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
 from tests.crash.world import World
 from tests.support.command_line import rows_of_store
 from tests.support.eventually import eventually
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, states, world_of
+from tests.support.ledgers import forget_store, ledger_of
 from tests.support.pipelines import consume
 from tests.support.postgres import copy_of, fresh_database, standby_of, started_server
 from tests.support.streams import run_sql
@@ -82,6 +84,12 @@ def test_a_slot_that_held_back_too_much_log_is_given_up_and_begins_again(world: 
     assert "expected a slot that serves position " in error
     assert "run cdc setup-source --begin-again, then cdc snapshot" in error
     check_new_beginning(world)
+    before = ledger_of(world.store_url)
+    forget_store(world.store_url)
+    with world.process() as pipeline:
+        rebuild(pipeline)
+    assert ledger_of(world.store_url) == before
+    assert go_on(world) == {}
 
 
 def test_a_slot_that_nobody_read_for_too_long_is_given_up(world: World) -> None:

@@ -121,11 +121,12 @@ def test_a_store_that_was_built_anew_and_counts_from_one_again_still_tells_owner
     after = shop.acquire("after")
     assert (before.epoch, after.epoch) == (1, 1)
     slices = shop.store.slices.next_slices(before.table_id, after_number=0, most_slices=10, most_rows=100)
-    late = replace(shop.slice(before.table_id, 0, 1, 1, "late"), late=True)
+    kept, place = shop.store.quarantine, shop.store.streams.place("shop")
+    late = kept.late_slice(replace(shop.slice(before.table_id, 0, 1, 1, "late"), late=True), ())
     for change in (
         lambda: shop.store.leases.renew(before, duration=MINUTE),
         lambda: shop.store.claims.record_claim(before, slices, claim_id=UUID(int=1)),
-        lambda: shop.store.quarantine.replay(late, (), lease=before),
+        lambda: kept.replay(late, place, lease=before),
     ):
         with pytest.raises(StaleEpoch, match="now epoch 1 of after; expected epoch 1 of before"):
             change()

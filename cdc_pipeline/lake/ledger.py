@@ -1,0 +1,123 @@
+"""What a lake table's own log tells of the way that it came: its publications and claims, and what was published."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import UUID
+
+from cdc_pipeline.lake.delta_log import Commit, DeltaLog
+from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
+from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, Published, PublishedTable
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, app_id_of
+from cdc_pipeline.record import TableSchema
+
+PREFIX = "cdc."
+PUBLISHED = "published"
+
+
+def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = None) -> LakeLedger | None:
+    """None: no table. Steps that moved the fence behind `after`, as far as the log still reaches.
+
+    A table of which nothing was published tells its uuid nowhere.
+    """
+    latest = log.latest_version()
+    if latest is None:
+        return None
+    published = published_table(log.metadata(latest).get("configuration") or {})
+    uuid = published.table_uuid if published is not None else table_uuid
+    if uuid is None:
+        return LakeLedger(fence_number=NOTHING_APPLIED, lake_version=latest, steps=(), published=None, is_whole=True)
+    app_id, steps = app_id_of(str(uuid)), dict[str, AppliedClaim | Published]()
+    fence, highest, is_whole = None, None, True
+    for commit in log.backwards(latest):
+        number = commit.transaction_version(app_id)
+        if number is not None:
+            fence = number if fence is None else fence
+            if after is not None and number <= after:
+                is_whole = True
+                break
+            found = _step(commit, number, highest)
+            if found is not None:
+                steps[found.key] = found
+            if REWOUND_FROM in commit.user_metadata:
+                highest = number if highest is None else min(highest, number)
+        is_whole = not commit.version
+    if fence is None:
+        numbers = [int(txn["version"]) for txn in log.checkpointed("txn") if txn["appId"] == app_id]
+        fence = max(numbers, default=NOTHING_APPLIED)
+    return LakeLedger(
+        fence_number=fence,
+        lake_version=latest,
+        steps=tuple(sorted(steps.values(), key=lambda found: found.lake_version)),
+        published=published,
+        is_whole=is_whole,
+    )
+
+
+def properties_of(table: PublishedTable) -> dict[str, str]:
+    """As properties of the Delta table: its checkpoints keep them for ever."""
+    texts = {
+        "table_uuid": str(table.table_uuid),
+        "source_oid": str(table.source_oid),
+        "stream": json.dumps(table.stream),
+        "settings": json.dumps(table.settings),
+        "schema": json.dumps(table.schema.to_json()),
+        "snapshot_id": table.snapshot_id,
+        "fence_number": str(table.fence_number),
+        "cutoff_offset": table.cutoff_offset,
+        "cutoff_version": table.cutoff_version,
+        "cutoff_time": table.cutoff_time.isoformat(),
+        "rows": str(table.rows),
+        "files": str(table.files),
+        "bytes": str(table.bytes),
+        "kept": str(table.kept),
+    }
+    return {f"{PREFIX}{name}": text for name, text in texts.items()}
+
+
+def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
+    """None for a table that was published by older code, or not at all."""
+    texts = {name.removeprefix(PREFIX): text for name, text in properties.items() if name.startswith(PREFIX)}
+    if "table_uuid" not in texts:
+        return None
+    return PublishedTable(
+        table_uuid=UUID(texts["table_uuid"]),
+        source_oid=int(texts["source_oid"]),
+        stream=json.loads(texts["stream"]),
+        settings=json.loads(texts["settings"]),
+        schema=TableSchema.from_json(json.loads(texts["schema"])),
+        snapshot_id=texts["snapshot_id"],
+        fence_number=int(texts["fence_number"]),
+        cutoff_offset=texts["cutoff_offset"],
+        cutoff_version=texts["cutoff_version"],
+        cutoff_time=datetime.fromisoformat(texts["cutoff_time"]),
+        rows=int(texts["rows"]),
+        files=int(texts["files"]),
+        bytes=int(texts["bytes"]),
+        kept=int(texts["kept"]),
+    )
+
+
+def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | Published | None:
+    """`highest`: the least number that the lake was set back to since."""
+    metadata = commit.user_metadata
+    if metadata.get("claim_id"):
+        return AppliedClaim(
+            claim_id=UUID(metadata["claim_id"]),
+            first_number=int(metadata["first"]),
+            last_number=int(metadata["last"]),
+            slices=recorded_slices(commit),
+            position=metadata.get("position") or None,
+            lake_version=commit.version,
+            committed_at=commit.time,
+            is_rewound=highest is not None and number > highest,
+        )
+    if metadata.get("snapshot_id"):
+        return Published(
+            snapshot_id=metadata["snapshot_id"],
+            fence_number=number,
+            lake_version=commit.version,
+            committed_at=commit.time,
+            table=published_table(metadata.get(PUBLISHED, {})),
+        )
+    return None

@@ -1,0 +1,212 @@
+"""The ledger of a stream emptied and filled again, in one transaction that holds the stream and every lease."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.errors import LeaseBusy, RegistryError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.relearning import Relearning
+from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.streams import locked_partitions
+from cdc_pipeline.metadata_store.tables import NewTable
+
+_PARTITION, _TABLE = models.stream_partition, models.source_table
+_BOUNDARY, _LEASE = models.boundary, models.lease
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('cdc.rebuild'))"
+
+_REMEMBER = (
+    """
+    CREATE TEMPORARY TABLE known_boundary ON COMMIT DROP AS
+    SELECT position, requested, registered_at FROM cdc.boundary WHERE stream = :stream
+    """,
+    """
+    CREATE TEMPORARY TABLE known_slice ON COMMIT DROP AS
+    SELECT s.table_id, s.number, s.slice_id, s.registered_at, s.applied_at
+    FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id) WHERE t.stream = :stream
+    """,
+    """
+    CREATE TEMPORARY TABLE known_table ON COMMIT DROP AS
+    SELECT table_id, horizon, horizon_number FROM cdc.source_table WHERE stream = :stream
+    """,
+)
+_EMPTY = (
+    "DELETE FROM cdc.failing_table WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
+    "DELETE FROM cdc.damaged_slice WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
+    "DELETE FROM cdc.slice WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
+    "DELETE FROM cdc.boundary WHERE stream = :stream",
+    "DELETE FROM cdc.source_file WHERE stream = :stream",
+    """
+    UPDATE cdc.stream_partition
+    SET next_offset = NULL, watermark = NULL, label_start = NULL, label_end = NULL, last_position = '{}'
+    WHERE stream = :stream
+    """,
+    """
+    UPDATE cdc.source_table
+    SET next_slice_number = 1, horizon = '', horizon_number = 0, state = 'registered', parked_reason = NULL,
+        cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL
+    WHERE stream = :stream
+    """,
+)
+_RESTORE = (
+    """
+    UPDATE cdc.boundary AS b SET registered_at = known.registered_at, requested = b.requested OR known.requested
+    FROM pg_temp.known_boundary AS known WHERE b.stream = :stream AND b.position = known.position
+    """,
+    """
+    UPDATE cdc.slice AS s
+    SET registered_at = known.registered_at,
+        applied_at = CASE WHEN s.state = 'applied' THEN coalesce(known.applied_at, s.applied_at) END
+    FROM pg_temp.known_slice AS known WHERE s.table_id = known.table_id AND s.slice_id = known.slice_id
+    """,
+    """
+    UPDATE cdc.source_table AS t
+    SET horizon = known.horizon, horizon_number = least(known.horizon_number, t.next_slice_number - 1)
+    FROM pg_temp.known_table AS known WHERE t.table_id = known.table_id
+    """,
+    """
+    DELETE FROM cdc.quarantine AS q USING cdc.source_table AS t
+    WHERE t.table_id = q.table_id AND t.stream = :stream AND q.snapshot_id IS NULL AND q.place IS NOT NULL
+      AND split_part(q.place, '-', 1) NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream)
+    """,
+)
+"""Events in quarantine stay all the time, with what was decided about them, if their cut is one of the stream's."""
+_RAISE_EPOCHS = (
+    """
+    UPDATE cdc.stream_partition
+    SET assignment_owner = 'cdc rebuild',
+        assignment_epoch = greatest(assignment_epoch + 1, extract(epoch FROM clock_timestamp())::bigint)
+    WHERE stream = :stream
+    """,
+    """
+    INSERT INTO cdc.lease AS held (table_id, owner, epoch, expires_at, acquired_at, renewed_at)
+    SELECT table_id, 'cdc rebuild', extract(epoch FROM now.time)::bigint, now.time, now.time, now.time
+    FROM cdc.source_table, clock_timestamp() AS now (time) WHERE stream = :stream
+    ON CONFLICT (table_id) DO UPDATE
+    SET owner = excluded.owner, epoch = greatest(held.epoch + 1, excluded.epoch), expires_at = excluded.expires_at
+    """,
+)
+
+_LOST = """
+    SELECT position FROM pg_temp.known_boundary
+    WHERE position NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream) ORDER BY position
+    """
+_DIFFERENCES = """
+    SELECT count(*) FILTER (WHERE known.slice_id IS NULL) AS added, count(*) FILTER (WHERE s.slice_id IS NULL) AS gone
+    FROM (SELECT slice_id, number FROM cdc.slice WHERE table_id = :table_id) AS s
+    FULL JOIN (SELECT slice_id, number FROM pg_temp.known_slice WHERE table_id = :table_id) AS known
+        ON (s.slice_id, s.number) = (known.slice_id, known.number)
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyLedger:
+    """A stream of which nothing is registered. Whatever is done through `database` belongs to one transaction."""
+
+    database: Database
+    stream: str
+    cuts_before: int
+
+    @property
+    def relearning(self) -> Relearning:
+        return Relearning(database=self.database)
+
+    def begin_stream(self, stream: Stream, stream_partitions: Sequence[int]) -> None:
+        """What is there already stays."""
+        rows = [{"stream": stream.name, "stream_partition": number} for number in stream_partitions]
+        with self.database.transaction("ledger.rebuild") as connection:
+            connection.execute(insert(models.stream).values(**asdict(stream)).on_conflict_do_nothing())
+            if rows:
+                connection.execute(insert(_PARTITION).on_conflict_do_nothing(), rows)
+
+    def begin_table(self, new: NewTable) -> int:
+        """Its number. What was registered under the name as another table becomes this one; its settings stay."""
+        identity = {
+            "table_uuid": new.table_uuid,
+            "source_oid": new.source_oid,
+            "publication_mark": new.publication_mark or None,
+        }
+        name = {
+            "database_name": new.name.database,
+            "schema_name": new.name.schema,
+            "table_name": new.name.table,
+        }
+        with self.database.transaction("ledger.rebuild") as connection:
+            row = connection.execute(
+                insert(_TABLE)
+                .values(stream=new.stream, settings=dict(new.settings), **name, **identity)
+                .on_conflict_do_update(index_elements=list(name), set_=identity)
+                .returning(_TABLE.c.table_id)
+            ).one()
+        return int(row.table_id)
+
+    def check_nothing_is_lost(self) -> None:
+        """Raises RegistryError when the store knew a cut that no cut file tells."""
+        with self.database.transaction("ledger.rebuild") as connection:
+            lost = connection.scalars(text(_LOST), {"stream": self.stream}).all()
+        if lost:
+            raise RegistryError(
+                f"the metadata store knows {len(lost)} cuts of {self.stream} that no cut file tells,"
+                f" the first at {lost[0]}",
+                expected="a cut file for each",
+                remedy="bring the objects under cdc-event/ back: nothing was changed",
+            )
+
+    def notes(self, table_id: int) -> Iterator[str]:
+        """How the slices of the table differ from those that the store knew."""
+        with self.database.transaction("ledger.rebuild") as connection:
+            row = connection.execute(text(_DIFFERENCES), {"table_id": table_id}).one()
+        if row.added:
+            yield f"{row.added} slices were not registered"
+        if row.gone:
+            yield f"{row.gone} slices were registered as others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilding:
+    database: Database
+
+    @contextmanager
+    def emptied(self, stream: str) -> Iterator[EmptyLedger]:
+        """Committed when the block ends, undone when it raises.
+
+        Nobody registers, applies or publishes meanwhile. Whoever owned the stream or a lease gets StaleEpoch behind it:
+        epochs go on above those of any store that began earlier. What was decided about events in quarantine,
+        failed claims and horizons stay; parked tables get another try. Raises LeaseBusy while a lease is held.
+        """
+        with self.database.transaction("ledger.rebuild") as connection:
+            connection.exec_driver_sql(_ONE_AT_A_TIME)
+            locked_partitions(connection, stream)
+            _refuse_held(connection, stream)
+            cuts = connection.scalar(select(func.count()).where(_BOUNDARY.c.stream == stream)) or 0
+            _run(connection, (*_REMEMBER, *_EMPTY), stream)
+            database = replace(self.database, joined=connection)
+            yield EmptyLedger(database=database, stream=stream, cuts_before=cuts)
+            _run(connection, (*_RESTORE, *_RAISE_EPOCHS), stream)
+
+
+def _run(connection: Connection, statements: Sequence[str], stream: str) -> None:
+    for statement in statements:
+        connection.execute(text(statement), {"stream": stream})
+
+
+def _refuse_held(connection: Connection, stream: str) -> None:
+    """And keeps everybody from acquiring one."""
+    of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == stream)
+    rows = connection.execute(
+        select(_LEASE, func.clock_timestamp().label("now"))
+        .where(_LEASE.c.table_id.in_(of_stream))
+        .order_by(_LEASE.c.table_id)
+        .with_for_update()
+    ).all()
+    for row in rows:
+        if row.expires_at > row.now:
+            raise LeaseBusy(
+                f"the lease of table {row.table_id} is held by {row.owner} until {row.expires_at:%Y-%m-%dT%H:%M:%SZ}",
+                expected="nobody at work on the stream's tables",
+                remedy="pause the DAGs, let the workers end, then run cdc rebuild again",
+            )

@@ -1,0 +1,57 @@
+"""The metadata store of a folder of events, lost and made anew: every line is still read once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.replay import replay
+from cdc_pipeline.steps import Moment
+from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.support.event_files import NOBODY_LISTENS, EventFolder
+from tests.support.ledgers import forget_store, ledger_of
+from tests.support.pipelines import consume, opened_pipeline
+
+TABLE = {"name": "public.t", "columns": {"id": "int", "note": "text"}, "id": ["id"]}
+
+
+def create(id_: int, **more: Any) -> dict[str, Any]:
+    place = {"db": "shop", "schema": "public", "table": "t", "lsn": id_, "txId": id_}
+    return {"op": "c", "before": None, "after": {"id": id_, "note": "n"} | more, "source": place, "ts_ms": 1_000 * id_}
+
+
+def test_a_lost_store_knows_every_file_and_every_place_again(database: str, tmp_path: Path) -> None:
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))
+    events.write("0/a.jsonl", create(1), create(2))
+    events.write("1/x.jsonl", create(3), create(4, id=3_000_000_000))
+    events.consume()
+    events.write("0/b.jsonl", create(5))
+    events.write("0/c.jsonl", create(6, id=3_000_000_000))
+    events.consume()
+    with events.opened() as pipeline:
+        replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+    events.write("0/c.jsonl", create(7))
+    registered = Failpoint(Site("registry.register", Moment.BEFORE, 1))
+    before = ledger_of(database)
+    dying = opened_pipeline(events.settings, store_url=database, spark_url=NOBODY_LISTENS, on_step=registered)
+    with pytest.raises(Crash), dying as pipeline:
+        consume(pipeline)
+    forget_store(database)
+    with pytest.raises(RegistryError, match="cdc rebuild"):
+        events.consume()
+    forget_store(database)
+    with events.opened() as pipeline:
+        (table,) = rebuild(pipeline)
+    assert table.fence is None
+    events.consume()
+    after = ledger_of(database)
+    assert after["source_file"] == before["source_file"]
+    assert after["slice"][: len(before["slice"])] == before["slice"]
+    assert after["quarantine"] == before["quarantine"]
+    events.write("1/y.jsonl", create(8))
+    events.write("2/z.jsonl", create(9))
+    events.consume()
+    assert [row["id"] for row in events.rows("public.t")] == [1, 2, 3, 5, 7, 8, 9]

@@ -1,0 +1,54 @@
+"""What of a metadata store has to come back when it is made anew."""
+
+from typing import Any
+
+from tests.support.command_line import query
+from tests.support.streams import run_sql
+
+Ledger = dict[str, list[tuple[Any, ...]]]
+
+_LEDGER = {
+    "stream": "SELECT * FROM cdc.stream",
+    "stream_partition": """
+        SELECT stream, stream_partition, next_offset, watermark, label_start, label_end, last_position
+        FROM cdc.stream_partition ORDER BY stream_partition""",
+    "source_file": "SELECT * FROM cdc.source_file ORDER BY stream_partition, number",
+    "source_table": "SELECT * FROM cdc.source_table ORDER BY table_id",
+    "table_schema": "SELECT table_id, schema_id, document FROM cdc.table_schema ORDER BY table_id, schema_id",
+    "boundary": """
+        SELECT stream, position, commit_time, label_start, label_end, late_slices
+        FROM cdc.boundary ORDER BY position""",
+    "slice": """
+        SELECT s.table_id, number, slice_id, position, stream_partition, s.label_start, s.label_end, start_offset,
+            end_offset, path, size_bytes, rows, sha256, schema_id, key_changes, partial_rows, truncates,
+            key_ranges, state, claim_id::text, truncated_at, late
+        FROM cdc.slice AS s JOIN cdc.boundary USING (boundary_id) ORDER BY table_id, number""",
+    "claim": """
+        SELECT claim_id::text, table_id, first_number, last_number, state, slices, rows_read, lake_version
+        FROM cdc.claim WHERE state IN ('applied', 'rewound') ORDER BY table_id, lake_version""",
+    "snapshot": """
+        SELECT snapshot_id, table_id, state, cutoff_offset, cutoff_version, cutoff_time, schema_id, fence_number,
+            lake_version, rows, files, bytes
+        FROM cdc.snapshot WHERE state = 'published' ORDER BY snapshot_id""",
+    "quarantine": """
+        SELECT table_id, stream_partition, version, start_offset, end_offset, reason, "column", snapshot_id, place,
+            slice_number, CASE WHEN q.state = 'waiting' AND version < cutoff_version THEN 'dropped' ELSE q.state END
+        FROM cdc.quarantine AS q JOIN cdc.source_table USING (table_id) ORDER BY table_id, version, place""",
+}
+"""All that has to come back. What does not: times of work, epochs, owners and attempts, figures of claims beside the
+rows that were read, failed claims and snapshots, that somebody asked for a cut where one was already, numbers of
+boundaries and of events in quarantine, mended texts, and that an event waits which the lake's snapshot holds."""
+
+
+def ledger_of(store_url: str) -> Ledger:
+    return {name: query(store_url, statement) for name, statement in _LEDGER.items()}
+
+
+def forget_store(store_url: str) -> None:
+    """Nothing is left of it but its empty tables."""
+    ((tables,),) = query(
+        store_url,
+        "SELECT string_agg(format('cdc.%I', tablename), ', ') FROM pg_tables"
+        " WHERE schemaname = 'cdc' AND tablename <> 'alembic_version'",
+    )
+    run_sql(store_url, f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
