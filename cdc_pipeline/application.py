@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, TablePauses
+from cdc_pipeline.errors import CdcError, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Publication
 from cdc_pipeline.lease_keeper import held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
@@ -68,6 +68,10 @@ def _apply_table(pipeline: Pipeline, table: TableName, until: datetime | None, *
     except CdcError as error:
         log.warning("table not applied", table=str(table), found=str(error))
         return TableResult(table=table, applied=None, error=error)
+    except OSError as error:
+        away = ObjectStoreAway(f"a file cannot be read: {error}", remedy="the same call is safe to repeat")
+        log.warning("table not applied", table=str(table), found=str(away))
+        return TableResult(table=table, applied=None, error=away)
     return TableResult(table=table, applied=applied, error=None)
 
 

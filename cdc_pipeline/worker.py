@@ -80,7 +80,7 @@ class SliceWorker:
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
             except (StaleEpoch, LeaseBusy, StoreAway):
                 raise
-            except CdcError as error:
+            except (CdcError, OSError) as error:
                 self._pause(held[0], table, error)
                 raise
             if failing is not None:
@@ -112,10 +112,11 @@ class SliceWorker:
                 case Apply():
                     outcomes.append(self._apply(lease, keeper, table, move))
 
-    def _pause(self, lease: Lease, table: TableName, error: CdcError) -> None:
-        pause = self.store.failures.record(lease, str(error), patience=self.patience, is_outage=error.outage)
+    def _pause(self, lease: Lease, table: TableName, error: CdcError | OSError) -> None:
+        is_outage = isinstance(error, OSError) or error.outage
+        pause = self.store.failures.record(lease, str(error), patience=self.patience, is_outage=is_outage)
         words = "table parked" if pause.parks else "table pauses"
-        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=error.found)
+        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=str(error))
 
     def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
         fence = self.lake.read_fence(lake_table)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.application import apply_tables
-from cdc_pipeline.errors import LakeAway, LakeError, SliceDamaged, TablePauses
+from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, SliceDamaged, TablePauses
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.runs import run_backfill, run_slices
 from cdc_pipeline.stack.postgres import PostgresServer
@@ -31,11 +31,11 @@ def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def refusal(error: LakeError) -> OnStep:
-    """Spark answers every MERGE with this."""
+def refusal(error: Exception, *, at: str = "lake_table.merge") -> OnStep:
+    """Whatever is called at this step answers so."""
 
     def refuse(name: str, moment: Moment) -> None:
-        if (name, moment) == ("lake_table.merge", Moment.BEFORE):
+        if (name, moment) == (at, Moment.BEFORE):
             raise error
 
     return refuse
@@ -102,6 +102,15 @@ def test_an_outage_pauses_every_table_and_parks_none(world: World) -> None:
         assert [result.error for result in apply_tables(pipeline, world.tables)] == [None] * 3
         assert all(row["failures"] is None for row in pipeline.store.inspection.run("lag"))
     check(world)
+
+
+def test_a_file_that_cannot_be_read_pauses_its_table_and_ends_no_run(world: World) -> None:
+    things, *_ = world.tables
+    with world.process(refusal(OSError("Input/output error"), at="slice_file.get")) as pipeline:
+        (unread,) = apply_tables(pipeline, [things])
+        assert isinstance(unread.error, ObjectStoreAway)
+        (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
+        assert failure == "Input/output error"
 
 
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:
