@@ -83,7 +83,8 @@ def plan_source(
         except TableStale as error:
             stale[table.table] = error
         except SourceError as error:
-            stale[table.table] = TableStale(str(table.table), error.found, expected=error.expected, remedy=error.remedy)
+            remedy = f"{error.remedy}, then cdc snapshot {table.name}"
+            stale[table.table] = TableStale(table.name, error.found, expected=error.expected, remedy=remedy)
     missing = [table.name for table in found if publication is None or publication.of(table.name) is None]
     statements = [
         *_publication_statements(connection, source, missing, is_new=publication is None),
