@@ -35,7 +35,8 @@ test: lint
 	$(BIN)/pytest -m "stack and (chaos_cut or not chaos)" $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
-chaos: setup-dev
+chaos: python
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3 --jars s3proxy
 	CDC_CHAOS_REPORT=docs/chaos.md $(BIN)/pytest -m chaos tests/chaos
 
 # The protocol's model in its larger spaces: docs/model.md.

@@ -1,5 +1,6 @@
 """Spark's extra jars: named in jars.lock, resolved once by Spark's own resolver, checked byte by byte."""
 
+import fnmatch
 import hashlib
 import os
 import subprocess
@@ -31,12 +32,24 @@ SPARK_HAS_THEM = (
     "org.slf4j:*",
 )
 NOBODY_NEEDS_THEM = (
+    "com.azure*:*",
+    "com.google.api*:*",
+    "com.microsoft*:*",
+    "com.squareup*:*",
     "ch.qos*:*",
     "io.delta:delta-kernel-unitycatalog",
+    "io.grpc:*",
+    "io.open*:*",
+    "io.projectreactor*:*",
+    "io.prometheus:*",
     "io.unitycatalog:*",
+    "net.java.dev.jna:*",
+    "org.apache.sshd:*",
     "org.bouncycastle:*",
+    "org.eclipse.jetty*:*",
     "org.wildfly*:*",
     "software.amazon.awssdk.crt:*",
+    "software.amazon.awssdk:*",
     "software.amazon.awssdk:bundle",
 )
 
@@ -116,14 +129,21 @@ def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[J
 
 
 def _one_version_each(jars: Iterable[Jar]) -> list[list[Jar]]:
-    """The resolver gives one version of a module at a time."""
-    rounds: list[dict[str, Jar]] = []
+    """The resolver gives one version of a module at a time; sets are apart, for what one needs another may exclude."""
+    rounds: dict[str, list[dict[str, Jar]]] = {}
     for jar in jars:
-        free = next((taken for taken in rounds if jar.module not in taken), None)
+        of_set = rounds.setdefault(jar.set_name, [])
+        free = next((taken for taken in of_set if jar.module not in taken), None)
         if free is None:
-            rounds.append(free := {})
+            of_set.append(free := {})
         free[jar.module] = jar
-    return [list(taken.values()) for taken in rounds]
+    return [list(taken.values()) for of_set in rounds.values() for taken in of_set]
+
+
+def _excluded(jars: Iterable[Jar]) -> list[str]:
+    """Without the globs that would exclude what is asked for."""
+    modules = [jar.module for jar in jars]
+    return [glob for glob in SPARK_HAS_THEM + NOBODY_NEEDS_THEM if not fnmatch.filter(modules, glob)]
 
 
 def _resolve(scratch: Path, jars: list[Jar], *, spark_home: Path) -> str:
@@ -132,7 +152,7 @@ def _resolve(scratch: Path, jars: list[Jar], *, spark_home: Path) -> str:
     program.touch()
     command = [
         *(str(spark_home / "bin" / "spark-submit"), "--packages", ",".join(jar.coordinate for jar in jars)),
-        *("--exclude-packages", ",".join(SPARK_HAS_THEM + NOBODY_NEEDS_THEM)),
+        *("--exclude-packages", ",".join(_excluded(jars))),
         *("--conf", f"spark.jars.ivy={scratch}", str(program)),
     ]
     environment = dict(os.environ, SPARK_HOME=str(spark_home), SPARK_SUBMIT_OPTS=f"-Duser.home={scratch}")
