@@ -90,7 +90,7 @@ def succeeds(session: SparkSession, statement: str) -> bool:
 @pytest.mark.parametrize("scheme", ["s3a", "s3"])
 def test_appends_of_two_drivers(drivers: tuple[str, list[SparkSession]], report: Report, scheme: str) -> None:
     kind, sessions = drivers
-    table = f"delta.`{s3_objects('http://127.0.0.1:1', f'appends-{kind}').spark_url('t')}`".replace(
+    table = f"delta.`{s3_objects('http://127.0.0.1:1', f'appends-{scheme}-{kind}').spark_url('t')}`".replace(
         "s3a:", f"{scheme}:"
     )
     sessions[0].sql(f"CREATE TABLE {table} (id BIGINT) USING delta").collect()
