@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from cdc_pipeline.dag_ids import slice_dag_id
+from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
+from cdc_pipeline.runs import run_slices
 from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
 from snapshot.runs import begin_run, orchestrate_run, work_run
@@ -80,7 +82,7 @@ def installation(
         yield Installation(pipeline=pipeline, source_url=database, airflow=airflow, environment=environment)
 
 
-def test_a_slice_run_applies_what_waits_and_leaves_as_a_success_while_somebody_else_works(
+def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_somebody_else_works(
     installation: Installation,
 ) -> None:
     consume(installation.pipeline)
@@ -95,12 +97,16 @@ def test_a_slice_run_applies_what_waits_and_leaves_as_a_success_while_somebody_e
     assert busy["state"] == "success"
     assert "is held by another" in busy["results"]["slice_to_lake[-1]"]["ended"]
     assert installation.lake() == [(1, "one"), (2, "two")]
+    an_hour = Patience(first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1))
+    installation.pipeline.store.failures.record(lease, "it is broken", patience=an_hour, is_outage=False)
     installation.pipeline.store.leases.release(lease)
+    assert "it is broken" in run_slices(installation.pipeline, installation.items)["ended"]
     applied = installation.run(installation.slice_dag)
     assert applied["state"] == "success"
     report = applied["results"]["slice_to_lake[-1]"]
     assert (report["claims"], report["inserted"], report["updated"], report["ended"]) == (1, 1, 1, EVERYTHING)
     assert installation.lake() == [(1, "changed"), (2, "two"), (3, "three")]
+    assert installation.pipeline.store.failures.failing(table_id) is None
 
 
 def test_a_snapshot_run_publishes_what_its_worker_slots_made(installation: Installation) -> None:
