@@ -31,15 +31,16 @@ from tests.support.streams import database_of, run_sql
 
 LEASE = timedelta(seconds=4)
 PATIENCE_SECONDS = 120
-NAMES = ("one", "two", "three")
-CREATE = "CREATE TABLE {0} (id int PRIMARY KEY, name text, amount numeric(10,2), changed timestamptz)"
+NAMES = ("one", "two", "bag")
+CREATE = "CREATE TABLE {0} (id int{1}, name text, amount numeric(10,2), changed timestamptz)"
+WHOLE_OLD_ROWS = "ALTER TABLE bag REPLICA IDENTITY FULL"
 FILL = "INSERT INTO {0} SELECT -1000000 - n, repeat('n', 150), n, now() FROM generate_series(1, 100) AS n"
 _Result = TypeVar("_Result")
 
 
 @dataclass(slots=True, kw_only=True)
 class ChaosWorld(World):
-    """Three tables take turns, so that a round costs what one table costs."""
+    """Three tables take turns: a round costs what one table costs. In the bag, what comes twice is there twice."""
 
     changes: int = 0
 
@@ -147,7 +148,8 @@ def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str, s3_endpo
     with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
         run_sql(source_url, AT_ONCE.format(database_of(source_url)))
         for name in NAMES:
-            run_sql(source_url, CREATE.format(name), FILL.format(name))
+            run_sql(source_url, CREATE.format(name, "" if name == "bag" else " PRIMARY KEY"), FILL.format(name))
+        run_sql(source_url, WHOLE_OLD_ROWS)
         upgrade(store_url)
         settings = world_settings(folder, source_url, s3_endpoint)
         session = connect(spark_url)
