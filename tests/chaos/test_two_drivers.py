@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.session import connect
 from tests.chaos.report import Report
+from tests.support.faulty_server import Fault, Request, Rule, Verdict, faulty
 from tests.support.s3 import s3_objects, started_moto
-from tests.support.s3_proxy import Fault, Request, Rule, Verdict, faulty
 from tests.support.s3proxy import started_s3proxy
 from tests.support.spark import started_spark
 

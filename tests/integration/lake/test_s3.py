@@ -12,10 +12,10 @@ from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
+from tests.support.faulty_server import Fault, FaultyServer, Request, Verdict, faulty
 from tests.support.lake import NOW, Feed, event, lake_values, move, table_of
 from tests.support.lakes import published
 from tests.support.s3 import s3_objects
-from tests.support.s3_proxy import Fault, FaultyServer, Request, Verdict, faulty
 from tests.support.spark import started_spark
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.faulty_server import Fault, Verdict, faulty
 from tests.support.s3 import BUCKET, REGION, s3_objects
-from tests.support.s3_proxy import Fault, Verdict, faulty
 
 USAGE, CHECK_FAILED = 2, 3
 CHECKS = [

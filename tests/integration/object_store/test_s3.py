@@ -12,8 +12,8 @@ from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, Se
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_place import S3Place
+from tests.support.faulty_server import Fault, FaultyServer, Request, Rule, Verdict, faulty
 from tests.support.s3 import BUCKET, REGION, s3_objects, s3_place
-from tests.support.s3_proxy import Fault, FaultyServer, Request, Rule, Verdict, faulty
 
 SHORT = timedelta(seconds=1)
 SMALLEST_PART = 5 << 20

@@ -1,4 +1,4 @@
-"""A small proxy in front of an S3 server, with faults that a test switches on and off."""
+"""A server in front of an S3 server, whose rule decides what becomes of each request: a race or a fault in it."""
 
 import http.client
 import threading
