@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ FAULTS = (*PASSING, CONFLICT, PRECONDITION)
 PART_BYTES = 5 << 20
 LARGE = bytes(PART_BYTES + 1)
 SMALL = b"content"
+MOST_REFUSALS = 3
 
 Doing = Callable[[ObjectStore, str, Path], None]
 
@@ -93,27 +95,48 @@ def test_each_call_survives_each_fault_twice(behind: Behind, report: Report, cal
         survive(behind, call, fault, report, failures=2)
 
 
-@pytest.mark.parametrize("call", DOING)
-def test_each_call_survives_a_server_that_does_not_answer(behind: Behind, report: Report, call: Call) -> None:
-    survive(behind, call, no_answer(ANSWER_SECONDS + 3), report, failures=1)
+def test_no_call_waits_for_ever_for_an_answer(behind: Behind, report: Report) -> None:
+    """All of them beside each other, since each waits for long."""
+    fault, objects = no_answer(ANSWER_SECONDS + 3), behind.objects
+    with report.red_unless_done("object store: every call", fault.name):
+        keys = {call: prepared(objects, call, fault) for call in DOING}
+        for call in DOING:
+            behind.plan.fail(call, fault, times=1)
+        with ThreadPoolExecutor(len(DOING)) as threads:
+            took = list(threads.map(lambda call: timed(behind, call, keys[call]), DOING))
+        assert {call for call in DOING if behind.plan.made[call, fault.name] == 1} == set(DOING)
+        for call, key in keys.items():
+            check(objects, key, call)
+    for call, (seconds, words) in zip(DOING, took, strict=True):
+        report.record(f"object store: {call}", fault.name, words, seconds)
 
 
 def survive(behind: Behind, call: Call, fault: Fault, report: Report, *, failures: int) -> None:
-    """What is refused as retryable, or by a condition that was never asked for, is called again."""
-    site, objects, plan = f"object store: {call}", behind.objects, behind.plan
+    site, plan = f"object store: {call}", behind.plan
+    with report.red_unless_done(site, fault.name):
+        key = prepared(behind.objects, call, fault)
+        plan.fail(call, fault, times=failures)
+        took, words = timed(behind, call, key)
+        assert plan.made[call, fault.name] == failures - plan.forget(call)
+        assert plan.made[call, fault.name] > 0
+        check(behind.objects, key, call)
+    report.record(site, fault.name, words, took)
+
+
+def prepared(objects: ObjectStore, call: Call, fault: Fault) -> str:
     key = f"{call}/{fault.name}/object".replace(" ", "-")
     if call in NEEDS_ONE:
         objects.put_if_absent(key, SMALL)
-    with report.red_unless_done(site, fault.name):
-        plan.fail(call, fault, times=failures)
-        began, refused = time.monotonic(), list[str]()
-        while not _done(DOING[call], behind, key, refused):
-            assert len(refused) <= failures
-        took = timedelta(seconds=time.monotonic() - began)
-        assert plan.made[call, fault.name] == failures - plan.forget(call)
-        assert plan.made[call, fault.name] > 0
-        check(objects, key, call)
-    report.record(site, fault.name, f"right after {', '.join(refused)}" if refused else "right", took)
+    return key
+
+
+def timed(behind: Behind, call: Call, key: str) -> tuple[timedelta, str]:
+    """What is refused as retryable, or by a condition that was never asked for, is called again."""
+    began, refused = time.monotonic(), list[str]()
+    while not _done(DOING[call], behind, key, refused):
+        assert len(refused) <= MOST_REFUSALS
+    words = f"right after {', '.join(refused)}" if refused else "right"
+    return timedelta(seconds=time.monotonic() - began), words
 
 
 def _done(doing: Doing, behind: Behind, key: str, refused: list[str]) -> bool:

@@ -4,7 +4,7 @@ import socket
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPMessage
@@ -153,6 +153,11 @@ class _Handler(BaseHTTPRequestHandler):
         return
 
     def _serve(self) -> None:
+        """A caller that has hung up meanwhile is nobody's fault."""
+        with suppress(ConnectionError):
+            self._serve_one()
+
+    def _serve_one(self) -> None:
         body = self._body()
         fault = self.server_plan.fault_of(call_of(self.command, self.path))
         if fault is None:
