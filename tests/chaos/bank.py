@@ -18,7 +18,9 @@ from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.stack.account import server_account
 from cdc_pipeline.stack.control import down, process_states, start_and_wait
-from cdc_pipeline.stack.jars import DELTA, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.jars import jars_of, present_jars, read_lock
+from cdc_pipeline.stack.log_store import log_store_jar
+from cdc_pipeline.stack.place import spark_jar_sets
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.postgres import (
     LOOPBACK,
@@ -30,7 +32,7 @@ from cdc_pipeline.stack.postgres import (
 )
 from cdc_pipeline.stack.processes import Process
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import available_cores, server_command, spark_home
+from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
 from cdc_pipeline.stack.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import opened_pipeline, take_snapshot
@@ -156,7 +158,7 @@ def _processes(bank: Bank, source: PostgresServer, store: PostgresServer, spark_
     return (
         _server_process(SOURCE, source),
         _server_process(STORE, store),
-        _spark_process(bank.installation.home, spark_port),
+        _spark_process(bank, spark_port),
         own("migrate", "migrate", (SOURCE, STORE, SPARK), one_shot=True),
         own(CONSUMER, "consume", "migrate"),
         *(own(worker, "apply", "migrate") for worker in WORKERS),
@@ -174,20 +176,22 @@ def _server_process(name: str, server: PostgresServer) -> Process:
     )
 
 
-def _spark_process(home: Path, port: int) -> Process:
-    folder = home / "spark"
+def _spark_process(bank: Bank, port: int) -> Process:
+    folder = bank.installation.home / "spark"
     folder.mkdir()
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(bank.settings)))
     return Process(
         name=SPARK,
         waits_for="the Spark driver to listen",
         command=server_command(
             spark_home=str(spark_home()),
-            jars=[str(jar) for jar in present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA]))],
+            jars=[str(jar) for jar in (*jars, *([log_store_jar(JARS)] if bank.settings.on_s3 else []))],
             cores=available_cores(),
             listen=LOOPBACK,
             port=port,
             folder=str(folder),
             java_options=QUICK_JAVA,
+            more=s3_settings(bank.settings.object_store, folder=str(folder), log_store=True),
         ),
         environment={"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"},
         health=f"tcp://{LOOPBACK}:{port}",
