@@ -121,7 +121,10 @@ class CutChain:
             return place_after(place, found.content)
         self._follow(found, content, rows)
         starts = {part.stream_partition: part.start_offset for part in content.partitions}
+        newest = {row.table_id: row.schema_id for row in rows}
         for new in content.slices:
+            if new.schema_id == newest[new.table_id]:
+                continue
             self._record(new, found.schemas, first_offset=starts[new.stream_partition], is_newest=True)
         return self.store.registry.register(content).place
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError, UsageError
 from cdc_pipeline.lake import Compaction, DataFile, LakeTable, Publication
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.history import Published, PublishedTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -60,14 +62,33 @@ def people(count: int) -> list[dict[str, object]]:
     return [{"id": number, "name": f"n{number}", "age": number % 90} for number in reversed(range(count))]
 
 
+def published_table(table: LakeTable, files: tuple[DataFile, ...]) -> PublishedTable:
+    return PublishedTable(
+        table_uuid=UUID(table.table_uuid),
+        source_oid=16_400,
+        stream={"name": "shop", "slot": "o'clock"},
+        settings={"id": ["id"]},
+        schema=table.schema,
+        snapshot_id="s1",
+        fence_number=FENCE,
+        cutoff_offset="00",
+        cutoff_version=version(100),
+        cutoff_time=datetime(2024, 1, 1, tzinfo=UTC),
+        rows=1000,
+        files=len(files),
+        bytes=sum(file.size_bytes for file in files),
+    )
+
+
 def test_a_published_snapshot_is_the_table_and_slices_follow_it(
     lake: SparkLake, session: SparkSession, store: LocalObjectStore
 ) -> None:
-    table = table_of()
+    table = replace(table_of(), table_uuid=str(UUID(int=7)))
     lake.create_table(table)
     files = compacted(lake, store, table, people(1000), target_files=4)
     assert lake_values(session, store, table) == {}
-    published = lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE))
+    kept = published_table(table, files)
+    published = lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE, table=kept))
     assert published == lake.read_version(table)
     assert len(files) > 1
     assert sum(file.rows for file in files) == len(lake_values(session, store, table)) == 1000
@@ -76,12 +97,22 @@ def test_a_published_snapshot_is_the_table_and_slices_follow_it(
     assert fence is not None
     assert (fence.number, fence.snapshot_id) == (FENCE, "s1")
     feed = Feed(store=store, table=table, next_number=FENCE + 1)
-    outcome = lake.upsert(
-        table, feed.claim([event("u", 101, 5, age=50), event("d", 102, 6), event("u", 99, 7, name="old", age=0)])
-    )
+    work = feed.claim([event("u", 101, 5, age=50), event("d", 102, 6), event("u", 99, 7, name="old", age=0)])
+    work = replace(work, claim_id=str(UUID(int=8)), position="0f")
+    outcome = lake.upsert(table, work)
     assert (outcome.updated, outcome.deleted, outcome.ignored) == (1, 1, 1)
     rows = lake_values(session, store, table)
     assert (rows[(5,)], rows[(7,)], (6,) in rows) == (("n5", 50), ("n7", 7), False)
+
+    lake.optimize(table)
+    told = lake.read_ledger(table.name)
+    assert told is not None
+    assert (told.fence_number, told.published, told.is_whole) == (FENCE + 1, kept, True)
+    first, (claim,) = told.steps[0], told.claims
+    assert isinstance(first, Published)
+    assert (first.lake_version, first.table) == (published, kept)
+    assert (claim.claim_id, claim.position, claim.lake_version) == (UUID(int=8), "0f", outcome.lake_version)
+    assert claim.slices == tuple(content.identity for content in work.slices)
 
 
 def test_files_are_sorted_by_id_and_their_bounds_do_not_overlap(
