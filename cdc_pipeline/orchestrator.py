@@ -162,7 +162,7 @@ def _check_registry(fence: Fence, behind_fence: Sequence[SliceRow]) -> None:
             raise FenceMismatch(
                 f"the registry says that slice {row.number} is {row.state}, but the lake ends at {fence.number}",
                 expected="a lake that holds every applied slice",
-                remedy="the lake was set back: take a new snapshot of this table",
+                remedy="the lake was set back: run cdc rebuild, and its slices are applied again",
             )
 
 

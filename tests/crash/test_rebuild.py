@@ -1,13 +1,14 @@
 """A metadata store that was lost, wholly or in part, made anew from nothing but bucket and lake."""
 
 import random
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.areas import CDC_EVENT
+from cdc_pipeline.areas import CDC_EVENT, DATALAKE
 from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store.cut import BEGINNING
 from cdc_pipeline.metadata_store.states import QuarantineState
@@ -200,6 +201,21 @@ def test_a_bucket_that_lost_a_cut_file_is_refused_and_nothing_is_changed(world: 
     lose_store(world)
     rebuilt(world)
     assert ledger(world) == before
+
+
+def test_a_lake_that_was_restored_from_its_backup_gets_its_slices_again(world: World, tmp_path: Path) -> None:
+    lake = world.settings.folder / world.settings.lake / DATALAKE
+    shutil.copytree(lake, tmp_path / "backup")
+    for _ in range(2):
+        register_changes(world)
+        apply(world)
+    shutil.rmtree(lake)
+    shutil.copytree(tmp_path / "backup", lake)
+    with world.process() as pipeline, pytest.raises(FenceMismatch, match=r"is applied.*the lake was set back: run cdc"):
+        apply_all(pipeline)
+    rebuilt(world)
+    go_on(world)
+    check(world)
 
 
 def test_a_lake_that_holds_another_slice_than_the_cut_files_is_refused_with_both_sides(world: World) -> None:
