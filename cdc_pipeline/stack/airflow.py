@@ -2,6 +2,9 @@
 
 from cdc_pipeline.stack.place import Place
 
+LONGEST_IDLE_TRANSACTION = "30s"
+"""What a killed scheduler's orphans keep open, and with it the lock without which no other one schedules anything."""
+
 
 def airflow_environment(place: Place) -> dict[str, str]:
     """Everyone who opens the UI is its administrator: it must be reachable from this machine only."""
@@ -17,7 +20,8 @@ def airflow_environment(place: Place) -> dict[str, str]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": f"{place.project}/plugins",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}"
+        f"?options=-cidle_in_transaction_session_timeout={LONGEST_IDLE_TRANSACTION}",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}",
         "AIRFLOW__API__HOST": place.listen,
         "AIRFLOW__API__PORT": str(place.ports["airflow"]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
@@ -160,3 +161,9 @@ def test_no_process_is_told_a_credential_of_the_object_store(settings_on_s3: Set
     for process in described(settings_on_s3, tmp_path):
         words = [*process.command, *process.environment, *process.environment.values()]
         assert not [word for word in words if "AWS_" in word or "access.key" in word or "secret.key" in word]
+
+
+def test_airflow_keeps_no_idle_transaction_for_longer_than_its_heartbeats(tmp_path: Path) -> None:
+    scheduler = next(process for process in described(shop_settings(tmp_path), tmp_path) if process.name == "scheduler")
+    url = make_url(scheduler.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
+    assert url.query == {"options": "-cidle_in_transaction_session_timeout=30s"}
