@@ -57,6 +57,9 @@ class CutChain:
 
     def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
         """Its number. Idempotent by the slice's id. Raises RegistryError while the stream has no boundary."""
+        known = self.store.quarantine.number_of(late)
+        if known is not None:
+            return known
         new = cut_file(self._stream(), self._identities(), schemas, late)
         place = self.store.streams.place(self.name)
         if place == BEGINNING:

@@ -118,6 +118,11 @@ class Quarantine:
         events = tuple((entry.snapshot_id, entry.place) for entry in entries)
         return LateSlice(slice=new, slice_id=slice_id, events=events)
 
+    def number_of(self, late: LateSlice) -> int | None:
+        """None: it is not registered."""
+        with self.database.transaction("quarantine.read") as connection:
+            return _known_late(connection, late.slice_id, late.slice.table_id)
+
     def replay(self, late: LateSlice, place: str, *, lease: Lease | None = None) -> int:
         """Number of the late slice; in one transaction its events are replayed and it is registered. Idempotent.
 
