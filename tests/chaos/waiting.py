@@ -6,7 +6,7 @@ from threading import Event
 from typing import TypeVar
 
 Found = TypeVar("Found")
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 600
 
 
 def wait_for(find: Callable[[], Found | None], what: str, seconds: float = PATIENCE_SECONDS) -> Found:
