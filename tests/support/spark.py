@@ -16,7 +16,6 @@ from cdc_pipeline.stack.spark import available_cores, s3_settings, server_comman
 from tests.support.s3 import REGION
 
 PATIENCE_SECONDS = 120
-QUICK_TO_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
 LOOPBACK = "127.0.0.1"
@@ -39,7 +38,7 @@ def started_spark(folder: Path, s3_endpoint: str) -> Iterator[str]:
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
-        java_options=f"{QUICK_TO_START} {INTERPRETED}",
+        java_options=f"-XX:+UseSerialGC {INTERPRETED}",
         more=s3_settings(server, folder=str(folder), log_store=True) | WITHOUT_LOG_STORE,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
