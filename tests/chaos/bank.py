@@ -36,14 +36,14 @@ from cdc_pipeline.stack.spark import available_cores, s3_settings, server_comman
 from cdc_pipeline.stack.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import opened_pipeline, take_snapshot
-from tests.support.spark import INTERPRETED, QUICK_TO_START
+from tests.support.spark import INTERPRETED
 
 SOURCE, STORE, SPARK, CONSUMER = "source", "store", "spark-connect", "consumer"
 WORKERS = ("worker-1", "worker-2")
 DATABASE = "bank"
 TABLES = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
 LEASE_SECONDS = 5
-QUICK_JAVA = f"{QUICK_TO_START} {INTERPRETED}"
+QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {INTERPRETED}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
