@@ -83,9 +83,9 @@ class SourceChanged(SourceError):
 
 
 class TableStale(SourceChanged):
-    """Of one table: its neighbours in the stream go on. `table` is its name."""
+    """Of one table, called `table`: its neighbours in the stream go on."""
 
-    def __init__(self, table: object, found: str, *, expected: str = "", remedy: str = "") -> None:
+    def __init__(self, found: str, *, table: object = "", expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again then")
         self.table = table
 

@@ -279,7 +279,7 @@ def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
 
 def _refuse_stale(row: SourceTable) -> None:
     if row.state is TableState.STALE:
-        raise TableStale(str(row.name), row.parked_reason or "", remedy="nothing is applied until then")
+        raise TableStale(row.parked_reason or "", table=str(row.name), remedy="nothing is applied until then")
 
 
 def _claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:

@@ -9,12 +9,12 @@ from urllib.parse import quote
 from airflow.sdk import Asset, ExceptionRetryPolicy, RetryRule
 from airflow.sdk.definitions.retry_policy import RetryAction
 
-from cdc_pipeline.errors import LakeError, LeaseBusy, SourceAway, StoreAway
+from cdc_pipeline.errors import LakeError, LeaseBusy, ObjectStoreAway, SourceAway, StoreAway, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings, settings_path
 
-RETRYABLE = (LakeError, SourceAway, StoreAway, OSError)
+RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, StoreAway, StreamMoved, OSError)
 WITHOUT_A_PAUSE = (StoreAway, OSError)
 MANUAL = "manual"
 AFTER_AN_ERROR = timedelta(seconds=10)

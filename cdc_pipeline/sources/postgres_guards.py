@@ -36,22 +36,22 @@ def check_known(
     """Raises TableStale unless every change since the table was registered comes, and comes as its own."""
     name = settings.table
     if known.publication_mark is None:
-        raise TableStale(str(name), known.reason or f"{name} is stale", remedy=f"run cdc snapshot {name}")
+        raise TableStale(known.reason or f"{name} is stale", table=str(name), remedy=f"run cdc snapshot {name}")
     if found is None or found.oid != known.oid:
         raise _another_table(connection, name, known, found)
     key = settings.id or found.primary_key
     if key != known.key:
         raise TableStale(
-            str(name),
             f"the id of {name} is now ({', '.join(key)})",
+            table=str(name),
             expected=f"({', '.join(known.key)}), by which the lake knows its rows",
         )
     published = None if publication is None else publication.of(name)
     if published is None or (known.publication_mark and published.mark != known.publication_mark):
         left = "is not in the publication" if published is None else "was published otherwise in between"
         raise TableStale(
-            str(name),
             f"{name} {left}: changes of it may be missing",
+            table=str(name),
             expected=f"the publication to hold it as {known.publication_mark}",
         )
 
@@ -61,19 +61,19 @@ def _another_table(
 ) -> TableStale:
     expected = f"oid {known.oid}, of which the lake was made"
     if found is not None:
-        return TableStale(str(name), f"{name} was made again and has oid {found.oid}", expected=expected)
+        return TableStale(f"{name} was made again and has oid {found.oid}", table=str(name), expected=expected)
     now = rows(connection, _NAME_NOW, (known.oid,))
     if not now:
         return TableStale(
-            str(name),
             f"{name} was dropped from the source",
+            table=str(name),
             expected=expected,
             remedy=f"make it again and run cdc snapshot {name}, or take it out of pipeline.yml",
         )
     schema, table = now[0]
     return TableStale(
-        str(name),
         f"{name} is now called {schema}.{table}",
+        table=str(name),
         expected=expected,
         remedy=f"name it back and run cdc snapshot {name}, or list the new name in pipeline.yml instead",
     )

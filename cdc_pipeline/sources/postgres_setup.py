@@ -84,7 +84,7 @@ def plan_source(
             stale[table.table] = error
         except SourceError as error:
             remedy = f"{error.remedy}, then cdc snapshot {table.name}"
-            stale[table.table] = TableStale(table.name, error.found, expected=error.expected, remedy=remedy)
+            stale[table.table] = TableStale(error.found, table=table.name, expected=error.expected, remedy=remedy)
     missing = [table.name for table in found if publication is None or publication.of(table.name) is None]
     statements = [
         *_publication_statements(connection, source, missing, is_new=publication is None),

@@ -181,8 +181,8 @@ class PostgresStream:
     def _column(self, column: str, type_oid: int, modifier: int, table: TableName) -> Column:
         if type_oid not in self._types:
             raise TableStale(
-                str(table),
                 f"the column {column} of {table} has a type (oid {type_oid}) that the source no longer knows",
+                table=str(table),
                 expected="types that still exist when their events are read",
             )
         return Column(name=column, type=canonical_type(self._types, type_oid, modifier))

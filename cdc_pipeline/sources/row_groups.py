@@ -81,8 +81,8 @@ def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: 
 def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
     if ((group.op != _INSERT) & (group.old_kind != _OLD_ROW)).any():
         raise TableStale(
-            str(table),
             f"an update or delete of {table}, which has no key, came without the whole old row",
+            table=str(table),
             expected="REPLICA IDENTITY FULL for as long as the table has no key",
             remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, then cdc snapshot {table}',
         )
@@ -95,8 +95,8 @@ def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> N
     untold = [name for name in schema.key if name not in (told if (group.op != _INSERT).any() else known)]
     if untold:
         raise TableStale(
-            str(table),
             f"changes of {table} came without {', '.join(untold)}",
+            table=str(table),
             expected="an id within the table's replica identity",
             remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, or USING a unique index'
             f" on the id, then cdc snapshot {table}",
