@@ -130,19 +130,7 @@ class Consumer:
             for name in sorted(self._table_ids)
             for number, part in moved.items()
         )
-        new = Cut(
-            stream=self._assignment.stream,
-            owner=self._assignment.owner,
-            epoch=self._assignment.epoch,
-            position=encode_position(cut.end),
-            commit_time=cut.commit_time,
-            label=cut.label,
-            requested=cut.requested,
-            partitions=partitions,
-            slices=slices,
-            quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
-        )
-        boundary = self._chain.register(new, self._place, self._schemas)
+        boundary = self._chain.register(self._cut(cut, partitions, slices), self._place, self._schemas)
         self._place = boundary.place
         self._offsets = {part.stream_partition: part.end_offset for part in partitions}
         if cut.last_commit_position is not None:
@@ -155,6 +143,20 @@ class Consumer:
             label=str(cut.label),
             rows=rows,
             position=boundary.position,
+        )
+
+    def _cut(self, cut: CutSlices, partitions: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]) -> Cut:
+        return Cut(
+            stream=self._assignment.stream,
+            owner=self._assignment.owner,
+            epoch=self._assignment.epoch,
+            position=encode_position(cut.end),
+            commit_time=cut.commit_time,
+            label=cut.label,
+            requested=cut.requested,
+            partitions=partitions,
+            slices=slices,
+            quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
         )
 
     def _ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
