@@ -114,9 +114,7 @@ class PostgresStream:
                 if message is not None:
                     payloads.append(message.payload)
                     size += len(message.payload)
-                    continue
-                readable, _, _ = select.select([self._cursor], [], [], pause.total_seconds())
-                if not readable:
+                elif not select.select([self._cursor], [], [], pause.total_seconds())[0]:
                     break
                 pause = _BURST
         return payloads
