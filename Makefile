@@ -31,8 +31,7 @@ lint: setup-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not stack and (chaos_cut or not chaos)" $(TESTS)
-	$(BIN)/pytest -m "stack and (chaos_cut or not chaos)" $(TESTS)
+	$(BIN)/pytest -n 4 --dist loadgroup -m "chaos_cut or not chaos" $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
 chaos: python

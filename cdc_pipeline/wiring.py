@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -15,8 +17,6 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.lake.session import OpenSession, cancel, connect
-from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake_place import parse_endpoint, parse_s3
 from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
@@ -28,6 +28,10 @@ from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.worker import ClaimLimits, SliceWorker
+
+if TYPE_CHECKING:
+    from cdc_pipeline.lake.session import OpenSession
+    from cdc_pipeline.lake.spark_lake import SparkLake
 
 LakeFactory = Callable[[ObjectStore, OnStep], Lake]
 
@@ -43,12 +47,16 @@ class Pipeline:
     endpoints: Endpoints
     objects: ObjectStore
     store: MetadataStore
-    lake: Lake
-    spark_session: OpenSession
+    open_lake: Callable[[], Lake]
+    spark_session: "OpenSession"
     owner: str
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
+
+    @property
+    def lake(self) -> Lake:
+        return self.open_lake()
 
     @property
     def source_url(self) -> str:
@@ -130,22 +138,23 @@ def open_pipeline(
     """
     objects = open_object_store(settings)
     with open_metadata_store(endpoints.metadata_store_url, on_step=on_step) as store:
-        spark = open_lake(endpoints.spark_url, objects, on_step)
+        spark = cache(lambda: open_lake(endpoints.spark_url, objects, on_step))
         try:
             yield Pipeline(
                 settings=settings,
                 endpoints=endpoints,
                 objects=objects,
                 store=store,
-                lake=spark if make_lake is None else make_lake(objects, on_step),
-                spark_session=lambda: spark.session,
+                open_lake=spark if make_lake is None else cache(lambda: make_lake(objects, on_step)),
+                spark_session=lambda: spark().session,
                 owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
                 clock=utc_now,
                 new_id=uuid.uuid4,
                 on_step=on_step,
             )
         finally:
-            spark.close()
+            if spark.cache_info().currsize:
+                spark().close()
 
 
 def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
@@ -188,8 +197,11 @@ def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
     )
 
 
-def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> SparkLake:
+def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> "SparkLake":
     """Spark writes to the bucket by itself: its session is opened only to a store that is proven."""
+    from cdc_pipeline.lake.session import cancel, connect
+    from cdc_pipeline.lake.spark_lake import SparkLake
+
     prove = objects.prove if isinstance(objects, ProvenObjectStore) else None
     return SparkLake(
         open_session=lambda: connect(spark_url, first=prove),

@@ -2,9 +2,6 @@
 
 from importlib.resources import as_file, files
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from cdc_pipeline.errors import SetupError
@@ -55,13 +52,13 @@ def check_current(connection: Connection) -> None:
 
 def head() -> str:
     """The newest revision that this code knows."""
-    with as_file(files(_PARTS) / "migrations") as folder:
-        return ScriptDirectory(str(folder)).get_current_head() or ""
+    return max(_known())
 
 
 def _known() -> set[str]:
-    with as_file(files(_PARTS) / "migrations") as folder:
-        return {script.revision for script in ScriptDirectory(str(folder)).walk_revisions()}
+    """Each revision is the number that its file begins with."""
+    versions = files(_PARTS) / "migrations" / "versions"
+    return {script.name.partition("_")[0] for script in versions.iterdir() if script.name.endswith(".py")}
 
 
 def _check_known(found: str | None) -> None:
@@ -81,6 +78,9 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _migrate(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
     if connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}) is None:
         connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
     own_views = connection.scalars(text(_OWN_VIEWS)).all()

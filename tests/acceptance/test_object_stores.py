@@ -15,7 +15,7 @@ from cdc_pipeline.stack.project import PROJECT
 from tests.support.delta_rows import delta_rows, seen
 from tests.support.s3 import BUCKET, REGION, s3_objects
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 COMMAND_SECONDS = 300
 ADA = {"id": 1, "customer": "Ada", "amount": Decimal("9.50"), "created": datetime(2026, 1, 1, 10, tzinfo=UTC)}

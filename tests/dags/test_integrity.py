@@ -15,6 +15,8 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.stack.project import PROJECT
 from tests.dags.airflow_process import Airflow
 
+pytestmark = pytest.mark.xdist_group("airflow")
+
 MOST_LINES = 60
 MOST_SECONDS = 2.0
 COMMON = {"cdc_snapshot", "cdc_backfill", "cdc_maintenance"}

@@ -10,6 +10,8 @@ import pytest
 
 from cdc_pipeline.stack.project import PROJECT
 
+pytestmark = pytest.mark.xdist_group("mutants")
+
 SEED, COUNT = "slices", 10_000
 MOST_SECONDS_EACH = 2
 FOUND_WITHOUT_THE_HASH = ("packed_content", "truncated", "extended", "older", "foreign", "no_content", "bomb")
