@@ -63,7 +63,7 @@ def _purgeable(pipeline: Pipeline, table: LakeTable, table_id: int) -> str:
     A horizon counts once the lake has every slice that was registered before it.
     """
     if table.ordered:
-        return "" if pipeline.store.slices.awaits_quarantined(table_id) else _EVERY_VERSION
+        return "" if pipeline.store.slices.awaits_late(table_id) else _EVERY_VERSION
     fence = pipeline.lake.read_fence(table)
     applied = NOTHING_APPLIED if fence is None else fence.number
     horizons = pipeline.store.horizons

@@ -21,7 +21,7 @@ from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, Tabl
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.postgres_position import HeldPosition
 from cdc_pipeline.steps import step
-from cdc_pipeline.verification import held_cut, source_copy
+from cdc_pipeline.verification import held_cut, shown_version, source_copy
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -45,8 +45,10 @@ class Repaired:
 def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timedelta(minutes=10)) -> Repaired:
     """Applied on return. Other tables go on meanwhile, and so does the stream.
 
-    Nobody else applies slices from the position on until the differences are registered: a row that was deleted behind
-    the position must leave a tombstone that the repair loses against. Raises UsageError for a table without a key.
+    Nobody else applies slices from the position on until the differences are registered, or the table is known to be
+    under repair: a row that was deleted behind the position must leave a tombstone that the repair loses against, also
+    when the repair dies between its file and its registration, and somebody else registers it later. Raises UsageError
+    for a table without a key.
     """
     if pipeline.lake_table(table).schema.is_bag:
         raise UsageError(
@@ -67,6 +69,7 @@ def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timede
         held_cut(pipeline, deadline, purpose="repair") as (held, boundary),
     ):
         version = _version_at(pipeline, table, boundary, lease, keeper)
+        pipeline.store.tables.begin_repair(lease)
         repaired = _register(pipeline, table, held, boundary, version, lease)
     while repaired.slice_number is not None and not _is_applied(pipeline, table, repaired.slice_number):
         try:
@@ -82,7 +85,7 @@ def _version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, lease:
     table_id = pipeline.store.tables.table(table).table_id
     before = pipeline.store.snapshots.fence_at(table_id, boundary.position) + 1
     ended = pipeline.slice_worker().apply_held(lease, keeper, table, before=before).ended
-    version = pipeline.store.positions.version_vector(boundary.boundary_id).get(table_id)
+    version = shown_version(pipeline, table, boundary)
     if version is None:
         raise CdcError(f"{table} cannot be repaired: {ended}", remedy="run cdc snapshot first")
     return version
@@ -108,6 +111,8 @@ def _register(
         rows = _events(found, lake_table.schema, held.version, held.time)
         row, folder = pipeline.store.tables.table(table), f"repair-{boundary.boundary_id}"
         number = register_late_slice(pipeline, row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
+    else:
+        pipeline.store.tables.end_repair(lease)
     return Repaired(
         table=table,
         position=held.lsn,

@@ -119,7 +119,7 @@ def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, d
     """Applies what is registered, or waits for the one who does. A claim never reaches over a requested boundary."""
     table_id = pipeline.store.tables.table(table).table_id
     while time.monotonic() < deadline:
-        version = pipeline.store.positions.version_vector(boundary.boundary_id).get(table_id)
+        version = shown_version(pipeline, table, boundary)
         if version is not None:
             return version
         try:
@@ -130,6 +130,19 @@ def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, d
             if pipeline.store.history.published_snapshot(table_id) is None:
                 raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
     raise _timed_out(f"{table} was not applied up to the position")
+
+
+def shown_version(pipeline: Pipeline, table: TableName, boundary: Boundary) -> int | None:
+    """What readers saw last before the first claim behind the boundary, whoever wrote it; None: not applied so far."""
+    table_id = pipeline.store.tables.table(table).table_id
+    claimed = pipeline.store.positions.version_vector(boundary.boundary_id).get(table_id)
+    fence = pipeline.lake.read_fence(pipeline.lake_table(table))
+    if claimed is None or fence is None:
+        return claimed
+    following = pipeline.store.positions.next_change(table_id, boundary.boundary_id)
+    if following is None or fence.number < following.number:
+        return fence.lake_version
+    return claimed if following.lake_version is None else following.lake_version - 1
 
 
 @contextmanager

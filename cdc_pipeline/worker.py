@@ -218,7 +218,7 @@ class SliceWorker:
             truncates=sum(slice_row.truncates for slice_row in slices),
             key_ranges=merged_ranges(slices),
             late=any(slice_row.late for slice_row in slices),
-            tombstones=self.store.slices.awaits_quarantined(row.table_id),
+            tombstones=self.store.slices.awaits_late(row.table_id),
             truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
             position=slices[-1].position,
         )

@@ -93,6 +93,7 @@ source_table = Table(
     Column("horizon", Text(collation="C"), nullable=False, server_default=text("''")),
     count("horizon_number"),
     Column("publication_mark", Text),
+    Column("under_repair", Boolean, nullable=False, server_default=text("false")),
     UniqueConstraint("database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )

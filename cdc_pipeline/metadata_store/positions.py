@@ -15,7 +15,25 @@ _LAKE_POSITION = text("""
 _VERSION_VECTOR = text("""
     SELECT table_id, lake_version FROM cdc.v_boundary_vector WHERE boundary_id = :boundary_id ORDER BY table_id
     """)
+_NEXT_CHANGE = text("""
+    SELECT s.number, CASE WHEN s.state = 'applied' THEN c.lake_version END AS lake_version
+    FROM cdc.slice AS s
+    LEFT JOIN cdc.claim AS c ON c.claim_id = s.claim_id
+    WHERE s.table_id = :table_id AND s.path IS NOT NULL AND s.number > coalesce(
+        (SELECT r.number FROM cdc.slice AS r WHERE r.table_id = :table_id AND r.boundary_id <= :boundary_id
+         ORDER BY r.boundary_id DESC, r.number DESC LIMIT 1), 0)
+    ORDER BY s.number
+    LIMIT 1
+    """)
 _BOUNDARY = models.boundary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextChange:
+    """The first slice behind a boundary that changes rows of a table; `lake_version`: that of its claim, if applied."""
+
+    number: int
+    lake_version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +56,11 @@ class Positions:
         with self.database.transaction("position.read_vector") as connection:
             rows = connection.execute(_VERSION_VECTOR, {"boundary_id": boundary_id}).all()
         return {row.table_id: row.lake_version for row in rows}
+
+    def next_change(self, table_id: int, boundary_id: int) -> NextChange | None:
+        with self.database.transaction("position.read_next") as connection:
+            row = connection.execute(_NEXT_CHANGE, {"table_id": table_id, "boundary_id": boundary_id}).one_or_none()
+        return None if row is None else NextChange(**row._asdict())
 
     def last_boundary(self, stream: str) -> Boundary | None:
         """Everything before it is registered; None for a stream without a cut."""

@@ -142,6 +142,8 @@ class Quarantine:
             check_horizons([new], {new.table_id: table.horizon})
             number = int(table.next_slice_number)
             _insert_late(connection, new, table.stream, late.slice_id, number)
+            if not late.events:
+                connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 

@@ -48,6 +48,7 @@ class SourceTable:
 
     No slice with a number above `horizon_number` holds an event older than `horizon`. `publication_mark`: how the
     source publishes the table for as long as nothing of its changes is missing; None: its changes are not read.
+    `under_repair`: somebody compares it, or died while doing so; a late slice of what differs may come.
     """
 
     table_id: int
@@ -70,6 +71,7 @@ class SourceTable:
     horizon: str
     horizon_number: int
     publication_mark: str | None
+    under_repair: bool
 
     @property
     def name(self) -> TableName:

@@ -63,13 +63,15 @@ class Slices:
         with self.database.transaction("slice.read_truncated") as connection:
             return connection.scalar(query) or ""
 
-    def awaits_quarantined(self, table_id: int) -> bool:
-        """Whether events may still come that are older than what is applied by then: kept aside, or just replayed."""
+    def awaits_late(self, table_id: int) -> bool:
+        """Whether events may still come that are older than what is applied by then: kept aside, replayed, repaired."""
         entry = models.quarantine.c
         kept = exists().where(entry.table_id == table_id, entry.state == QuarantineState.WAITING)
         replayed = exists().where(_SLICE.c.table_id == table_id, _SLICE.c.late, _SLICE.c.state == SliceState.REGISTERED)
-        with self.database.transaction("quarantine.await") as connection:
-            return bool(connection.scalar(select(or_(kept, replayed))))
+        table = models.source_table.c
+        repaired = exists().where(table.table_id == table_id, table.under_repair)
+        with self.database.transaction("slice.await_late") as connection:
+            return bool(connection.scalar(select(or_(kept, replayed, repaired))))
 
     def waiting(self, table_id: int) -> Waiting:
         query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(

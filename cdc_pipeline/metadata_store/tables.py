@@ -12,7 +12,8 @@ from cdc_pipeline.errors import RegistryError, SourceChanged, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.cut import schema_identity
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.leases import hold_lease
+from cdc_pipeline.metadata_store.rows import Lease, SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import Column, TableName, TableSchema
 
@@ -129,6 +130,19 @@ class Tables:
         """Smallest and largest value of the first id column that the lake has seen; JSON values."""
         with self.database.transaction("table.key_span") as connection:
             return _changed(connection, table_id, key_low=low, key_high=high)
+
+    def begin_repair(self, lease: Lease) -> None:
+        """From now on deletes leave tombstones, until the repair is registered or ended. Raises StaleEpoch."""
+        self._set_under_repair(lease, is_under_repair=True)
+
+    def end_repair(self, lease: Lease) -> None:
+        """Nothing differed. Raises StaleEpoch."""
+        self._set_under_repair(lease, is_under_repair=False)
+
+    def _set_under_repair(self, lease: Lease, *, is_under_repair: bool) -> None:
+        with self.database.transaction("table.repair") as connection:
+            hold_lease(connection, lease)
+            _changed(connection, lease.table_id, under_repair=is_under_repair)
 
 
 def read_table(

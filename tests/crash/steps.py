@@ -28,11 +28,12 @@ READS = frozenset(
         "position.read",
         "position.read_boundary",
         "position.read_last_boundary",
+        "position.read_next",
         "position.read_vector",
-        "quarantine.await",
         "quarantine.read",
         "rewind.read_place",
         "schema.read",
+        "slice.await_late",
         "slice.count_waiting",
         "slice.read",
         "slice.read_next",
@@ -159,11 +160,12 @@ OTHER_VERBS = frozenset(
         "stream.begin_again",
         "stream.begin_file",
         "table.begin_again",
+        "table.repair",
         "verification_file.delete",
         "verification_file.put",
     }
 )
-"""Of maintenance, rewind, replay, verification, warm-up, upgrade, new beginnings, and of sources that are files."""
+"""Of maintenance, rewind, repair, replay, verification, warm-up, upgrade, new beginnings, sources that are files."""
 IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(

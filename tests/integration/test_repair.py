@@ -1,13 +1,16 @@
 """A lake that somebody changed behind the pipeline's back is mended while the source goes on, row by row."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.repair import Repaired, repair
 from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.steps import Moment
 from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
@@ -19,10 +22,11 @@ pytestmark = pytest.mark.xdist_group("spark")
 CREATE = """
 CREATE TABLE things (id int PRIMARY KEY, name text, price numeric(10,2));
 CREATE TABLE notes (body text);
+CREATE TABLE parts (id int PRIMARY KEY, name text);
 ALTER TABLE notes REPLICA IDENTITY FULL;
 INSERT INTO things SELECT n, 'name ' || n, n FROM generate_series(1, 9) AS n
 """
-TABLES = [{"name": "public.things", "deletes": "soft"}, {"name": "public.notes"}]
+TABLES = [{"name": "public.things", "deletes": "soft"}, {"name": "public.notes"}, {"name": "public.parts"}]
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def written_by(pipeline: Pipeline) -> dict[object, object]:
 
 
 def test_only_the_rows_that_differ_are_written_and_flagged_ones_stay(pipeline: Pipeline, database: str) -> None:
-    things, notes = pipeline.table_names()
+    things, notes, _ = pipeline.table_names()
     run_sql(database, "DELETE FROM things WHERE id = 9")
     consume(pipeline)
     pipeline.slice_worker().slice_to_lake(things)
@@ -69,3 +73,38 @@ def test_only_the_rows_that_differ_are_written_and_flagged_ones_stay(pipeline: P
     assert again == Repaired(table=things, position=again.position, rows_written=0, rows_removed=0, slice_number=None)
     with pytest.raises(UsageError, match="no key to tell its rows apart by"):
         repair(pipeline, notes)
+
+
+class Killed(BaseException):
+    """No handler of the code under test catches this one."""
+
+
+def test_a_repair_killed_before_its_slice_is_registered_brings_no_deleted_row_back(
+    pipeline: Pipeline, database: str
+) -> None:
+    *_, name = pipeline.table_names()
+    run_sql(database, "INSERT INTO parts VALUES (1, 'one'), (2, 'two')")
+    consume(pipeline)
+    pipeline.slice_worker().slice_to_lake(name)
+    pipeline.spark_session().sql(f"DELETE FROM delta.`{pipeline.lake_url(name)}`").collect()
+
+    compared = Event()
+
+    def delete_then_die(step: str, moment: Moment) -> None:
+        if step == "lake_table.compare" and moment is Moment.AFTER:
+            run_sql(database, "DELETE FROM parts WHERE id = 1")
+            consume(pipeline)
+            compared.set()
+        if step == "cut_file.put" and moment is Moment.ACKNOWLEDGED and compared.is_set():
+            raise Killed
+
+    with pytest.raises(Killed):
+        repair(replace(pipeline, on_step=delete_then_die), name)
+    pipeline.slice_worker().slice_to_lake(name)
+    assert [row["id"] for row in lake_rows(pipeline, name) if not row["_cdc_deleted"]] == []
+    consume(pipeline)
+    pipeline.slice_worker().slice_to_lake(name)
+    (verdict,) = verify(pipeline, [name])
+    assert verdict.is_equal, verdict
+    assert [row["id"] for row in lake_rows(pipeline, name) if not row["_cdc_deleted"]] == [2]
+    assert not pipeline.store.tables.table(name).under_repair

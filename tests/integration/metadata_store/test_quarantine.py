@@ -52,8 +52,8 @@ def test_an_event_is_kept_whole_and_once_however_often_its_cut_is_registered(sho
     assert (kept.payload, kept.state, kept.version) == (AWKWARD, QuarantineState.WAITING, encode_version(1, 1))
     assert (kept.start_offset, kept.end_offset) == (encode_position(0), encode_position(1))
     assert len(shop.store.quarantine.entries()) == 1
-    assert shop.store.slices.awaits_quarantined(shop.orders.table_id)
-    assert not shop.store.slices.awaits_quarantined(shop.customers.table_id)
+    assert shop.store.slices.awaits_late(shop.orders.table_id)
+    assert not shop.store.slices.awaits_late(shop.customers.table_id)
 
 
 def test_a_replay_registers_a_late_slice_and_marks_the_event_at_once(shop: Shop) -> None:
@@ -99,9 +99,9 @@ def test_deletes_leave_tombstones_until_a_replayed_event_is_applied(shop: Shop) 
     lease = shop.acquire()
     shop.publish(lease, 0)
     replay(shop, late_slice(shop), [kept.quarantine_id])
-    assert shop.store.slices.awaits_quarantined(shop.orders.table_id)
+    assert shop.store.slices.awaits_late(shop.orders.table_id)
     shop.apply(lease, after=0, lake_version=2)
-    assert not shop.store.slices.awaits_quarantined(shop.orders.table_id)
+    assert not shop.store.slices.awaits_late(shop.orders.table_id)
 
 
 def test_a_boundary_has_a_lake_version_again_when_its_late_slice_is_applied(shop: Shop) -> None:
@@ -166,7 +166,7 @@ def test_a_drop_keeps_the_event_with_its_reason(shop: Shop) -> None:
     for _ in range(2):
         dropped = shop.store.quarantine.drop(kept.quarantine_id, "a test account")
         assert (dropped.state, dropped.decision, dropped.payload) == ("dropped", "a test account", AWKWARD)
-    assert not shop.store.slices.awaits_quarantined(shop.orders.table_id)
+    assert not shop.store.slices.awaits_late(shop.orders.table_id)
     with pytest.raises(RegistryError, match="is dropped"):
         replay(shop, late_slice(shop), [kept.quarantine_id])
 
