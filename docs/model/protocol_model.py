@@ -22,7 +22,6 @@ SPACES = {
     "explore": (
         "01 crash=1 zombie=1 failover=1",
         "01 crash=1 zombie=1 lost-answer=1 damage=1",
-        "010 crash=1 zombie=1 lost-answer=1",
     ),
 }
 
