@@ -16,7 +16,8 @@ from tests.chaos.bank import burning_bank
 from tests.chaos.evidence import check_boundaries, check_registry, check_rows, wait_until_applied
 from tests.chaos.faults import writers
 from tests.chaos.report import Report
-from tests.support.fault_proxy import CONFLICT, PASSING, PRECONDITION, fault_proxy, no_answer
+from tests.support.fault_plan import planned_faults
+from tests.support.faulty_server import CONFLICT, PASSING, PRECONDITION, no_answer
 from tests.support.s3 import BUCKET, REGION, started_moto
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
@@ -31,7 +32,7 @@ FAULTS = (*PASSING, *PASSING, CONFLICT, PRECONDITION, UNANSWERED)
 
 def test_a_tenth_of_all_calls_fails_and_every_row_arrives_once(report: Report, chaos_seed: int) -> None:
     """What came out is read beside the proxy: the reader would hold up the threads of this process."""
-    with started_moto() as moto, fault_proxy(moto) as (url, plan):
+    with started_moto() as moto, planned_faults(moto) as (url, plan):
         server = {"endpoint": url, "region": REGION, "path_style": True}
         calm = ObjectStoreSettings(endpoint=moto, region=REGION, path_style=True)
         with (

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.session import connect
 from tests.chaos.report import Report
-from tests.support.faulty_server import Fault, Request, Rule, Verdict, faulty
+from tests.support.faulty_server import ACTED_AND_CUT, Fault, Request, Rule, faulty
 from tests.support.s3 import s3_objects, started_moto
 from tests.support.s3proxy import started_s3proxy
 from tests.support.spark import started_spark
@@ -54,14 +54,14 @@ def drivers(
 def every_third_commit_is_cut() -> Rule:
     numbers, lock, cut = count(1), Lock(), set[str]()
 
-    def rule(request: Request) -> Verdict | None:
+    def rule(request: Request) -> Fault | None:
         if not request.is_delta_commit:
             return None
         with lock:
             if next(numbers) % EVERY_CUT or request.path in cut:
                 return None
             cut.add(request.path)
-        return Verdict(fault=Fault.CUT)
+        return ACTED_AND_CUT
 
     return rule
 

@@ -1,29 +1,35 @@
 """A server in front of an S3 server, whose rule decides what becomes of each request: a race or a fault in it."""
 
-import http.client
+import socket
+import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 LOOPBACK = "127.0.0.1"
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "date", "server"})
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
+CODES = {500: "InternalError", 503: "SlowDown", 412: "PreconditionFailed", 409: "ConditionalRequestConflict"}
 
 
-class Fault(StrEnum):
-    """REFUSED: answered by the proxy, the server never sees it. FAILED: the server did it, the answer says 500.
+class Call(StrEnum):
+    """What a request asks of S3."""
 
-    CUT: the server did it, and the connection ends without an answer. UNCONDITIONAL: sent on without If-None-Match.
-    """
-
-    REFUSED = "refused"
-    FAILED = "failed"
-    CUT = "cut"
-    UNCONDITIONAL = "unconditional"
+    PUT = "put"
+    GET = "get"
+    HEAD = "head"
+    LIST = "list"
+    DELETE = "delete"
+    BEGIN_PARTS = "begin parts"
+    PUT_PART = "put a part"
+    COMPLETE_PARTS = "complete parts"
+    ABORT_PARTS = "abort parts"
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +43,57 @@ class Request:
     def is_delta_commit(self) -> bool:
         return self.method == "PUT" and "/_delta_log/0" in self.path and self.path.endswith(".json")
 
+    @property
+    def call(self) -> Call:
+        asked = set(parse_qs(self.query, keep_blank_values=True))
+        if "uploadId" in asked:
+            of_parts = {"PUT": Call.PUT_PART, "POST": Call.COMPLETE_PARTS, "DELETE": Call.ABORT_PARTS}
+            return of_parts.get(self.method, Call.OTHER)
+        if self.method == "POST":
+            return Call.BEGIN_PARTS if "uploads" in asked else Call.DELETE if "delete" in asked else Call.OTHER
+        is_object = "/" in self.path.strip("/")
+        if self.method == "GET" and not is_object:
+            return Call.LIST
+        plain = {"PUT": Call.PUT, "GET": Call.GET, "HEAD": Call.HEAD, "DELETE": Call.DELETE}
+        return plain.get(self.method, Call.OTHER) if is_object else Call.OTHER
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """`status` and `code` are what REFUSED and FAILED answer."""
+class Fault:
+    """`acts`: the server has done it, and its answer is lost. Without a `status` the connection ends unanswered.
 
-    fault: Fault
-    status: int = 500
-    code: str = "InternalError"
+    `is_unconditional`: sent on without If-None-Match, and answered as the server answers that.
+    """
+
+    name: str
+    status: int | None = None
+    code: str = ""
+    acts: bool = False
+    holds_seconds: float = 0
+    is_unconditional: bool = False
 
 
-Rule = Callable[[Request], Verdict | None]
+INTERNAL, SLOW_DOWN = Fault(name="500", status=500), Fault(name="503", status=503)
+PRECONDITION, CONFLICT = Fault(name="412", status=412), Fault(name="409", status=409)
+RESET = Fault(name="connection reset")
+ACTED_AND_CUT = Fault(name="done, answer cut off", acts=True)
+ACTED_AND_500 = Fault(name="done, answered 500", acts=True, status=500)
+ACTED_AND_503 = Fault(name="done, answered 503", acts=True, status=503)
+UNCONDITIONAL = Fault(name="without the condition", is_unconditional=True)
+PASSING = (INTERNAL, SLOW_DOWN, RESET, ACTED_AND_CUT, ACTED_AND_500, ACTED_AND_503)
+"""What any call must survive, whatever it asks for."""
+
+
+def refused(status: int, code: str) -> Fault:
+    return Fault(name=str(status), status=status, code=code)
+
+
+def no_answer(seconds: float) -> Fault:
+    """Longer than the caller waits."""
+    return Fault(name="no answer in time", holds_seconds=seconds)
+
+
+Rule = Callable[[Request], Fault | None]
 
 
 @dataclass(slots=True)
@@ -58,6 +104,7 @@ class FaultyServer:
     rule: Rule = field(default=lambda _: None)
     seen: list[Request] = field(default_factory=list)
     faults: list[Request] = field(default_factory=list)
+    closing: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
@@ -69,6 +116,7 @@ def faulty(upstream: str) -> Iterator[FaultyServer]:
         try:
             yield listener.described
         finally:
+            listener.described.closing.set()
             listener.shutdown()
             thread.join()
 
@@ -84,7 +132,6 @@ class _Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = PATIENCE_SECONDS
     disable_nagle_algorithm = True
     server: _Listener
 
@@ -98,41 +145,60 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
     def _take(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        """A caller that has hung up meanwhile is nobody's fault."""
+        with suppress(ConnectionError):
+            self._take_one()
+
+    def _take_one(self) -> None:
+        body = self._body()
         parts, conditional = urlsplit(self.path), "If-None-Match" in self.headers
         request = Request(method=self.command, path=parts.path, query=parts.query, conditional=conditional)
         described = self.server.described
         described.seen.append(request)
-        verdict = described.rule(request)
-        if verdict is None:
+        fault = described.rule(request)
+        if fault is None:
             self._answer(*self._forward(body))
             return
         described.faults.append(request)
-        self._fail(verdict, body)
+        self._fail(fault, body)
 
-    def _fail(self, verdict: Verdict, body: bytes) -> None:
-        if verdict.fault is Fault.UNCONDITIONAL:
+    def _fail(self, fault: Fault, body: bytes) -> None:
+        if fault.is_unconditional:
             self._answer(*self._forward(body, without="if-none-match"))
             return
-        if verdict.fault is not Fault.REFUSED:
+        if fault.acts:
             self._forward(body)
-        if verdict.fault is Fault.CUT:
-            self.close_connection = True
+        if fault.holds_seconds:
+            self.server.described.closing.wait(fault.holds_seconds)
+        if fault.status is None:
+            self._cut()
         else:
-            self._answer(verdict.status, [("Content-Type", "application/xml")], _error(verdict.code))
+            code = fault.code or CODES[fault.status]
+            self._answer(fault.status, [("Content-Type", "application/xml")], _error(code))
 
-    def _forward(self, body: bytes, without: str = "") -> tuple[int, list[tuple[str, str]], bytes]:
-        with closing(http.client.HTTPConnection(self.server.upstream, timeout=PATIENCE_SECONDS)) as connection:
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        blocks = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            blocks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
+        return b"".join(blocks)
+
+    def _forward(self, body: bytes, without: str = "") -> tuple[int, Sequence[tuple[str, str]], bytes]:
+        with closing(HTTPConnection(self.server.upstream, timeout=PATIENCE_SECONDS)) as connection:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in HOP_BY_HOP | {without}:
+                if name.lower() not in HOP_BY_HOP - {"date"} | {without}:
                     connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()
 
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+    def _answer(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         length = str(len(body))
         self.send_response(status)
         for name, value in headers:
@@ -144,6 +210,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def _cut(self) -> None:
+        """At once, as a server that dies does: with a reset."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.shutdown(socket.SHUT_RDWR)
 
 
 def _error(code: str) -> bytes:

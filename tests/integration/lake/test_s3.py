@@ -12,7 +12,7 @@ from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
-from tests.support.faulty_server import Fault, FaultyServer, Request, Verdict, faulty
+from tests.support.faulty_server import ACTED_AND_500, ACTED_AND_CUT, Fault, FaultyServer, Request, faulty
 from tests.support.lake import NOW, Feed, event, lake_values, move, table_of
 from tests.support.lakes import published
 from tests.support.s3 import s3_objects
@@ -81,10 +81,10 @@ class Rivalry:
     one: SparkSession
     other: SparkSession
     server: FaultyServer
-    before_commit: Callable[[int], Verdict | None] = lambda _: None
+    before_commit: Callable[[int], Fault | None] = lambda _: None
     commits: list[str] = field(default_factory=list)
 
-    def rule(self, request: Request) -> Verdict | None:
+    def rule(self, request: Request) -> Fault | None:
         """Asked once per commit; what the driver tries again passes."""
         if not request.is_delta_commit or request.path in self.commits:
             return None
@@ -117,16 +117,16 @@ def place(store: ProvenObjectStore, scheme: str) -> str:
     return f"delta.`{store.spark_url('race').replace('s3a://', f'{scheme}://')}`"
 
 
-def race_of_appends(rivalry: Rivalry, table: str, rounds: int, verdict: Verdict | None = None) -> list[int]:
+def race_of_appends(rivalry: Rivalry, table: str, rounds: int, fault: Fault | None = None) -> list[int]:
     """In each round both drivers append a row, `one` at the very moment when `other` commits; the rows that are there.
 
     Both are told that they succeeded, or this raises.
     """
 
-    def append_at_the_same_time(number: int) -> Verdict | None:
+    def append_at_the_same_time(number: int) -> Fault | None:
         if number <= rounds:
             rivalry.one.sql(f"INSERT INTO {table} VALUES ({100 + number})").collect()
-        return verdict
+        return fault
 
     rivalry.one.sql(f"CREATE TABLE {table} (id BIGINT) USING delta").collect()
     rivalry.before_commit = append_at_the_same_time
@@ -146,11 +146,11 @@ def test_with_the_log_store_of_delta_itself_the_same_race_loses_a_commit(
     assert race_of_appends(rivalry, place(store, "s3"), rounds=1) == [1]
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.FAILED])
+@pytest.mark.parametrize("fault", [ACTED_AND_CUT, ACTED_AND_500])
 def test_a_commit_whose_answer_was_lost_counts_once_also_in_a_race(
     rivalry: Rivalry, store: ProvenObjectStore, fault: Fault
 ) -> None:
-    assert race_of_appends(rivalry, place(store, "s3a"), rounds=1, verdict=Verdict(fault=fault)) == [1, 101]
+    assert race_of_appends(rivalry, place(store, "s3a"), rounds=1, fault=fault) == [1, 101]
     assert len(rivalry.server.faults) >= 2
 
 

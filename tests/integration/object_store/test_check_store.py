@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
-from tests.support.faulty_server import Fault, Verdict, faulty
+from tests.support.faulty_server import UNCONDITIONAL, faulty
 from tests.support.s3 import BUCKET, REGION, s3_objects
 
 USAGE, CHECK_FAILED = 2, 3
@@ -41,7 +41,7 @@ def test_s3_passes_every_check_and_nothing_is_left(cdc: CommandLine, s3_endpoint
 
 def test_a_store_that_takes_no_notice_of_the_condition_fails_every_race(cdc: CommandLine, s3_endpoint: str) -> None:
     with faulty(s3_endpoint) as server:
-        server.rule = lambda request: Verdict(fault=Fault.UNCONDITIONAL) if request.conditional else None
+        server.rule = lambda request: UNCONDITIONAL if request.conditional else None
         options = ("--endpoint", server.endpoint, "--region", REGION, "--path-style")
         ended = cdc.run("check-store", f"s3://{BUCKET}/{cdc.folder.name}", *options)
     assert ended.exit_code == CHECK_FAILED, ended.errors

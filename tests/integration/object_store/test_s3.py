@@ -12,7 +12,19 @@ from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, Se
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_place import S3Place
-from tests.support.faulty_server import Fault, FaultyServer, Request, Rule, Verdict, faulty
+from tests.support.faulty_server import (
+    ACTED_AND_500,
+    ACTED_AND_CUT,
+    INTERNAL,
+    SLOW_DOWN,
+    UNCONDITIONAL,
+    Fault,
+    FaultyServer,
+    Request,
+    Rule,
+    faulty,
+    refused,
+)
 from tests.support.s3 import BUCKET, REGION, s3_objects, s3_place
 
 SHORT = timedelta(seconds=1)
@@ -32,15 +44,15 @@ def objects(server: FaultyServer, tmp_path: Path) -> S3ObjectStore:
     return S3ObjectStore(s3_place(server.endpoint, tmp_path.name), part_bytes=SMALLEST_PART)
 
 
-def first(times: int, verdict: Verdict, method: str = "", part: str = "") -> Rule:
+def first(times: int, fault: Fault, method: str = "", part: str = "") -> Rule:
     """The first requests of that kind."""
     numbers, lock = count(), Lock()
 
-    def rule(request: Request) -> Verdict | None:
+    def rule(request: Request) -> Fault | None:
         if request.method != (method or request.method) or part not in f"{request.path}?{request.query}":
             return None
         with lock:
-            return verdict if next(numbers) < times else None
+            return fault if next(numbers) < times else None
 
     return rule
 
@@ -48,7 +60,7 @@ def first(times: int, verdict: Verdict, method: str = "", part: str = "") -> Rul
 @pytest.mark.parametrize(("status", "code"), PASSING)
 def test_what_passes_is_tried_again(objects: S3ObjectStore, server: FaultyServer, status: int, code: str) -> None:
     for method in ("PUT", "GET", "HEAD", "DELETE"):
-        server.rule = first(2, Verdict(fault=Fault.REFUSED, status=status, code=code), method)
+        server.rule = first(2, refused(status, code), method)
         objects.put_if_absent(KEY, b"content")
         assert objects.get(KEY) == b"content"
         assert objects.head(KEY).size_bytes == 7
@@ -57,11 +69,11 @@ def test_what_passes_is_tried_again(objects: S3ObjectStore, server: FaultyServer
     assert len(server.faults) == 8
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.FAILED])
+@pytest.mark.parametrize("fault", [ACTED_AND_CUT, ACTED_AND_500])
 def test_a_put_whose_answer_was_lost_is_recognised_as_ours(
     objects: S3ObjectStore, server: FaultyServer, fault: Fault
 ) -> None:
-    server.rule = first(1, Verdict(fault=fault), "PUT")
+    server.rule = first(1, fault, "PUT")
     objects.put_if_absent(KEY, b"content")
     assert len(server.faults) == 1
     assert objects.get(KEY) == b"content"
@@ -69,19 +81,19 @@ def test_a_put_whose_answer_was_lost_is_recognised_as_ours(
 
 def test_a_put_that_came_second_after_a_lost_answer_is_refused(objects: S3ObjectStore, server: FaultyServer) -> None:
     objects.put_if_absent(KEY, b"another's")
-    server.rule = first(1, Verdict(fault=Fault.CUT), "PUT")
+    server.rule = first(1, ACTED_AND_CUT, "PUT")
     with pytest.raises(ObjectExists, match=KEY):
         objects.put_if_absent(KEY, b"content")
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.FAILED, Fault.REFUSED])
+@pytest.mark.parametrize("fault", [ACTED_AND_CUT, ACTED_AND_500, INTERNAL])
 @pytest.mark.parametrize(("method", "part"), [("POST", "?uploads"), ("PUT", "partNumber=2"), ("POST", "?uploadId")])
 def test_a_file_in_parts_outlives_every_lost_answer(
     objects: S3ObjectStore, server: FaultyServer, tmp_path: Path, fault: Fault, method: str, part: str
 ) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"z" * (SMALLEST_PART + 1))
-    server.rule = first(1, Verdict(fault=fault), method, part)
+    server.rule = first(1, fault, method, part)
     objects.put_file_if_absent(KEY, file)
     assert len(server.faults) == 1
     assert objects.head(KEY).size_bytes == SMALLEST_PART + 1
@@ -100,7 +112,7 @@ def test_parts_that_came_second_are_taken_back(s3_endpoint: str, tmp_path: Path)
 
 def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, tmp_path: Path) -> None:
     objects = S3ObjectStore(s3_place(server.endpoint, tmp_path.name), patience=SHORT)
-    server.rule = lambda _: Verdict(fault=Fault.REFUSED, status=503, code="SlowDown")
+    server.rule = lambda _: SLOW_DOWN
     with pytest.raises(ObjectStoreAway, match=f"getting {KEY} under s3://{BUCKET}.*SlowDown"):
         objects.get(KEY)
     assert len(server.faults) > 1
@@ -119,7 +131,7 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, tmp_path: 
         (400, "AuthorizationHeaderMalformed", r"set object_store\.region"),
         (501, "NotImplemented", "run cdc check-store"),
     ):
-        server.rule = first(9, Verdict(fault=Fault.REFUSED, status=status, code=code), "PUT")
+        server.rule = first(9, refused(status, code), "PUT")
         with pytest.raises(SettingsError, match=words):
             objects.put_if_absent(KEY, b"content")
     with pytest.raises(ObjectMissing):
@@ -129,7 +141,7 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, tmp_path: 
 def test_a_store_that_lets_two_writers_win_is_refused_before_anything_is_put(
     objects: S3ObjectStore, server: FaultyServer
 ) -> None:
-    server.rule = lambda request: Verdict(fault=Fault.UNCONDITIONAL) if request.conditional else None
+    server.rule = lambda request: UNCONDITIONAL if request.conditional else None
     lake = ProvenObjectStore(objects)
     for _ in range(2):
         with pytest.raises(SettingsError, match=r"let 2 of 2 writers of one object win.*run `cdc check-store`"):
