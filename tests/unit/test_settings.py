@@ -1,6 +1,5 @@
 """pipeline.yml: every mistake is refused by name, with its line and a hint; CDC_ variables lie over the file."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,38 +10,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
 from cdc_pipeline.errors import SettingsError, UsageError
-from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource, Settings, parse_duration
+from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource, parse_duration
 from cdc_pipeline.settings_file import json_schema, load_settings, parse_settings, settings_path
+from tests.support.settings_texts import FILE, WHOLE, changed, parsed, refusal
 
-FILE = Path("/somewhere/pipeline.yml")
 TEMPLATES = sorted((Path(__file__).parents[2] / "cdc_pipeline" / "demo").glob("*.yml"))
-WHOLE = """\
-name: shop
-lake: lake
-slice_length: 60s
-source: {kind: postgres, publication: cdc_shop, slot: cdc_shop}
-tables:
-  - name: shop.public.orders
-    id: [order_id]
-    partition_by: [{column: created_at, unit: month}]
-  - name: shop.public.customers
-"""
-
-
-def parsed(text: str = WHOLE, environment: Mapping[str, str] | None = None) -> Settings:
-    return parse_settings(text, path=FILE, environment=environment or {})
-
-
-def changed(old: str, new: str) -> str:
-    assert old in WHOLE
-    return WHOLE.replace(old, new)
-
-
-def refusal(text: str, environment: Mapping[str, str] | None = None) -> str:
-    with pytest.raises(SettingsError) as caught:
-        parsed(text, environment)
-    assert caught.value.exit_code == 2
-    return str(caught.value)
 
 
 def test_what_is_left_out_has_a_default() -> None:
@@ -56,54 +28,6 @@ def test_what_is_left_out_has_a_default() -> None:
 def test_a_relative_lake_lies_beside_the_file() -> None:
     assert parsed().lake_url == "file:///somewhere/lake"
     assert parsed(changed("lake: lake", "lake: file:///data/lake/")).lake_url == "file:///data/lake"
-
-
-def test_a_lake_on_s3_tells_its_server() -> None:
-    settings = parsed(changed("lake: lake", "lake: s3://bucket/a/b=c/\nobject_store: {endpoint: https://s3.example}"))
-    assert (settings.lake_url, settings.on_s3) == ("s3://bucket/a/b=c", True)
-    assert (settings.object_store.endpoint, settings.object_store.path_style) == ("https://s3.example", False)
-    assert not parsed().on_s3
-
-
-@pytest.mark.parametrize(
-    ("lake", "words"),
-    [
-        ("s3://KEY:HIDDEN@bucket/x", "line 2: lake: the lake holds a credential: take it out, and give it by AWS_"),
-        ("s3://KEY:HI/DDEN@bucket/x", "line 2: lake: the lake holds a credential"),
-        ("s3://KEY:HIDDEN/x", "line 2: lake: the lake names no bucket"),
-        ("s3://bucket/x?X-Amz-Signature=HIDDEN", "line 2: lake: the lake has something behind a '?' or '#'"),
-        ("s3:///x", "line 2: lake: the lake names no bucket: write s3://bucket/prefix"),
-        ("s3://bucket/a b", "line 2: lake: 'a b' cannot be part of a lake's prefix"),
-        ("s3://bucket/a//b", "line 2: lake: '' cannot be part of a lake's prefix"),
-        ("s3://bucket/a/../b", "line 2: lake: '..' cannot be part of a lake's prefix"),
-    ],
-)
-def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, words: str) -> None:
-    message = refusal(changed("lake: lake", f"lake: '{lake}'"))
-    assert words in message
-    assert "HIDDEN" not in message
-
-
-@pytest.mark.parametrize(
-    ("server", "words"),
-    [
-        ("endpoint: 'https://KEY:HIDDEN@s3.example'", "line 3: object_store: the endpoint holds a credential"),
-        ("endpoint: s3.example", "line 3: object_store: 's3.example' is no endpoint: write https://host"),
-        ("endpoint: 'http://s3.example'", "would send data unencrypted: write https, or set allow_http: true"),
-        ("endpont: 'https://s3.example'", "the key 'object_store.endpont' is unknown; did you mean 'endpoint'?"),
-    ],
-)
-def test_a_server_that_would_leak_or_is_none_is_refused(server: str, words: str) -> None:
-    message = refusal(changed("lake: lake", f"lake: s3://bucket\nobject_store: {{{server}}}"))
-    assert words in message
-    assert "HIDDEN" not in message
-
-
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "http://localhost", "http://[::1]:1", "http://a, true"])
-def test_plain_http_is_for_this_machine_or_by_permission(endpoint: str) -> None:
-    url, _, allowed = endpoint.partition(", ")
-    environment = {"CDC_OBJECT_STORE__ENDPOINT": url} | ({"CDC_OBJECT_STORE__ALLOW_HTTP": allowed} if allowed else {})
-    assert parsed(changed("lake: lake", "lake: s3://bucket"), environment).object_store.endpoint == url
 
 
 @pytest.mark.parametrize(

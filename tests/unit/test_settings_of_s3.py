@@ -1,0 +1,53 @@
+"""pipeline.yml of a lake on S3: no credential, no open network, no prefix that could be read otherwise."""
+
+import pytest
+
+from tests.support.settings_texts import changed, parsed, refusal
+
+
+def test_a_lake_on_s3_tells_its_server() -> None:
+    settings = parsed(changed("lake: lake", "lake: s3://bucket/a/b=c/\nobject_store: {endpoint: https://s3.example}"))
+    assert (settings.lake_url, settings.on_s3) == ("s3://bucket/a/b=c", True)
+    assert (settings.object_store.endpoint, settings.object_store.path_style) == ("https://s3.example", False)
+    assert not parsed().on_s3
+
+
+@pytest.mark.parametrize(
+    ("lake", "words"),
+    [
+        ("s3://KEY:HIDDEN@bucket/x", "line 2: lake: the lake holds a credential: take it out, and give it by AWS_"),
+        ("s3://KEY:HI/DDEN@bucket/x", "line 2: lake: the lake holds a credential"),
+        ("s3://KEY:HIDDEN/x", "line 2: lake: the lake names no bucket"),
+        ("s3://bucket/x?X-Amz-Signature=HIDDEN", "line 2: lake: the lake has something behind a '?' or '#'"),
+        ("s3:///x", "line 2: lake: the lake names no bucket: write s3://bucket/prefix"),
+        ("s3://bucket/a b", "line 2: lake: 'a b' cannot be part of a lake's prefix"),
+        ("s3://bucket/a//b", "line 2: lake: '' cannot be part of a lake's prefix"),
+        ("s3://bucket/a/../b", "line 2: lake: '..' cannot be part of a lake's prefix"),
+    ],
+)
+def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, words: str) -> None:
+    message = refusal(changed("lake: lake", f"lake: '{lake}'"))
+    assert words in message
+    assert "HIDDEN" not in message
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ("endpoint: 'https://KEY:HIDDEN@s3.example'", "line 3: object_store: the endpoint holds a credential"),
+        ("endpoint: s3.example", "line 3: object_store: 's3.example' is no endpoint: write https://host"),
+        ("endpoint: 'http://s3.example'", "would send data unencrypted: write https, or set allow_http: true"),
+        ("endpont: 'https://s3.example'", "the key 'object_store.endpont' is unknown; did you mean 'endpoint'?"),
+    ],
+)
+def test_a_server_that_would_leak_or_is_none_is_refused(server: str, words: str) -> None:
+    message = refusal(changed("lake: lake", f"lake: s3://bucket\nobject_store: {{{server}}}"))
+    assert words in message
+    assert "HIDDEN" not in message
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "http://localhost", "http://[::1]:1", "http://a, true"])
+def test_plain_http_is_for_this_machine_or_by_permission(endpoint: str) -> None:
+    url, _, allowed = endpoint.partition(", ")
+    environment = {"CDC_OBJECT_STORE__ENDPOINT": url} | ({"CDC_OBJECT_STORE__ALLOW_HTTP": allowed} if allowed else {})
+    assert parsed(changed("lake: lake", "lake: s3://bucket"), environment).object_store.endpoint == url
