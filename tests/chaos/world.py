@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
@@ -131,7 +132,7 @@ class ChaosWorld(World):
 
 def patiently(run: Callable[[], _Result]) -> _Result:
     """What a supervisor does: it starts again whatever ended because somebody else was there, or was away."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline, pause = time.monotonic() + PATIENCE_SECONDS, Event()
     while True:
         try:
             return run()
@@ -139,7 +140,7 @@ def patiently(run: Callable[[], _Result]) -> _Result:
             waits = error.retryable or isinstance(error, LeaseBusy | StaleEpoch | SnapshotError)
             if not waits or time.monotonic() > deadline:
                 raise
-        time.sleep(0.2)
+        pause.wait(0.2)
 
 
 @contextmanager

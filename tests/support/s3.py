@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,9 @@ import boto3.session
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_place import S3Place, client_options
 from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.ports import free_port, is_listening
+from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.project import PROJECT
+from tests.support.eventually import await_listener
 
 BUCKET = "cdc-test-lake"
 REGION = "us-east-1"
@@ -39,11 +39,7 @@ def started_moto() -> Iterator[str]:
     with tempfile.TemporaryFile() as output:
         process = start(command, environment=environment, folder=Path("/"), output=output, tied=True)
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_listening(port):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_listener(process, port, PATIENCE_SECONDS)
         endpoint = f"http://{LOOPBACK}:{port}"
         make_bucket(endpoint)
         yield endpoint

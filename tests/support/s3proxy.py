@@ -1,7 +1,6 @@
 """An S3 server that keeps its objects in a folder, as a process of its own."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +8,9 @@ from pathlib import Path
 from cdc_pipeline.stack.jars import jars_of, present_jars, read_lock
 from cdc_pipeline.stack.java import require_java
 from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.ports import free_port, is_listening
+from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
+from tests.support.eventually import await_listener
 from tests.support.s3 import BUCKET, LOOPBACK
 
 SET = "s3proxy"
@@ -54,11 +54,7 @@ def started_s3proxy(folder: Path) -> Iterator[str]:
         command = [*java, "org.gaul.s3proxy.Main", "--properties", str(properties)]
         process = start(command, environment=os.environ, folder=folder, output=output, tied=True)
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_listening(int(endpoint.rpartition(":")[2])):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        await_listener(process, int(endpoint.rpartition(":")[2]), PATIENCE_SECONDS, log.read_text)
         yield endpoint
     finally:
         process.terminate()

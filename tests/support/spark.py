@@ -1,7 +1,6 @@
 """A real Spark Connect server with Delta for tests."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,10 @@ from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.launch import start
 from cdc_pipeline.stack.log_store import log_store_jar
-from cdc_pipeline.stack.ports import free_port, is_listening
+from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
 from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
+from tests.support.eventually import await_listener
 from tests.support.s3 import REGION
 
 PATIENCE_SECONDS = 120
@@ -46,11 +46,7 @@ def started_spark(folder: Path, s3_endpoint: str) -> Iterator[str]:
     with log.open("wb") as output:
         process = start(list(command), environment=environment, folder=folder, output=output, tied=True)
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_listening(port):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+        await_listener(process, port, PATIENCE_SECONDS, log.read_text)
         yield f"sc://{LOOPBACK}:{port}"
     finally:
         process.terminate()
