@@ -31,7 +31,7 @@ lint: setup-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 4 --dist loadgroup -m "chaos_cut or not chaos" $(TESTS)
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not bank and (chaos_cut or not chaos)" $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
 chaos: python
@@ -47,7 +47,7 @@ fuzz: setup-dev
 	$(BIN)/pytest -n 2 --hypothesis-profile=fuzz tests/property/test_kernel.py
 
 bank: setup-dev
-	CDC_BANK_SECONDS=120 $(BIN)/pytest -s tests/acceptance/test_bank.py
+	$(BIN)/pytest -s tests/acceptance/test_bank.py
 
 compose: setup
 	$(BIN)/python -m cdc_pipeline.stack.compose > docker/docker-compose.yml

@@ -45,9 +45,9 @@ def test_a_slice_worker_killed_at_any_step_loses_nothing_and_doubles_nothing(wor
         check(world)
 
 
-@pytest.mark.parametrize("name", ["things", "notes"])
-def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world: World, name: str) -> None:
-    table = next(table for table in world.tables if table.table == name)
+def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world: World) -> None:
+    """Of a table without a key: a row that is there twice shows."""
+    table = next(table for table in world.tables if table.table == "notes")
     sites = snapshot_sites(world, table, SNAPSHOT_TO_STAGING, up_to="lake_table.create")
     for fault, site in faults(sites):
         survive_snapshot(world, table, fault, site)
