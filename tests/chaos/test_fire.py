@@ -46,8 +46,8 @@ def burn_down(
         with report.red_unless_done(f"{section}: the bank", "every fault"):
             with writers(bank):
                 fire.burn(schedules, seconds=seconds)
+            wait_until_applied(bank)
             with bank.pipeline() as pipeline:
-                wait_until_applied(bank, pipeline)
                 rows = check_rows(bank, pipeline)
                 check_registry(bank)
                 boundaries = check_boundaries(pipeline)

@@ -43,9 +43,9 @@ def test_a_tenth_of_all_calls_fails_and_every_row_arrives_once(report: Report, c
                 Event().wait(SECONDS)
             began = time.monotonic()
             beside_proxy = replace(bank, settings=bank.settings.model_copy(update={"object_store": calm}))
+            wait_until_applied(bank)
+            took = timedelta(seconds=time.monotonic() - began)
             with beside_proxy.pipeline() as pipeline:
-                wait_until_applied(bank, pipeline)
-                took = timedelta(seconds=time.monotonic() - began)
                 rows = check_rows(bank, pipeline)
                 check_registry(bank)
                 boundaries = check_boundaries(pipeline)
