@@ -31,7 +31,8 @@ lint: setup-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not bank and (chaos_cut or not chaos)" $(TESTS)
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not stack and (chaos_cut or not chaos)" $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "stack and not chaos" $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
 chaos: python

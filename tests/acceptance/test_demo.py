@@ -20,7 +20,7 @@ from cdc_pipeline.stack.marked import STACK_VARIABLE
 from cdc_pipeline.stack.project import PROJECT
 from cdc_pipeline.stack.state import home_of, open_installation
 
-pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("demo")]
 
 DEMO_SECONDS = 900
 COMMAND_SECONDS = 300

@@ -21,9 +21,9 @@ from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import consume
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
-MOST_SLICINGS = 4
+MOST_SLICINGS = 3
 MOST_SLICINGS_TWICE = 2
-SHUFFLES = 3
+SHUFFLES = 2
 """A few of each, through every part: the kernel alone takes 64 (test_cases.py)."""
 CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
 

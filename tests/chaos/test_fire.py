@@ -18,13 +18,13 @@ pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
 log = structlog.get_logger()
 
 SECONDS = float(os.environ.get("CDC_FIRE_SECONDS", "600"))
-CUT_SECONDS = 60.0
+CUT_SECONDS = 30.0
 
 
 @pytest.mark.chaos_cut
-def test_a_minute_of_every_fault(report: Report, chaos_seed: int) -> None:
+def test_half_a_minute_of_every_fault(report: Report, chaos_seed: int) -> None:
     schedules = Schedule(kinds=SERVERS, pauses=(5, 15)), Schedule(kinds=PROCESSES, pauses=(3, 12))
-    burn_down(report, "a minute", schedules, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS, slice_seconds=15)
+    burn_down(report, "half a minute", schedules, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS, slice_seconds=10)
 
 
 def test_ten_minutes_of_every_fault(report: Report, chaos_seed: int) -> None:

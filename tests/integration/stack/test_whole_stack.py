@@ -18,7 +18,6 @@ PORTS_THAT_SPARK_OPENS_FOR_ITSELF = 2
 
 @pytest.mark.stack
 @pytest.mark.xdist_group("stack")
-@pytest.mark.xdist_group("spark")
 def test_it_is_healthy_on_loopback_alone_and_goes_down_after_its_supervisor_was_killed(
     tmp_path: Path, home: Path
 ) -> None:
