@@ -7,7 +7,7 @@ import pyarrow as pa
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.quarantine import no_boundary
-from cdc_pipeline.metadata_store.rows import Lease, SourceTable
+from cdc_pipeline.metadata_store.rows import Boundary, Lease, SourceTable
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.steps import step
@@ -34,13 +34,7 @@ def register_late_slice(
     if boundary is None:
         raise no_boundary(table.stream)
     file = write_slice_file(rows, schema)
-    name = SliceFileName(
-        label=Label(start=boundary.label_start, end=boundary.label_end),
-        start_offset=boundary.position,
-        end_offset=boundary.position,
-        sha256=file.sha256,
-    )
-    key = slice_key(table.name, stream_partition, f"{folder}/{name}")
+    key = slice_key(table.name, stream_partition, f"{folder}/{_file_name(boundary, file.sha256)}")
     with step(pipeline.on_step, "slice_file.put"):
         pipeline.objects.put_if_absent(key, file.content)
     schema_id = pipeline.store.tables.record_schema(
@@ -56,3 +50,13 @@ def register_late_slice(
     )
     late = pipeline.store.quarantine.late_slice(new, quarantine_ids)
     return pipeline.cut_chain().register_late(late, {schema_id: schema}, lease=lease)
+
+
+def _file_name(boundary: Boundary, sha256: str) -> SliceFileName:
+    """Its range is empty: it lies behind everything that is registered."""
+    return SliceFileName(
+        label=Label(start=boundary.label_start, end=boundary.label_end),
+        start_offset=boundary.position,
+        end_offset=boundary.position,
+        sha256=sha256,
+    )
