@@ -14,8 +14,9 @@ Answer = TypeVar("Answer")
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 8
 SERVER_ERROR = 500
-NEVER_WILL = frozenset({501, 505})
-"""Server errors that say what the server cannot do at all."""
+NO_ROOM = 507
+NEVER_WILL = frozenset({501, 505, NO_ROOM})
+"""Server errors that the same call meets again: what the server cannot do, or cannot hold."""
 BUSY_STATUSES = frozenset({408, 409, 425, 429})
 """409 is a conditional write that met another one: its outcome is not decided yet."""
 BUSY_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestTimeTooSkewed"})
@@ -60,6 +61,10 @@ class S3Calls:
             return ObjectExists(f"{doing}: there is an object already under {self._url}", expected="none")
         if _may_pass(error):
             return ObjectStoreAway(found, expected="an answer", remedy="the same call is safe to repeat")
+        if _status(error) == NO_ROOM:
+            return ObjectStoreAway(
+                found, expected="room for it", remedy="make room there; the same call is safe to repeat"
+            )
         expected, remedy = _mend(code, _status(error))
         return SettingsError(found, expected=expected, remedy=remedy)
 

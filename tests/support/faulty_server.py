@@ -88,6 +88,10 @@ def refused(status: int, code: str) -> Fault:
     return Fault(name=str(status), status=status, code=code)
 
 
+NO_ROOM = refused(507, "XMinioStorageFull")
+"""As a full MinIO says it."""
+
+
 def no_answer(seconds: float) -> Fault:
     """Longer than the caller waits."""
     return Fault(name="no answer in time", holds_seconds=seconds)

@@ -16,6 +16,7 @@ from tests.support.faulty_server import (
     ACTED_AND_500,
     ACTED_AND_CUT,
     INTERNAL,
+    NO_ROOM,
     SLOW_DOWN,
     UNCONDITIONAL,
     Fault,
@@ -118,6 +119,16 @@ def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: Faulty
     assert len(server.faults) > 1
     with pytest.raises(ObjectStoreAway, match="Could not connect"):
         S3ObjectStore(s3_place("http://127.0.0.1:9"), patience=SHORT).get(KEY)
+
+
+def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_is_room(
+    objects: S3ObjectStore, server: FaultyServer
+) -> None:
+    server.rule = first(1, NO_ROOM, "PUT")
+    with pytest.raises(ObjectStoreAway, match=f"putting {KEY} under s3://{BUCKET}.*XMinioStorageFull.*make room"):
+        objects.put_if_absent(KEY, b"content")
+    objects.put_if_absent(KEY, b"content")
+    assert len(server.faults) == 1
 
 
 def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, tmp_path: Path) -> None:
