@@ -15,6 +15,7 @@ _FORMATS = (
     "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c timezone=UTC"
 )
+_BROKEN = (psycopg2.OperationalError, psycopg2.InterfaceError)
 
 
 def connect(url: str) -> psycopg2.extensions.connection:
@@ -31,10 +32,15 @@ def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConne
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """A broken connection inside the block is raised as SourceAway."""
+    """A broken connection inside the block is raised as SourceAway.
+
+    A replication connection that ends without a word is no OperationalError but a plain DatabaseError.
+    """
     try:
         yield
-    except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+    except psycopg2.Error as error:
+        if not isinstance(error, _BROKEN) and type(error) is not psycopg2.DatabaseError:
+            raise
         raise SourceAway(
             f"the source does not answer: {str(error).strip()}", remedy="start it, or mend source.url"
         ) from error

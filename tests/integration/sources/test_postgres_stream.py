@@ -4,19 +4,21 @@ from contextlib import closing
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg2
 import pyarrow as pa
 import pytest
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceAway, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
 from cdc_pipeline.sources.postgres_catalogue import read_slot
 from cdc_pipeline.sources.postgres_session import connect
 from cdc_pipeline.sources.postgres_setup import plan_source
-from tests.support.streams import database_of, new_cutter, opened, prepare, read_marked, read_until, run_sql
+from tests.support.streams import READ_WAIT, database_of, new_cutter, opened, prepare, read_marked, read_until, run_sql
+from tests.support.tcp_proxy import proxied
 
 CREATE = "CREATE TABLE items (id int PRIMARY KEY, name text, body text, price numeric(10,2))"
 
@@ -55,6 +57,20 @@ def test_inserts_updates_deletes_and_key_changes_arrive_typed_and_in_order(datab
     ]
     assert [row["_cdc_old_id"] for row in rows] == [None, None, None, None, 2, None]
     assert rows[3]["_cdc_version"] == rows[4]["_cdc_version"]
+
+
+def test_a_server_that_is_gone_without_a_word_is_away(database: str) -> None:
+    run_sql(database, CREATE)
+    source, plan = prepare(database, [items(database)])
+    port = urlsplit(database).port or 0
+    with proxied(port) as proxy:
+        url = database.replace(f":{port}/", f":{proxy.port}/")
+        with opened(source.model_copy(update={"url": url}), plan) as stream:
+            proxy.cut()
+            with pytest.raises(SourceAway):
+                stream.read(READ_WAIT)
+            with pytest.raises(SourceAway):
+                stream.confirm(0)
 
 
 def test_an_unchanged_large_text_is_absent_and_not_null(database: str) -> None:
