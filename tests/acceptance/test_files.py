@@ -46,13 +46,15 @@ def test_as_given(source: Mapping[str, Any], store: str, tmp_path: Path) -> None
             assert replay_misfits(pipeline, group, read) == {}
 
 
-@pytest.mark.parametrize(("way", "most"), [(sliced, MOST_SLICINGS), (twice, MOST_SLICINGS_TWICE)])
-def test_cut_anywhere(way: Callable[[str, Case, tuple[int, ...]], Told], most: int, store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "slicings"), [(sliced, range(1, MOST_SLICINGS)), (twice, range(MOST_SLICINGS_TWICE))])
+def test_cut_anywhere(
+    way: Callable[[str, Case, tuple[int, ...]], Told], slicings: range, store: str, tmp_path: Path
+) -> None:
     """As it is, and with everything delivered twice. The n-th slicing of all cases together, every other time with a
-    new consumer for each chunk.
+    new consumer for each chunk. The first is the whole log, which test_as_given has.
     """
-    found = {name: every_slicing(case, most) for name, case in CASES.items()}
-    for number in range(most):
+    found = {name: every_slicing(case, slicings.stop) for name, case in CASES.items()}
+    for number in slicings:
         told = [
             way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)
         ]

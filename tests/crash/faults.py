@@ -55,6 +55,15 @@ def unanswered(world: World, verb: Verb, site: Site) -> None:
         assert world.held_leases() == []
 
 
+def first_and_last(sites: list[Site]) -> list[Site]:
+    """Of a step that is taken often, two times: a file or a task in the middle is like its neighbours."""
+    by_name: dict[str, list[Site]] = {}
+    for site in sites:
+        by_name.setdefault(site.name, []).append(site)
+    kept = {site for found in by_name.values() for site in (found[0], found[-1])}
+    return [site for site in sites if site in kept]
+
+
 def faults(sites: list[Site]) -> Iterator[tuple[Fault, Site]]:
     """A death at every site; of every step one answer lost, the last."""
     last = {site.name: site for site in sites if site.moment is Moment.AFTER}

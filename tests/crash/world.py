@@ -189,7 +189,8 @@ def take_snapshot(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Snap
 
 
 def register_changes(world: World) -> None:
-    world.change(marks=2)
+    """Two slices of each table."""
+    world.change(marks=1)
     with world.process() as pipeline:
         consume(pipeline)
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import psycopg2
 import yaml
 from psycopg2 import sql
 
+from tests.support.command_server import CallOrder, CommandServer
 from tests.support.streams import database_of
 
 NOBODY_LISTENS = "sc://127.0.0.1:1"
@@ -51,13 +52,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """`folder` holds pipeline.yml; source and metadata store are external, so `cdc` starts no server."""
+    """`folder` holds pipeline.yml; source and metadata store are external, so `cdc` starts no server.
+
+    `server`: what forks for the calls that are waited for; without it an interpreter is started for each.
+    """
 
     folder: Path
     source_url: str
     store_url: str
     tables: tuple[str, ...] = ("public.orders",)
-    source: Mapping[str, Any] | None = None
+    server: CommandServer | None = None
 
     @property
     def name(self) -> str:
@@ -82,19 +86,36 @@ class CommandLine:
         return path
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("CDC_")}
-        environment |= {"CDC_HOME": str(self.folder / "home"), "PYTHONPATH": str(Path.cwd())}
         return subprocess.Popen(
             [sys.executable, "-m", "cdc_pipeline", *words],
             cwd=self.folder,
-            env=environment,
+            env=self._environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
     def run(self, *words: str) -> Ended:
-        return end_of(self.start(*words))
+        if self.server is None:
+            return end_of(self.start(*words))
+        output, errors = self.folder / ".output", self.folder / ".errors"
+        order = CallOrder(
+            words=words,
+            folder=str(self.folder),
+            environment=self._environment(),
+            output=str(output),
+            errors=str(errors),
+        )
+        exit_code = self.server.call(order)
+        ended = Ended(exit_code=exit_code, output=output.read_text(), errors=errors.read_text())
+        output.unlink()
+        errors.unlink()
+        return ended
+
+    def _environment(self) -> dict[str, str]:
+        """Without what pipeline.yml would be overridden by."""
+        found = {name: value for name, value in os.environ.items() if not name.startswith("CDC_")}
+        return found | {"CDC_HOME": str(self.folder / "home"), "PYTHONPATH": str(Path.cwd())}
 
     def state(self) -> dict[str, Any]:
         """Every row of the metadata store, and publication and slot of the source."""
