@@ -87,9 +87,9 @@ class AirflowApi:
 
 
 @contextmanager
-def open_airflow(url: str) -> Iterator[AirflowApi]:
+def open_airflow(url: str, *, patience_seconds: float = 30) -> Iterator[AirflowApi]:
     """For an Airflow in which everybody is an administrator, as the embedded one is on loopback."""
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=patience_seconds) as client:
         answer = client.get("/auth/token")
         if answer.is_error:
             raise AirflowRefused(f"Airflow at {url} gave no token ({answer.status_code})", expected="an embedded one")

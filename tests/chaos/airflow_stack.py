@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -27,11 +27,11 @@ from cdc_pipeline.stack.endpoints import endpoints_of
 from cdc_pipeline.stack.marked import SUPERVISOR, marked
 from cdc_pipeline.stack.parts import running
 from cdc_pipeline.stack.planning import plan
-from cdc_pipeline.stack.processes import WARM_UP, Process
 from cdc_pipeline.stack.state import PORT_NAMES, Installation, open_installation
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.chaos.bank import QUICK_JAVA
 from tests.chaos.evidence import CURRENT
+from tests.chaos.impatient_airflow import holder, impatient, running_tasks
 from tests.chaos.waiting import PATIENCE_SECONDS, wait_for
 from tests.support.command_line import query
 
@@ -45,20 +45,8 @@ source: {{kind: postgres, publication: cdc_bank, slot: cdc_bank}}
 tables:
   - name: bank.public.pgbench_history
 """
-VICTIM = TableName(database="bank", schema="public", table="pgbench_history")
 LIMIT_SECONDS = 12
-SHORTENED = {
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "12",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "12",
-    "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
-    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "4",
-    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "2",
-    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "2",
-}
-"""Of 30 s for the heartbeat of a task and of the scheduler, 10 s for a look at them, 5 s between beats, 5 tries."""
-RUNNER, EXECUTOR = "airflow worker -- ", "LocalExecutor"
+VICTIM = TableName(database="bank", schema="public", table="pgbench_history")
 TRIES = """
 SELECT id::text, dag_id || ' try ' || try_number FROM task_instance
 UNION ALL SELECT task_instance_id::text, dag_id || ' try ' || try_number FROM task_instance_history
@@ -91,8 +79,7 @@ class Stack:
 
         def at_work() -> psutil.Process | None:
             claim = self.pipeline.store.claims.open_claim(self.victim_id)
-            number = 0 if claim is None else int(claim.owner.split(":")[1])
-            return psutil.Process(number) if number and psutil.pid_exists(number) else None
+            return None if claim is None else holder(claim.owner, self.installation.identity)
 
         return wait_for(at_work, "a worker with a claim")
 
@@ -100,9 +87,7 @@ class Stack:
         return query(self.pipeline.endpoints.metadata_store_url, WAITING) == []
 
     def running_tasks(self) -> frozenset[str]:
-        """Airflow's ids of the tries that have a live process, whatever Airflow thinks of them."""
-        titles = (_title(process) for process in marked(self.installation.identity))
-        return frozenset(title.removeprefix(RUNNER) for title in titles if title.startswith(RUNNER))
+        return running_tasks(self.installation.identity)
 
     def is_quiet(self) -> bool:
         return not self.running_tasks()
@@ -146,14 +131,8 @@ def small_stack() -> Iterator[Stack]:
 
 def _started(settings: Settings, config: Path, home: Path) -> Installation:
     installation, described = plan(settings, config=config, installation=open_installation(home), free=PORT_NAMES)
-    needed = tuple(_shortened(process) for process in described if process.name != WARM_UP)
-    start_and_wait(installation, needed, lambda _: None)
+    start_and_wait(installation, impatient(described, limit_seconds=LIMIT_SECONDS), lambda _: None)
     return installation
-
-
-def _shortened(process: Process) -> Process:
-    is_airflows = "AIRFLOW_HOME" in process.environment
-    return replace(process, environment={**process.environment, **SHORTENED}) if is_airflows else process
 
 
 def write_backlog(stack: Stack, *, seconds: float) -> None:
@@ -211,12 +190,3 @@ class Watch:
                 seconds += now - before
                 names |= mine
         return tuple(sorted(names)), timedelta(seconds=seconds)
-
-
-def _title(process: psutil.Process) -> str:
-    """Without those of the executor's own processes, which begin like a task's."""
-    try:
-        title = " ".join(process.cmdline()).strip()
-    except psutil.Error:
-        return ""
-    return "" if EXECUTOR in title else title

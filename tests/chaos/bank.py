@@ -1,4 +1,4 @@
-"""A bank that pgbench writes to: two PostgreSQL servers, Spark, a consumer and workers, kept up by our supervisor."""
+"""A bank that pgbench writes to: source and metadata store of its own, and a pipeline, kept up by our supervisor."""
 
 import json
 import os
@@ -6,11 +6,14 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
+import psycopg2
 
 from cdc_pipeline.demo.pgbench import initialize_pgbench
 from cdc_pipeline.settings import Settings
@@ -18,8 +21,8 @@ from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.stack.account import server_account
 from cdc_pipeline.stack.control import down, process_states, start_and_wait
+from cdc_pipeline.stack.endpoints import endpoints_of
 from cdc_pipeline.stack.jars import jars_of, present_jars, read_lock
-from cdc_pipeline.stack.log_store import log_store_jar
 from cdc_pipeline.stack.place import spark_jar_sets
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.postgres import (
@@ -32,9 +35,10 @@ from cdc_pipeline.stack.postgres import (
 )
 from cdc_pipeline.stack.processes import Process
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
+from cdc_pipeline.stack.spark import available_cores, server_command, spark_home
 from cdc_pipeline.stack.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
+from tests.support.command_line import query
 from tests.support.pipelines import opened_pipeline, take_snapshot
 from tests.support.spark import INTERPRETED
 
@@ -44,6 +48,14 @@ DATABASE = "bank"
 TABLES = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
 LEASE_SECONDS = 5
 QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {INTERPRETED}"
+OPEN_CLAIMS = "SELECT owner FROM cdc.claim WHERE state = 'claimed' ORDER BY 1"
+
+Describe = Callable[[Settings, Path, Installation], tuple[Installation, tuple[Process, ...]]]
+"""What has to be up beside source and metadata store."""
+
+
+class NobodyThere(Exception):
+    """Who is asked for is away just now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,45 +63,55 @@ class Bank:
     """`installation` is the supervisor's; both servers are durable, as in production."""
 
     installation: Installation
-    config: Path
     settings: Settings
     source_url: str
     store_url: str
-    spark_url: str
 
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:
-        with opened_pipeline(self.settings, store_url=self.store_url, spark_url=self.spark_url) as pipeline:
+        spark_url = endpoints_of(self.settings, self.installation).spark_url
+        with opened_pipeline(self.settings, store_url=self.store_url, spark_url=spark_url) as pipeline:
             yield pipeline
 
-    def process(self, name: str) -> int | None:
-        """The number of the process that the supervisor keeps under this name now."""
-        return next(state.pid for state in process_states(self.installation.home) if state.name == name)
+    def process(self, name: str) -> psutil.Process:
+        """That the supervisor keeps under this name now. Raises NobodyThere between two of them."""
+        number = next(state.pid for state in process_states(self.installation.home) if state.name == name)
+        if number is None or not psutil.pid_exists(number):
+            raise NobodyThere(name)
+        return psutil.Process(number)
+
+    def claim_owners(self) -> list[str]:
+        """Of the claims that are open. Raises NobodyThere while nobody knows them."""
+        try:
+            return [owner for (owner,) in query(self.store_url, OPEN_CLAIMS)]
+        except psycopg2.OperationalError as away:
+            raise NobodyThere(STORE) from away
 
     def log(self, name: str) -> str:
         return self.installation.log(name).read_text(encoding="utf-8", errors="replace")
 
 
 @contextmanager
-def burning_bank(*, slice_seconds: int, claim_slices: int, **more: Any) -> Iterator[Bank]:
+def burning_bank(describe: Describe, *, slice_seconds: int, claim_slices: int, **more: Any) -> Iterator[Bank]:
     """Filled, snapshotted, and with everything up; nobody writes yet. `more` goes into pipeline.yml."""
     home = Path(tempfile.mkdtemp(prefix="cdc-test-bank-"))
     home.chmod(0o711)
     try:
         source, store = _server(home, SOURCE), _server(home, STORE)
-        spark_port = free_port()
+        config = home / "pipeline.yml"
+        settings = _settings(config, source, store, slice_seconds, claim_slices, more)
+        installation, described = describe(settings, config, open_installation(home / "home"))
         bank = Bank(
-            installation=open_installation(home / "home"),
-            config=home / "pipeline.yml",
-            settings=_settings(home, source, store, slice_seconds, claim_slices, more),
+            installation=installation,
+            settings=settings,
             source_url=source.url(DATABASE),
             store_url=store.url(DATABASE),
-            spark_url=f"sc://{LOOPBACK}:{spark_port}",
         )
         with running_server(source), running_server(store):
             _fill(bank, source, store)
         try:
-            start_and_wait(bank.installation, _processes(bank, source, store, spark_port), lambda _: None)
+            servers = _server_process(SOURCE, source), _server_process(STORE, store)
+            start_and_wait(bank.installation, (*servers, *described), lambda _: None)
             with bank.pipeline() as pipeline:
                 take_snapshot(pipeline, *pipeline.table_names())
             yield bank
@@ -112,7 +134,7 @@ def _server(home: Path, name: str) -> PostgresServer:
 
 
 def _settings(
-    home: Path,
+    config: Path,
     source: PostgresServer,
     store: PostgresServer,
     slice_seconds: int,
@@ -124,14 +146,14 @@ def _settings(
         "lake": "lake",
         "metadata_store": store.url(DATABASE),
         "slice_length": f"{slice_seconds}s",
-        "worker": {"lease": f"{LEASE_SECONDS}s", "claim_slices": claim_slices},
+        "worker": {"lease": f"{LEASE_SECONDS}s", "claim_slices": claim_slices, "longest_pause": "20s"},
+        "driver": {"java_options": QUICK_JAVA},
         "source": {"kind": "postgres", "url": source.url(DATABASE), "stream_partitions": 2},
         "tables": [{"name": f"{DATABASE}.public.{table}"} for table in TABLES],
         **more,
     }
-    path = home / "pipeline.yml"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return load_settings(path, {})
+    config.write_text(json.dumps(document), encoding="utf-8")
+    return load_settings(config, {})
 
 
 def _fill(bank: Bank, source: PostgresServer, store: PostgresServer) -> None:
@@ -142,8 +164,11 @@ def _fill(bank: Bank, source: PostgresServer, store: PostgresServer) -> None:
         set_up_source(pipeline)
 
 
-def _processes(bank: Bank, source: PostgresServer, store: PostgresServer, spark_port: int) -> tuple[Process, ...]:
-    environment = {"CDC_CONFIG": str(bank.config), "CDC_SPARK": bank.spark_url, "TZ": "UTC"}
+def with_own_workers(
+    settings: Settings, config: Path, installation: Installation
+) -> tuple[Installation, tuple[Process, ...]]:
+    """Spark, the consumer, and workers that look for slices again and again."""
+    environment = {"CDC_CONFIG": str(config), "CDC_SPARK": endpoints_of(settings, installation).spark_url, "TZ": "UTC"}
 
     def own(name: str, verb: str, depends_on: str | tuple[str, ...], *, one_shot: bool = False) -> Process:
         return Process(
@@ -155,10 +180,8 @@ def _processes(bank: Bank, source: PostgresServer, store: PostgresServer, spark_
             one_shot=one_shot,
         )
 
-    return (
-        _server_process(SOURCE, source),
-        _server_process(STORE, store),
-        _spark_process(bank, spark_port),
+    return installation, (
+        _spark_process(settings, installation),
         own("migrate", "migrate", (SOURCE, STORE, SPARK), one_shot=True),
         own(CONSUMER, "consume", "migrate"),
         *(own(worker, "apply", "migrate") for worker in WORKERS),
@@ -176,22 +199,21 @@ def _server_process(name: str, server: PostgresServer) -> Process:
     )
 
 
-def _spark_process(bank: Bank, port: int) -> Process:
-    folder = bank.installation.home / "spark"
+def _spark_process(settings: Settings, installation: Installation) -> Process:
+    folder, port = installation.home / "spark", installation.ports["spark"]
     folder.mkdir()
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(bank.settings)))
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
     return Process(
         name=SPARK,
         waits_for="the Spark driver to listen",
         command=server_command(
             spark_home=str(spark_home()),
-            jars=[str(jar) for jar in (*jars, *([log_store_jar(JARS)] if bank.settings.on_s3 else []))],
+            jars=[str(jar) for jar in jars],
             cores=available_cores(),
             listen=LOOPBACK,
             port=port,
             folder=str(folder),
-            java_options=QUICK_JAVA,
-            more=s3_settings(bank.settings.object_store, folder=str(folder), log_store=True),
+            java_options=settings.driver.java_options,
         ),
         environment={"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"},
         health=f"tcp://{LOOPBACK}:{port}",

@@ -1,71 +1,117 @@
-"""Nothing is lost and nothing doubled while servers, consumer and workers die under the writers, again and again."""
+"""Nothing is lost and nothing doubled while servers, workers, Airflow and S3 fail under the writers all the time."""
 
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 import structlog
 
-from tests.chaos.bank import Bank, burning_bank
+from cdc_pipeline.settings import ObjectStoreSettings
+from tests.chaos.airflow_faults import AIRFLOW, RUNS, TASKS, with_airflow
+from tests.chaos.bank import Bank, burning_bank, with_own_workers
 from tests.chaos.evidence import check_boundaries, check_registry, check_rows, wait_until_applied
-from tests.chaos.faults import PROCESSES, SERVERS, Fire, Made, Schedule, recoveries, summary, writers
+from tests.chaos.faults import BESIDE_WORKERS, OWN_WORKERS, SERVERS
+from tests.chaos.fire import Fire, Made, Schedule, recoveries, summary, writers
+from tests.chaos.impatient_airflow import running_tasks
 from tests.chaos.report import Report
+from tests.chaos.s3_storms import s3_kinds
+from tests.chaos.waiting import wait_for
+from tests.support.fault_plan import FaultPlan, planned_faults
+from tests.support.faulty_server import NO_ROOM
+from tests.support.s3 import BUCKET, REGION, started_moto
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
 
 log = structlog.get_logger()
 
-SECONDS = float(os.environ.get("CDC_FIRE_SECONDS", "600"))
+WHOLE_SECONDS = 600.0
+SECONDS = float(os.environ.get("CDC_FIRE_SECONDS", WHOLE_SECONDS))
 CUT_SECONDS = 30.0
+CUT = (
+    Schedule(kinds=SERVERS, pauses=(5, 15)),
+    Schedule(kinds=(*BESIDE_WORKERS, *OWN_WORKERS), pauses=(3, 12)),
+)
 
 
 @pytest.mark.chaos_cut
-def test_half_a_minute_of_every_fault(report: Report, chaos_seed: int) -> None:
-    schedules = Schedule(kinds=SERVERS, pauses=(5, 15)), Schedule(kinds=PROCESSES, pauses=(3, 12))
-    burn_down(report, "half a minute", schedules, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS, slice_seconds=10)
+def test_half_a_minute_without_airflow_and_s3(report: Report, chaos_seed: int) -> None:
+    with burning_bank(with_own_workers, slice_seconds=10, claim_slices=1) as bank:
+        burn_down(report, "half a minute", bank, CUT, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS)
 
 
+@pytest.mark.stack
 def test_ten_minutes_of_every_fault(report: Report, chaos_seed: int) -> None:
-    schedules = Schedule(kinds=SERVERS, pauses=(5, 40)), Schedule(kinds=PROCESSES, pauses=(5, 30))
-    burn_down(report, "fire", schedules, Random(f"{chaos_seed} fire"), seconds=SECONDS, slice_seconds=20)
+    """What came out is read beside the proxy: the reader would hold up the threads of this process."""
+    with started_moto() as moto, planned_faults(moto) as (url, plan):
+        server = {"endpoint": url, "region": REGION, "path_style": True}
+        calm = ObjectStoreSettings(endpoint=moto, region=REGION, path_style=True)
+        with burning_bank(
+            with_airflow, slice_seconds=30, claim_slices=1, lake=f"s3://{BUCKET}/bank", object_store=server
+        ) as bank:
+            beside_proxy = replace(bank, settings=bank.settings.model_copy(update={"object_store": calm}))
+            schedules = everything(plan)
+            made = burn_down(
+                report, "fire", bank, schedules, Random(f"{chaos_seed} fire"), seconds=SECONDS, outcome=beside_proxy
+            )
+    faults = Counter(fault for (_, fault), times in plan.made.items() for _ in range(times))
+    log.info("S3 calls", faults=dict(faults), calls=dict(plan.calls))
+    report.record("fire: S3", "every fault", f"{faults.total()} calls failed, {faults[NO_ROOM.name]} for want of room")
+    assert SECONDS < WHOLE_SECONDS or {fault.kind for fault in made} == {
+        kind for schedule in schedules for kind in schedule.kinds
+    }
+
+
+def everything(plan: FaultPlan) -> tuple[Schedule, ...]:
+    return (
+        Schedule(kinds=SERVERS, pauses=(5, 40)),
+        Schedule(kinds=(*BESIDE_WORKERS, *TASKS), pauses=(5, 30)),
+        Schedule(kinds=AIRFLOW, pauses=(30, 75)),
+        Schedule(kinds=RUNS, pauses=(30, 75)),
+        Schedule(kinds=s3_kinds(plan), pauses=(16, 30)),
+    )
 
 
 def burn_down(
     report: Report,
     section: str,
+    bank: Bank,
     schedules: Sequence[Schedule],
     chance: Random,
     *,
     seconds: float,
-    slice_seconds: int,
-) -> None:
-    with burning_bank(slice_seconds=slice_seconds, claim_slices=1) as bank:
-        fire = Fire(bank=bank, chance=chance)
-        with report.red_unless_done(f"{section}: the bank", "every fault"):
-            with writers(bank):
-                fire.burn(schedules, seconds=seconds)
-            wait_until_applied(bank)
-            with bank.pipeline() as pipeline:
-                rows = check_rows(bank, pipeline)
-                check_registry(bank)
-                boundaries = check_boundaries(pipeline)
-        registered, applied = record(report, section, bank, fire.made)
+    outcome: Bank | None = None,
+) -> list[Made]:
+    """`outcome` is the same bank as its lake is read."""
+    fire = Fire(bank=bank, chance=chance)
+    with report.red_unless_done(f"{section}: the bank", "every fault"):
+        with writers(bank):
+            fire.burn(schedules, seconds=seconds)
+        wait_until_applied(bank)
+        wait_for(lambda: not running_tasks(bank.installation.identity), "every task to end")
+        with (outcome or bank).pipeline() as pipeline:
+            rows = check_rows(bank, pipeline)
+            check_registry(bank)
+            boundaries = check_boundaries(pipeline)
+        assert "Traceback" not in bank.log("consumer")
+    registered, applied = record(report, section, bank, fire.made)
     words = (
         f"equal, {sum(rows.values())} rows; {boundaries} boundaries in balance; {len(fire.made)} faults;"
         f" registered again after {registered} (min / median / max), in the lake again after {applied},"
-        f" with slices of {slice_seconds} s"
+        f" with slices of {bank.settings.slice_length.total_seconds():.0f} s"
     )
     report.record(f"{section}: the bank", "every fault", words)
     log.info("the fire is out", section=section, rows=rows, found=words)
+    return fire.made
 
 
 def record(report: Report, section: str, bank: Bank, made: Sequence[Made]) -> tuple[str, str]:
     """Per fault the time until the lake had what was registered after it: a slice's length is part of it."""
-    felt = {fault: recoveries(bank, fault) for fault in made}
-    for fault, (_, applied) in felt.items():
+    felt = [recoveries(bank, fault) for fault in made]
+    for fault, (_, applied) in zip(made, felt, strict=True):
         report.record(f"{section}: {fault.kind.site}", fault.kind.fault, "equal", applied)
     kinds = Counter(f"{fault.kind.site} {fault.kind.fault}" for fault in made)
     log.info("faults made", section=section, kinds=dict(kinds))
-    return summary([found for found, _ in felt.values()]), summary([found for _, found in felt.values()])
+    return summary([found for found, _ in felt]), summary([found for _, found in felt])

@@ -1,13 +1,13 @@
-"""Which calls to an S3 server fail next: by script, or by seeded chance. A rule for `faulty_server`."""
+"""Which calls to an S3 server fail next: by script, by rule, or by seeded chance. A rule for `faulty_server`."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from threading import Lock
 
-from tests.support.faulty_server import Call, Fault, Request, faulty
+from tests.support.faulty_server import Call, Fault, Request, Rule, faulty
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class FaultPlan:
     made: Counter[tuple[Call, str]] = field(default_factory=Counter)
     calls: Counter[Call] = field(default_factory=Counter)
     _next: dict[Call, list[Fault]] = field(default_factory=lambda: defaultdict(list))
-    _choose: Callable[[], Fault | None] | None = None
+    _rules: list[Rule] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     def fail(self, call: Call, fault: Fault, *, times: int) -> None:
@@ -30,22 +30,26 @@ class FaultPlan:
             return len(self._next.pop(call, []))
 
     @contextmanager
-    def storm(self, chance: Random, faults: Sequence[Fault], *, share: float) -> Iterator[None]:
-        """Inside the block about that share of all calls fails, whatever they are."""
+    def failing(self, rule: Rule) -> Iterator[None]:
+        """Inside the block what the rule chooses fails; it is asked about one request at a time."""
         with self._lock:
-            self._choose = lambda: chance.choice(faults) if chance.random() < share else None
+            self._rules.append(rule)
         try:
             yield
         finally:
             with self._lock:
-                self._choose = None
+                self._rules.remove(rule)
+
+    def storm(self, chance: Random, faults: Sequence[Fault], *, share: float) -> AbstractContextManager[None]:
+        """Inside the block about that share of all calls fails, whatever they are."""
+        return self.failing(lambda _: chance.choice(faults) if chance.random() < share else None)
 
     def rule(self, request: Request) -> Fault | None:
         call = request.call
         with self._lock:
             self.calls[call] += 1
             planned = self._next[call]
-            fault = planned.pop(0) if planned else self._choose and self._choose()
+            fault = planned.pop(0) if planned else next(filter(None, (rule(request) for rule in self._rules)), None)
             if fault is not None:
                 self.made[call, fault.name] += 1
             return fault

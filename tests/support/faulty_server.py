@@ -148,12 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Nobody reads it."""
 
-    def _take(self) -> None:
+    def handle(self) -> None:
         """A caller that has hung up meanwhile is nobody's fault."""
         with suppress(ConnectionError):
-            self._take_one()
+            super().handle()
 
-    def _take_one(self) -> None:
+    def _take(self) -> None:
         body = self._body()
         parts, conditional = urlsplit(self.path), "If-None-Match" in self.headers
         request = Request(method=self.command, path=parts.path, query=parts.query, conditional=conditional)

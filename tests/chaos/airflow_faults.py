@@ -1,0 +1,127 @@
+"""A bank whose workers are Airflow's tasks, and what may happen to Airflow and to them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import httpx
+import psutil
+
+from cdc_pipeline.dag_ids import slice_dag_id
+from cdc_pipeline.demo.airflow_api import AirflowApi, AirflowRefused, open_airflow
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.stack.endpoints import endpoints_of
+from cdc_pipeline.stack.health import is_healthy
+from cdc_pipeline.stack.planning import plan
+from cdc_pipeline.stack.processes import MIGRATE, Process
+from cdc_pipeline.stack.state import PORT_NAMES, Installation
+from tests.chaos.bank import SOURCE, STORE, Bank, NobodyThere
+from tests.chaos.faults import KILL, PAST_LEASE, PAUSE, pause, paused, signalled
+from tests.chaos.fire import Kind, Lasting
+from tests.chaos.impatient_airflow import holder, impatient, is_of
+
+PATIENCE_SECONDS = 10
+LIMIT_SECONDS = 20
+"""Longer than where nothing else burns: whoever only lacks a processor is not to be taken for dead."""
+TASK, TASK_SUPERVISOR = "task", "task supervisor"
+SCHEDULER, API_SERVER, TRIGGERER = "scheduler", "api-server", "triggerer"
+PAST_LIMIT = LIMIT_SECONDS + 2, LIMIT_SECONDS + 8
+
+
+def with_airflow(
+    settings: Settings, config: Path, installation: Installation
+) -> tuple[Installation, tuple[Process, ...]]:
+    """What `cdc up` starts for a source and a metadata store that somebody else keeps up."""
+    renewed, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
+    needed = impatient(described, limit_seconds=LIMIT_SECONDS)
+    return renewed, tuple(
+        replace(process, depends_on=(SOURCE, STORE)) if process.name == MIGRATE else process for process in needed
+    )
+
+
+def a_task(bank: Bank) -> psutil.Process:
+    """One that has a claim open."""
+    found = (holder(owner, bank.installation.identity) for owner in bank.claim_owners())
+    task = next(filter(None, found), None)
+    if task is None:
+        raise NobodyThere(TASK)
+    return task
+
+
+def supervisor_of(bank: Bank, task: psutil.Process) -> psutil.Process:
+    parent = task.parent()
+    if parent is None or not is_of(parent, bank.installation.identity):
+        raise NobodyThere(TASK_SUPERVISOR)
+    return parent
+
+
+def kill_a_task(bank: Bank, _: Random) -> None:
+    a_task(bank).kill()
+
+
+def pause_a_task(bank: Bank, chance: Random) -> Lasting:
+    return pause(a_task(bank), chance.uniform(*PAST_LEASE))
+
+
+def kill_a_task_supervisor(bank: Bank, _: Random) -> None:
+    supervisor_of(bank, a_task(bank)).kill()
+
+
+def make_a_zombie(bank: Bank, chance: Random) -> Lasting:
+    """Its supervisor is killed before: the kernel ends paused processes that are orphaned."""
+    task = a_task(bank)
+    supervisor_of(bank, task).kill()
+    return pause(task, chance.uniform(*PAST_LIMIT))
+
+
+def trigger_two_more(bank: Bank, chance: Random) -> None:
+    with answering(bank) as airflow:
+        table = chance.choice(bank.settings.tables)
+        airflow.trigger(slice_dag_id(table.table), {})
+        airflow.trigger("cdc_backfill", {"tables": [table.name]})
+
+
+def backfill_meanwhile(bank: Bank, _: Random) -> None:
+    now = datetime.now(UTC)
+    with answering(bank) as airflow:
+        airflow.backfill("cdc_backfill", start=now.replace(minute=0, second=0, microsecond=0), end=now, conf={})
+
+
+@contextmanager
+def answering(bank: Bank) -> Iterator[AirflowApi]:
+    """Raises NobodyThere while nobody answers, or not with what was asked for."""
+    url = endpoints_of(bank.settings, bank.installation).airflow_url
+    if not is_healthy(f"{url}/api/v2/version"):
+        raise NobodyThere(API_SERVER)
+    try:
+        with open_airflow(url, patience_seconds=PATIENCE_SECONDS) as airflow:
+            yield airflow
+    except (httpx.HTTPError, AirflowRefused) as away:
+        raise NobodyThere(API_SERVER) from away
+
+
+TASKS = (
+    Kind(site=TASK, fault=KILL, share=3, strike=kill_a_task),
+    Kind(site=TASK, fault=PAUSE, share=2, strike=pause_a_task),
+    Kind(site=TASK_SUPERVISOR, fault=KILL, share=2, strike=kill_a_task_supervisor),
+    Kind(site=TASK_SUPERVISOR, fault=f"{KILL}, worker paused past its lease", share=2, strike=make_a_zombie),
+)
+AIRFLOW = (
+    Kind(site=SCHEDULER, fault=KILL, share=2, strike=signalled(SCHEDULER)),
+    Kind(site=SCHEDULER, fault="paused past its heartbeat limit", share=2, strike=paused(SCHEDULER, *PAST_LIMIT)),
+    Kind(site=API_SERVER, fault=KILL, share=1, strike=signalled(API_SERVER)),
+    Kind(
+        site=API_SERVER,
+        fault="paused for twice the heartbeat limit",
+        share=1,
+        strike=paused(API_SERVER, 2 * LIMIT_SECONDS, 2 * LIMIT_SECONDS),
+    ),
+    Kind(site=TRIGGERER, fault=KILL, share=2, strike=signalled(TRIGGERER)),
+)
+RUNS = (
+    Kind(site="schedule", fault="two manual runs at once", share=1, strike=trigger_two_more),
+    Kind(site="schedule", fault="a backfill at once", share=1, strike=backfill_meanwhile),
+)

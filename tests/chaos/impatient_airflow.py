@@ -1,0 +1,66 @@
+"""Airflow whose patience is short enough for a test, and its tasks as the processes that they are."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import psutil
+
+from cdc_pipeline.stack.marked import STACK_VARIABLE, marked
+from cdc_pipeline.stack.processes import WARM_UP, Process
+
+SHORTENED = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "4",
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "2",
+    "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "2",
+}
+"""Of 10 s for a look at heartbeats, 5 s between two of them, 5 tries."""
+LIMITS = (
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD",
+)
+"""30 s each, until a task or a scheduler without a heartbeat is taken for dead."""
+RUNNER, EXECUTOR = "airflow worker -- ", "LocalExecutor"
+
+
+def impatient(described: Iterable[Process], *, limit_seconds: int) -> tuple[Process, ...]:
+    """The processes of a stack, without the first claims that make Spark's later ones quick."""
+    shortened = SHORTENED | dict.fromkeys(LIMITS, str(limit_seconds))
+
+    def patience(process: Process) -> Process:
+        is_airflows = "AIRFLOW_HOME" in process.environment
+        return replace(process, environment={**process.environment, **shortened}) if is_airflows else process
+
+    return tuple(patience(process) for process in described if process.name != WARM_UP)
+
+
+def holder(owner: str, identity: str) -> psutil.Process | None:
+    """The live process of the installation that a claim names as its owner."""
+    number = int(owner.split(":")[1])
+    process = psutil.Process(number) if psutil.pid_exists(number) else None
+    return process if process and is_of(process, identity) else None
+
+
+def is_of(process: psutil.Process, identity: str) -> bool:
+    """Whether the installation has started it: its number may be somebody else's by now."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(STACK_VARIABLE) == identity
+    except psutil.Error:
+        return False
+
+
+def running_tasks(identity: str) -> frozenset[str]:
+    """Airflow's ids of the tries that have a live process, whatever Airflow thinks of them."""
+    titles = (_title(process) for process in marked(identity))
+    return frozenset(title.removeprefix(RUNNER) for title in titles if title.startswith(RUNNER))
+
+
+def _title(process: psutil.Process) -> str:
+    """Without those of the executor's own processes, which begin like a task's."""
+    try:
+        title = " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
+    return "" if EXECUTOR in title else title
