@@ -29,11 +29,11 @@ from cdc_pipeline.stack.parts import running
 from cdc_pipeline.stack.planning import plan
 from cdc_pipeline.stack.state import PORT_NAMES, Installation, open_installation
 from cdc_pipeline.wiring import Pipeline, open_pipeline
-from tests.chaos.bank import QUICK_JAVA
 from tests.chaos.evidence import CURRENT
 from tests.chaos.impatient_airflow import holder, impatient, running_tasks
 from tests.chaos.waiting import PATIENCE_SECONDS, wait_for
 from tests.support.command_line import query
+from tests.support.spark import QUICK_JAVA
 
 PIPELINE = f"""
 name: bank

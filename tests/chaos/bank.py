@@ -40,14 +40,13 @@ from cdc_pipeline.stack.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import opened_pipeline, take_snapshot
-from tests.support.spark import INTERPRETED
+from tests.support.spark import QUICK_JAVA
 
 SOURCE, STORE, SPARK, CONSUMER = "source", "store", "spark-connect", "consumer"
 WORKERS = ("worker-1", "worker-2")
 DATABASE = "bank"
 TABLES = ("pgbench_accounts", "pgbench_tellers", "pgbench_branches", "pgbench_history")
 LEASE_SECONDS = 5
-QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {INTERPRETED}"
 OPEN_CLAIMS = "SELECT owner FROM cdc.claim WHERE state = 'claimed' ORDER BY 1"
 
 Describe = Callable[[Settings, Path, Installation], tuple[Installation, tuple[Process, ...]]]

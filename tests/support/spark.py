@@ -18,6 +18,8 @@ from tests.support.s3 import REGION
 PATIENCE_SECONDS = 120
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
+QUICK_JAVA = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn700m {INTERPRETED}"
+"""Of a driver that lives for minutes: its second compiler and a small young generation cost more than they save."""
 LOOPBACK = "127.0.0.1"
 WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 
@@ -38,7 +40,7 @@ def started_spark(folder: Path, s3_endpoint: str) -> Iterator[str]:
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
-        java_options=f"-XX:+UseSerialGC {INTERPRETED}",
+        java_options=QUICK_JAVA,
         more=s3_settings(server, folder=str(folder), log_store=True) | WITHOUT_LOG_STORE,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
