@@ -25,7 +25,7 @@ from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from cdc_pipeline.worker import ClaimLimits
 from tests.support.pipelines import consume, opened_pipeline, take_snapshot
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql
 
 pytestmark = pytest.mark.bank
@@ -52,7 +52,7 @@ def config(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[
     seed(database, SMALL)
     tables: list[dict[str, object]] = [{"name": f"{name}.public.pgbench_{table}"} for table in BANK]
     tables += [{"name": f"{name}.public.{table}", **settings} for table, settings in SHOP.items()]
-    with fresh_database(postgres) as store_url:
+    with fresh_store(postgres) as store_url:
         document = {
             "name": "bank",
             "lake": "lake",

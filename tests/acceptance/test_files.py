@@ -1,15 +1,15 @@
 """Every acceptance case as Debezium's files: consumer, registered slices, worker and the fast lake, four ways."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.acceptance_cases import Case, Row, case_files, load_case
@@ -19,6 +19,7 @@ from tests.support.event_files import EventFolder
 from tests.support.file_cases import Told, as_given, by_kind, every_slicing, shuffled, sliced, twice
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import consume
+from tests.support.postgres import fresh_store
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
 MOST_SLICINGS = 3
@@ -29,9 +30,9 @@ CASES = {path.stem: case for path in case_files() if not (case := load_case(path
 
 
 @pytest.fixture
-def store(database: str) -> str:
-    upgrade(database)
-    return database
+def store(postgres: PostgresServer) -> Iterator[str]:
+    with fresh_store(postgres) as url:
+        yield url
 
 
 @pytest.mark.parametrize("source", [{}, {"slice_rows": 1}], ids=["one slice", "a slice per transaction"])

@@ -12,7 +12,7 @@ import pytest
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.chaos.report import Report
 from tests.support.command_line import CommandLine, query
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 pytestmark = pytest.mark.chaos
@@ -38,7 +38,7 @@ def test_nothing_is_registered_without_its_file_and_nothing_is_lost(
     lake.mkdir()
     kept.mkdir()
     run_sql(database, "CREATE TABLE orders (id integer PRIMARY KEY, note text)")
-    with fresh_database(postgres) as store_url, report.red_unless_done("servers: disk of the consumer", "full"):
+    with fresh_store(postgres) as store_url, report.red_unless_done("servers: disk of the consumer", "full"):
         cdc = CommandLine(folder=tmp_path, source_url=database, store_url=store_url)
         cdc.write_settings()
         assert cdc.run("setup-source").exit_code == 0

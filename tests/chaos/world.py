@@ -15,7 +15,6 @@ from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.metadata_store.states import SnapshotState
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
@@ -26,7 +25,7 @@ from tests.chaos.victim import Order, Victim, started
 from tests.crash.failpoint import Site
 from tests.crash.world import AT_ONCE, MARK, World, take_snapshot
 from tests.support.pipelines import consume, pipeline_settings
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_database, fresh_store
 from tests.support.s3 import BUCKET, REGION
 from tests.support.streams import database_of, run_sql
 
@@ -146,12 +145,11 @@ def patiently(run: Callable[[], _Result]) -> _Result:
 @contextmanager
 def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str, s3_endpoint: str) -> Iterator[ChaosWorld]:
     """Every table published, in a lake on S3. Those who recover share one Spark session, which saves opening it."""
-    with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
+    with fresh_database(postgres) as source_url, fresh_store(postgres) as store_url:
         run_sql(source_url, AT_ONCE.format(database_of(source_url)))
         for name in NAMES:
             run_sql(source_url, CREATE.format(name, "" if name == "bag" else " PRIMARY KEY"), FILL.format(name))
         run_sql(source_url, WHOLE_OLD_ROWS)
-        upgrade(store_url)
         settings = world_settings(folder, source_url, s3_endpoint)
         session = connect(spark_url)
 

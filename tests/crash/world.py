@@ -13,7 +13,6 @@ import psycopg2
 
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.rows import Snapshot
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
@@ -26,7 +25,7 @@ from snapshot.worker import SnapshotWorker
 from tests.support.eventually import eventually
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import consume, pipeline_settings
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_database, fresh_store
 from tests.support.streams import database_of, run_sql
 
 CREATE = """
@@ -153,9 +152,8 @@ class World:
 
 @contextmanager
 def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
-    with fresh_database(postgres) as source_url, fresh_database(postgres) as store_url:
+    with fresh_database(postgres) as source_url, fresh_store(postgres) as store_url:
         run_sql(source_url, AT_ONCE.format(database_of(source_url)), CREATE)
-        upgrade(store_url)
         settings = pipeline_settings(
             folder,
             source_url,

@@ -21,7 +21,7 @@ from cdc_pipeline.wiring import Pipeline
 from snapshot.runs import begin_run, orchestrate_run, work_run
 from tests.dags.airflow_process import Airflow
 from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -70,7 +70,7 @@ def installation(
     config = tmp_path / "pipeline.yml"
     config.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude={"worker", "slice_length", "snapshot"})))
     with (
-        fresh_database(postgres) as store_url,
+        fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline,
     ):
         environment = {

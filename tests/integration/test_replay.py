@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.replay import replay
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.crash.world import apply_all, lake_tables, make_lake, memory_lake, take_snapshot
 from tests.support.pipelines import consume, pipeline_settings
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 CREATE = """
@@ -35,8 +34,7 @@ Rows = list[dict[str, Any]]
 def pipeline(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[Pipeline]:
     """Two tables and two bags that are written to alike, but that what does not fit in `things` does in `clean`."""
     run_sql(database, *map(CREATE.format, ("things", "clean")))
-    with fresh_database(postgres) as store_url:
-        upgrade(store_url)
+    with fresh_store(postgres) as store_url:
         settings = pipeline_settings(
             tmp_path,
             database,

@@ -10,7 +10,7 @@ from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import NOBODY_LISTENS
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 
@@ -33,7 +33,7 @@ def test_a_registered_boundary_is_requested_once_somebody_asks_for_its_very_posi
     run_sql(database, "CREATE TABLE items (id int PRIMARY KEY)")
     settings = pipeline_settings(tmp_path, database, [{"name": "public.items"}])
     with (
-        fresh_database(postgres) as store_url,
+        fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=NOBODY_LISTENS) as pipeline,
     ):
         consume(pipeline)

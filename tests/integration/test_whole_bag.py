@@ -13,7 +13,7 @@ from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -34,7 +34,7 @@ def pipeline(postgres: PostgresServer, database: str, spark_url: str, tmp_path: 
     notes = {"name": "public.notes", "partition_by": [{"column": "at", "unit": "year"}]}
     settings = pipeline_settings(tmp_path, database, [notes], source={"stream_partitions": 2})
     with (
-        fresh_database(postgres) as store_url,
+        fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline,
     ):
         yield pipeline

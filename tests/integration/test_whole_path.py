@@ -11,7 +11,7 @@ from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -37,7 +37,7 @@ def pipeline(postgres: PostgresServer, database: str, spark_url: str, tmp_path: 
     run_sql(database, CREATE)
     settings = pipeline_settings(tmp_path, database, [ITEMS], source={"stream_partitions": 2})
     with (
-        fresh_database(postgres) as store_url,
+        fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline,
     ):
         yield pipeline

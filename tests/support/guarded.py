@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, memory_lake, take_snapshot
@@ -25,7 +24,6 @@ CREATE = (
 def guarded_world(folder: Path, source_url: str, store_url: str) -> Iterator[World]:
     """Both tables are in the lake, and one more change of each is applied."""
     run_sql(source_url, *CREATE)
-    upgrade(store_url)
     world = world_of(folder, source_url, store_url)
     begin_again(world)
     run_sql(source_url, "INSERT INTO orders VALUES (3, 'three')", "INSERT INTO customers VALUES (3, 'three')")

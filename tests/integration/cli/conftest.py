@@ -8,7 +8,7 @@ import pytest
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.command_line import CommandLine
 from tests.support.command_server import CommandServer, started_command_server
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 
@@ -23,7 +23,7 @@ def cdc(
     postgres: PostgresServer, database: str, tmp_path: Path, command_server: CommandServer
 ) -> Iterator[CommandLine]:
     run_sql(database, "CREATE TABLE orders (id int PRIMARY KEY, note text)")
-    with fresh_database(postgres) as store_url:
+    with fresh_store(postgres) as store_url:
         command_line = CommandLine(folder=tmp_path, source_url=database, store_url=store_url, server=command_server)
         command_line.write_settings()
         yield command_line

@@ -16,7 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, states, world_of
 from tests.support.ledgers import forget_store, ledger_of
 from tests.support.pipelines import consume
-from tests.support.postgres import copy_of, fresh_database, standby_of, started_server
+from tests.support.postgres import copy_of, fresh_store, standby_of, started_server
 from tests.support.streams import run_sql
 
 AHEAD = "SELECT pg_switch_wal()"
@@ -34,7 +34,7 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def world(server: PostgresServer, postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
     create_database(server.url("postgres"), "shop")
-    with fresh_database(postgres) as store_url, guarded_world(tmp_path, server.url("shop"), store_url) as world:
+    with fresh_store(postgres) as store_url, guarded_world(tmp_path, server.url("shop"), store_url) as world:
         yield world
 
 

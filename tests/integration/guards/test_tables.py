@@ -10,7 +10,7 @@ from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 NEIGHBOUR = "INSERT INTO customers VALUES (4, 'four')"
@@ -63,7 +63,7 @@ DAMAGES = {
 
 @pytest.fixture
 def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[World]:
-    with fresh_database(postgres) as store_url, guarded_world(tmp_path, database, store_url) as world:
+    with fresh_store(postgres) as store_url, guarded_world(tmp_path, database, store_url) as world:
         yield world
 
 

@@ -43,6 +43,13 @@ SHAPE = {
 
 
 @pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """An empty one, unlike that of the other tests here."""
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture
 def migrated(database: str) -> Iterator[Engine]:
     upgrade(database)
     engine = create_store_engine(database)
