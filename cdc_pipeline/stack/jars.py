@@ -7,13 +7,17 @@ import subprocess
 import tempfile
 import tomllib
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
 
 DELTA = "delta"
 S3 = "s3"
+AT_ONCE = 2
+"""Rounds of the resolver: each is a Java machine."""
 SPARK_HAS_THEM = (
     "org.apache.hadoop:hadoop-client*",
     "org.apache.hadoop:hadoop-common",
@@ -119,12 +123,18 @@ def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[J
         return []
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
-        for together in _one_version_each(missing):
-            output = _resolve(Path(scratch), together, spark_home=spark_home)
-            resolved = Path(scratch) / "jars"
+
+        def fetch(number: int, together: list[Jar]) -> None:
+            """In a folder of its own."""
+            own = Path(scratch) / str(number)
+            own.mkdir()
+            output = _resolve(own, together, spark_home=spark_home)
             for jar in together:
-                _check(resolved, jar, output)
-                (resolved / jar.file_name).replace(folder / jar.file_name)
+                _check(own / "jars", jar, output)
+                (own / "jars" / jar.file_name).replace(folder / jar.file_name)
+
+        with ThreadPoolExecutor(AT_ONCE) as rounds:
+            list(rounds.map(fetch, count(), _one_version_each(missing)))
     return missing
 
 

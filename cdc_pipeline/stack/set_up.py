@@ -10,10 +10,12 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,6 +30,7 @@ DEVELOPMENT_LOCK = "requirements-dev.txt"
 STAMP = CACHE / "set-up.json"
 INSTALLING = CACHE / "set-up.unfinished"
 PYTHON = VENV / "bin" / "python"
+SPARK = frozenset({"pyspark", "py4j"})
 Tell = Callable[[str], None]
 
 
@@ -37,9 +40,10 @@ def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
     with (CACHE / "set-up.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         _set_up_java(tell)
-        if not _is_current(lock):
-            _set_up_packages(lock, tell)
-        _set_up_jars(jar_sets, tell)
+        if _is_current(lock):
+            _set_up_jars(jar_sets, tell)
+        else:
+            _set_up_packages_and_jars(lock, jar_sets, tell)
 
 
 def _set_up_java(tell: Tell) -> None:
@@ -53,18 +57,43 @@ def _set_up_java(tell: Tell) -> None:
         require_java(os.environ)
 
 
-def _set_up_packages(lock: str, tell: Tell) -> None:
+def _set_up_packages_and_jars(lock: str, jar_sets: list[str], tell: Tell) -> None:
+    """Spark's package is built, and its resolver fetches the jars, while all others are installed."""
     STAMP.unlink(missing_ok=True)
     if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
         tell("making .venv")
         _make_environment()
     INSTALLING.touch()
     tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
-    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "--require-hashes", "--no-deps", "-r", lock])
-    _run([*pip, "--no-index", "--no-build-isolation", "--no-deps", "-e", "."])
+    spark, others = _parts(lock)
+    with ThreadPoolExecutor() as beside:
+        jars = beside.submit(_install_spark, spark, jar_sets, tell)
+        _pip("--require-hashes", "--no-deps", "-r", str(others))
+        jars.result()
+    _pip("--no-index", "--no-build-isolation", "--no-deps", "-e", ".")
     _write_stamp(lock)
     INSTALLING.unlink()
+
+
+def _install_spark(requirements: Path, jar_sets: list[str], tell: Tell) -> None:
+    _pip("--require-hashes", "--no-deps", "-r", str(requirements))
+    _set_up_jars(jar_sets, tell)
+
+
+def _parts(lock: str) -> tuple[Path, Path]:
+    """The lock in two: what Spark's resolver needs, and the rest. Each requirement begins a line, its hashes do not."""
+    requirements = re.split(r"\n(?=\S)", (PROJECT / lock).read_text(encoding="utf-8"))
+    parts: tuple[list[str], list[str]] = ([], [])
+    for requirement in requirements:
+        parts[requirement.partition("==")[0] not in SPARK].append(requirement)
+    paths = CACHE / "requirements-spark.txt", CACHE / "requirements-others.txt"
+    for path, part in zip(paths, parts, strict=True):
+        path.write_text("\n".join(part) + "\n", encoding="utf-8")
+    return paths
+
+
+def _pip(*arguments: str) -> None:
+    _run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments])
 
 
 def _make_environment() -> None:
