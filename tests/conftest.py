@@ -38,7 +38,10 @@ def database(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark_url(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Iterator[str]:
-    """`sc://…` of a started Spark Connect server. Mark its tests with `pytest.mark.xdist_group("spark")`."""
+    """`sc://…` of a started Spark Connect server. Mark its tests with `pytest.mark.xdist_group("spark")`.
+
+    Or with "second spark": as many servers are started as there are such groups.
+    """
     with started_spark(tmp_path_factory.mktemp("spark"), s3_endpoint) as url:
         yield url
 

@@ -17,7 +17,7 @@ from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipelin
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 CREATE = """
 CREATE TABLE things (id int PRIMARY KEY, name text, price numeric(10,2));

@@ -24,7 +24,7 @@ from cdc_pipeline.steps import no_step
 from tests.support.histories import COLUMNS, History, arrive_anyhow, bag_history_of, history_of
 from tests.support.lake import NOW, Feed, lake_table_rows, table_of
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 LOGS = 300
 LONGEST = 16

@@ -26,6 +26,7 @@ from cdc_pipeline.stack.postgres import (
 SLOTS = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
 PATIENCE_MILLISECONDS = 10_000
 EMPTY_STORE = "empty_store"
+FIRST_WITH_ITERATIONS = 160_000
 
 
 @contextmanager
@@ -46,8 +47,7 @@ def started_server(
             durable=False,
         )
         with running_server(server):
-            if kind is PostgresServer:
-                _make_connecting_cheap(server)
+            _make_connecting_cheap(server)
             yield server
     finally:
         shutil.rmtree(folder)
@@ -56,6 +56,8 @@ def started_server(
 def _make_connecting_cheap(server: PostgresServer) -> None:
     """4,096 rounds of hashing, on both sides, are half of what a connection costs; PostgreSQL 16 and later."""
     with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:
+        if connection.server_version < FIRST_WITH_ITERATIONS:
+            return
         cursor.execute("SET scram_iterations = 1")
         cursor.execute("ALTER ROLE CURRENT_USER PASSWORD %s", (server.password,))
         connection.commit()

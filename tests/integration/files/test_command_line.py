@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.command_line import CommandLine
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 PLACEHOLDER = "__debezium_unavailable_value"
 COLUMNS = {"id": "bigint", "name": "text", "big": "text"}

@@ -29,7 +29,7 @@ from tests.support.eventually import eventually
 from tests.support.lake import NOW, Feed, event, lake_values, table_of
 from tests.support.tcp_proxy import Proxy, proxied
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 SLEEPER = """
 import sys, threading

@@ -27,7 +27,7 @@ from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import arrow_schema
 from tests.support.lake import PEOPLE, Feed, event, lake_rows, lake_values, move, table_of, version
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 FENCE = 7
 

@@ -18,7 +18,7 @@ from tests.support.lakes import published
 from tests.support.s3 import s3_objects
 from tests.support.spark import started_spark
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
 

@@ -12,7 +12,7 @@ from cdc_pipeline.lake.columns import partition_expression
 from cdc_pipeline.settings import PartitionBy
 from snapshot.staging import partition_values
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("second spark")
 
 UNITS: tuple[Literal["year", "month", "day", "hour"], ...] = ("year", "month", "day", "hour")
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
