@@ -68,7 +68,10 @@ def standby_of(server: PostgresServer) -> Iterator[PostgresServer]:
     """A base backup of a running server, as a standby that is not started yet and follows nobody."""
     with _second(server) as second:
         data = second.folder / "data"
-        _run_as(server.account, [str(server.program("pg_basebackup")), "-d", server.url("postgres"), "-D", str(data)])
+        _run_as(
+            server.account,
+            [str(server.program("pg_basebackup")), "--checkpoint=fast", "-d", server.url("postgres"), "-D", str(data)],
+        )
         _run_as(server.account, ["touch", str(data / "standby.signal")])
         yield second
 
