@@ -8,7 +8,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.stack.postgres import PostgresServer
-from tests.support.postgres import fresh_database, started_server
+from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.spark import started_spark
 
@@ -33,6 +33,13 @@ def postgres() -> Iterator[PostgresServer]:
 def database(postgres: PostgresServer) -> Iterator[str]:
     """The URL of an empty database of this test."""
     with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture
+def store_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a metadata store of this test."""
+    with fresh_store(postgres) as url:
         yield url
 
 

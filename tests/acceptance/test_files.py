@@ -1,6 +1,6 @@
 """Every acceptance case as Debezium's files: consumer, registered slices, worker and the fast lake, four ways."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,7 +9,6 @@ import pytest
 
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.acceptance_cases import Case, Row, case_files, load_case
@@ -19,7 +18,6 @@ from tests.support.event_files import EventFolder
 from tests.support.file_cases import Told, as_given, by_kind, every_slicing, shuffled, sliced, twice
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import consume
-from tests.support.postgres import fresh_store
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
 MOST_SLICINGS = 3
@@ -29,17 +27,11 @@ SHUFFLES = 2
 CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
 
 
-@pytest.fixture
-def store(postgres: PostgresServer) -> Iterator[str]:
-    with fresh_store(postgres) as url:
-        yield url
-
-
 @pytest.mark.parametrize("source", [{}, {"slice_rows": 1}], ids=["one slice", "a slice per transaction"])
-def test_as_given(source: Mapping[str, Any], store: str, tmp_path: Path) -> None:
+def test_as_given(source: Mapping[str, Any], store_url: str, tmp_path: Path) -> None:
     told = [as_given(name, case) for name, case in CASES.items()]
     for number, group in enumerate(by_kind(told)):
-        with opened(group, tmp_path / f"kind_{number}", store, make_lake=make_lake, source=source) as pipeline:
+        with opened(group, tmp_path / f"kind_{number}", store_url, make_lake=make_lake, source=source) as pipeline:
             assert tell(pipeline, group, read) == {}
             kept = {each.name: quarantined(pipeline, each) for each in group}
             assert kept == {each.name: sum(bool(change.unfit) for change in each.case.changes) for each in group}
@@ -49,7 +41,7 @@ def test_as_given(source: Mapping[str, Any], store: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("way", "slicings"), [(sliced, range(1, MOST_SLICINGS)), (twice, range(MOST_SLICINGS_TWICE))])
 def test_cut_anywhere(
-    way: Callable[[str, Case, tuple[int, ...]], Told], slicings: range, store: str, tmp_path: Path
+    way: Callable[[str, Case, tuple[int, ...]], Told], slicings: range, store_url: str, tmp_path: Path
 ) -> None:
     """As it is, and with everything delivered twice. The n-th slicing of all cases together, every other time with a
     new consumer for each chunk. The first is the whole log, which test_as_given has.
@@ -59,23 +51,23 @@ def test_cut_anywhere(
         told = [
             way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)
         ]
-        check(told, store, tmp_path / f"s{number}", anew=bool(number % 2))
+        check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
-def test_shuffled_across_partitions(store: str, tmp_path: Path) -> None:
+def test_shuffled_across_partitions(store_url: str, tmp_path: Path) -> None:
     for number in range(SHUFFLES):
         chance = Random(number)
         told = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
-        check(told, store, tmp_path / f"s{number}", anew=bool(number % 2))
+        check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
 @pytest.mark.parametrize("layout", ["one", "recorded"])
 @pytest.mark.parametrize(("recording", "tables"), [("postgres_plain", PLAIN), ("postgres_with_schema", WITH_SCHEMA)])
 def test_what_debezium_recorded_ends_in_the_lake_as_the_server_did(
-    recording: str, tables: tuple[dict[str, Any], ...], layout: str, store: str, tmp_path: Path
+    recording: str, tables: tuple[dict[str, Any], ...], layout: str, store_url: str, tmp_path: Path
 ) -> None:
     """Transaction by transaction. tests/integration/files has it up to the slices."""
-    events = EventFolder(folder=tmp_path, store_url=store, tables=tables, source={"slice_rows": 1})
+    events = EventFolder(folder=tmp_path, store_url=store_url, tables=tables, source={"slice_rows": 1})
     lay_out(events, until_the_last_statement(recorded(recording)), layout)
     with events.opened(make_lake=make_lake) as pipeline:
         consume(pipeline)
@@ -85,10 +77,10 @@ def test_what_debezium_recorded_ends_in_the_lake_as_the_server_did(
         assert seen(read(pipeline, keyless)) == []
 
 
-def check(told: list[Told], store: str, folder: Path, *, anew: bool) -> None:
+def check(told: list[Told], store_url: str, folder: Path, *, anew: bool) -> None:
     differences: Differences = {}
     for number, group in enumerate(by_kind(told)):
-        with opened(group, folder.parent / f"{folder.name}_{number}", store, make_lake=make_lake) as pipeline:
+        with opened(group, folder.parent / f"{folder.name}_{number}", store_url, make_lake=make_lake) as pipeline:
             differences |= tell(pipeline, group, read, anew=anew)
             differences |= replay_misfits(pipeline, group, read)
     assert differences == {}

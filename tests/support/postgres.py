@@ -111,9 +111,12 @@ def _run_as(account: Account | None, command: list[str]) -> None:
 
 
 @contextmanager
-def fresh_database(server: PostgresServer) -> Iterator[str]:
+def fresh_database(server: PostgresServer, template: str = "template1") -> Iterator[str]:
     name = f"test_{secrets.token_hex(6)}"
-    create_database(server.url("postgres"), name)
+    with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        cursor.execute(copy.format(sql.Identifier(name), sql.Identifier(template)))
     try:
         yield server.url(name)
     finally:
@@ -123,19 +126,14 @@ def fresh_database(server: PostgresServer) -> Iterator[str]:
 @contextmanager
 def fresh_store(server: PostgresServer) -> Iterator[str]:
     """A metadata store that is at the newest revision and empty: a copy of one that was made once on the server."""
-    name = f"test_{secrets.token_hex(6)}"
     with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
         cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (EMPTY_STORE,))
-        if cursor.fetchone() is None:
-            create_database(server.url("postgres"), EMPTY_STORE)
-            upgrade(server.url(EMPTY_STORE))
-        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-        cursor.execute(copy.format(sql.Identifier(name), sql.Identifier(EMPTY_STORE)))
-    try:
-        yield server.url(name)
-    finally:
-        drop_database(server, name)
+        is_there = cursor.fetchone() is not None
+    if not is_there:
+        create_database(server.url("postgres"), EMPTY_STORE)
+        upgrade(server.url(EMPTY_STORE))
+    with fresh_database(server, template=EMPTY_STORE) as url:
+        yield url
 
 
 def drop_database(server: PostgresServer, name: str) -> None:

@@ -1,14 +1,8 @@
-"""Every test has a metadata store of its own."""
-
-from collections.abc import Iterator
+"""The database of every test is a metadata store."""
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
-from tests.support.postgres import fresh_store
-
 
 @pytest.fixture
-def database(postgres: PostgresServer) -> Iterator[str]:
-    with fresh_store(postgres) as url:
-        yield url
+def database(store_url: str) -> str:
+    return store_url
