@@ -5,12 +5,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import psutil
 
@@ -31,7 +31,7 @@ from cdc_pipeline.stack.state import PORT_NAMES, Installation, open_installation
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.chaos.evidence import CURRENT
 from tests.chaos.impatient_airflow import holder, impatient, running_tasks
-from tests.chaos.waiting import PATIENCE_SECONDS, wait_for
+from tests.chaos.waiting import PATIENCE_SECONDS, beside, wait_for
 from tests.support.command_line import query
 from tests.support.spark import QUICK_JAVA
 
@@ -164,21 +164,12 @@ class Watch:
     stack: Stack
     alive: list[tuple[float, frozenset[str]]] = field(default_factory=list)
 
-    @contextmanager
-    def looking(self) -> Iterator[None]:
-        stop = Event()
-
-        def look() -> None:
+    def looking(self) -> AbstractContextManager[None]:
+        def look(stop: Event) -> None:
             while not stop.wait(0.2):
                 self.alive.append((time.monotonic(), self.stack.running_tasks()))
 
-        thread = Thread(target=look, name="watch")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        return beside(look)
 
     def together(self) -> tuple[tuple[str, ...], timedelta]:
         """The tries that may work on the victim and were alive together, and for how long two of them were."""

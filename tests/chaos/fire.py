@@ -3,13 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
 from random import Random
 from statistics import median
-from threading import Event, Thread
+from threading import Event
 
 import psutil
 import psycopg2
@@ -17,6 +17,7 @@ import psycopg2
 from cdc_pipeline.demo.pgbench import running_pgbench
 from cdc_pipeline.errors import SetupError, SourceAway
 from tests.chaos.bank import Bank, NobodyThere
+from tests.chaos.waiting import beside
 
 CLIENTS, PER_SECOND = 2, 30
 WRITE_AGAIN_SECONDS = 3
@@ -122,12 +123,10 @@ def _next(turns: Iterator[tuple[Kind, float]]) -> tuple[Kind, float]:
     return kind, time.monotonic() + pause
 
 
-@contextmanager
-def writers(bank: Bank) -> Iterator[None]:
+def writers(bank: Bank) -> AbstractContextManager[None]:
     """pgbench's clients, started again when the source's end was theirs too."""
-    stop = Event()
 
-    def write() -> None:
+    def write(stop: Event) -> None:
         while not stop.is_set():
             with (
                 suppress(SetupError, SourceAway),
@@ -137,13 +136,7 @@ def writers(bank: Bank) -> Iterator[None]:
             ):
                 stop.wait(WRITE_AGAIN_SECONDS)
 
-    thread = Thread(target=write, name="writers")
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return beside(write)
 
 
 def recoveries(bank: Bank, made: Made) -> tuple[timedelta | None, timedelta | None]:

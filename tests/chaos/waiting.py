@@ -1,8 +1,9 @@
-"""Waiting for what others do, with an end to the patience."""
+"""Waiting for what others do, with an end to the patience, and what goes on meanwhile."""
 
 import time
-from collections.abc import Callable
-from threading import Event
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -16,3 +17,16 @@ def wait_for(find: Callable[[], Found | None], what: str, seconds: float = PATIE
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
         pause.wait(0.2)
     return found
+
+
+@contextmanager
+def beside(work: Callable[[Event], None]) -> Iterator[None]:
+    """`work` goes on in a thread until the block ends, which the event tells it."""
+    stop = Event()
+    thread = Thread(target=work, args=(stop,), name=work.__name__)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
