@@ -1,6 +1,7 @@
 """Fixtures that tests of several rooms share."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,8 +19,12 @@ settings.load_profile("machine with neighbours")
 
 
 def pytest_configure() -> None:
-    """Before anything is started: whoever runs the tests has other credentials, if any."""
+    """Before anything is started: whoever runs the tests has other credentials, if any.
+
+    And a shell that runs them in the background ignores the interrupt that tests send.
+    """
     os.environ.update(ACCOUNT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """The unprivileged account that servers run under when we are root."""
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -28,15 +29,26 @@ def server_account() -> Account | None:
     """None when this process is unprivileged itself. As root: the system account `cdc`, made when it is missing."""
     if os.geteuid() != 0:
         return None
-    try:
-        entry = pwd.getpwnam(ACCOUNT_NAME)
-    except KeyError:
-        _create_account()
+    entry = _find_account()
+    if entry is None:
+        ROOT_STATE_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with (ROOT_STATE_FOLDER / "account.lock").open("w") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if _find_account() is None:
+                _create_account()
         entry = pwd.getpwnam(ACCOUNT_NAME)
     return Account(user_id=entry.pw_uid, group_id=entry.pw_gid)
 
 
+def _find_account() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(ACCOUNT_NAME)
+    except KeyError:
+        return None
+
+
 def _create_account() -> None:
+    """Never two at once: both `useradd` may succeed, and the second replaces the user id of the first."""
     program = shutil.which("useradd")
     if program is None:
         raise SetupError(
