@@ -58,37 +58,47 @@ def _set_up_java(tell: Tell) -> None:
 
 
 def _set_up_packages_and_jars(lock: str, jar_sets: list[str], tell: Tell) -> None:
-    """Spark's package is built, and its resolver fetches the jars, while all others are installed."""
+    """Spark's package is built, and its resolver fetches the jars, while all others are installed in two halves."""
     STAMP.unlink(missing_ok=True)
     if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
         tell("making .venv")
         _make_environment()
     INSTALLING.touch()
     tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
-    spark, others = _parts(lock)
+    spark, *others = _parts(lock)
     with ThreadPoolExecutor() as beside:
-        jars = beside.submit(_install_spark, spark, jar_sets, tell)
-        _pip("--require-hashes", "--no-deps", "-r", str(others))
-        jars.result()
+        works = [
+            beside.submit(_install_spark, spark, jar_sets, tell),
+            *(beside.submit(_install, part) for part in others),
+        ]
+        for work in works:
+            work.result()
     _pip("--no-index", "--no-build-isolation", "--no-deps", "-e", ".")
     _write_stamp(lock)
     INSTALLING.unlink()
 
 
 def _install_spark(requirements: Path, jar_sets: list[str], tell: Tell) -> None:
-    _pip("--require-hashes", "--no-deps", "-r", str(requirements))
+    _install(requirements)
     _set_up_jars(jar_sets, tell)
 
 
-def _parts(lock: str) -> tuple[Path, Path]:
-    """The lock in two: what Spark's resolver needs, and the rest. Each requirement begins a line, its hashes do not."""
+def _install(requirements: Path) -> None:
+    _pip("--require-hashes", "--no-deps", "-r", str(requirements))
+
+
+def _parts(lock: str) -> list[Path]:
+    """The lock in three: what Spark's resolver needs, and two halves of the rest.
+
+    Each requirement begins a line, its hashes do not.
+    """
     requirements = re.split(r"\n(?=\S)", (PROJECT / lock).read_text(encoding="utf-8"))
-    parts: tuple[list[str], list[str]] = ([], [])
-    for requirement in requirements:
-        parts[requirement.partition("==")[0] not in SPARK].append(requirement)
-    paths = CACHE / "requirements-spark.txt", CACHE / "requirements-others.txt"
-    for path, part in zip(paths, parts, strict=True):
-        path.write_text("\n".join(part) + "\n", encoding="utf-8")
+    spark = [requirement for requirement in requirements if requirement.partition("==")[0] in SPARK]
+    others = [requirement for requirement in requirements if requirement not in spark]
+    paths = []
+    for number, part in enumerate((spark, others[::2], others[1::2])):
+        paths.append(CACHE / f"requirements-{number}.txt")
+        paths[-1].write_text("\n".join(part) + "\n", encoding="utf-8")
     return paths
 
 
