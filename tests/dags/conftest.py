@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tests.dags.airflow_process import Airflow, airflow_environment
+from tests.dags.airflow_process import Airflow, DagRuns, airflow_environment
 
 SHOP = """
 name: shop
@@ -26,6 +27,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
     migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
     subprocess.run(migrate, env={**os.environ, **environment}, check=True, capture_output=True)
     return Airflow(environment=environment)
+
+
+@pytest.fixture(scope="session")
+def dag_runs(airflow: Airflow) -> Iterator[DagRuns]:
+    with airflow.process("run_dag") as process:
+        yield DagRuns(process)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""Runs one DAG, ID CONF [TASK], task by task in this process, and reports what became of each.
+"""Runs one DAG after the other, task by task in this process, and reports what became of each task.
 
-The last argument names a task that is left to somebody else: it counts as done.
+A line is [id, conf, environment, task that is left to somebody else and counts as done].
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -21,13 +22,18 @@ def results(run_id: str) -> dict[str, Any]:
         return {f"{found.task_id}[{found.map_index}]": found.value for found in session.scalars(query)}
 
 
-def main() -> None:
-    bag = DagBag()
-    dag_id, conf, *left_to_others = sys.argv[1:]
-    pattern = left_to_others[0] if left_to_others else None
-    run = bag.dags[dag_id].test(run_conf=json.loads(conf), logical_date=None, mark_success_pattern=pattern)
+def run_dag(dag_id: str, conf: dict[str, Any], left_to_others: str) -> dict[str, Any]:
+    dag = DagBag().dags[dag_id]
+    run = dag.test(run_conf=conf, logical_date=None, mark_success_pattern=left_to_others or None)
     tasks = {f"{found.task_id}[{found.map_index}]": found.state for found in run.get_task_instances()}
-    report({"state": run.state, "tasks": tasks, "results": results(run.run_id)})
+    return {"state": run.state, "tasks": tasks, "results": results(run.run_id)}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        dag_id, conf, environment, left_to_others = json.loads(line)
+        os.environ.update(environment)
+        report(run_dag(dag_id, conf, left_to_others))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Each DAG run by Airflow over a real source, metadata store and Spark."""
 
-import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from cdc_pipeline.runs import run_slices
 from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
 from snapshot.runs import begin_run, orchestrate_run, work_run
-from tests.dags.airflow_process import Airflow
+from tests.dags.airflow_process import DagRuns
 from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
@@ -37,7 +36,7 @@ class Installation:
 
     pipeline: Pipeline
     source_url: str
-    airflow: Airflow
+    dag_runs: DagRuns
     environment: Mapping[str, str]
 
     @property
@@ -48,8 +47,8 @@ class Installation:
     def slice_dag(self) -> str:
         return slice_dag_id(self.items)
 
-    def run(self, dag_id: str, *left_to_others: str, **conf: Any) -> Any:
-        return self.airflow.call("run_dag", dag_id, json.dumps(conf), *left_to_others, **self.environment)
+    def run(self, dag_id: str, left_to_others: str = "", **conf: Any) -> Any:
+        return self.dag_runs.run(dag_id, conf, self.environment, left_to_others)
 
     def change(self, *statements: str) -> None:
         """Each registered as a slice of its own."""
@@ -63,7 +62,7 @@ class Installation:
 
 @pytest.fixture
 def installation(
-    postgres: PostgresServer, database: str, spark_url: str, tmp_path: Path, airflow: Airflow
+    postgres: PostgresServer, database: str, spark_url: str, tmp_path: Path, dag_runs: DagRuns
 ) -> Iterator[Installation]:
     run_sql(database, CREATE)
     settings = pipeline_settings(tmp_path, database, [{"name": "public.items"}], snapshot={"concurrency": 1})
@@ -79,7 +78,7 @@ def installation(
             "CDC_METADATA_STORE": store_url,
             "CDC_SPARK": spark_url,
         }
-        yield Installation(pipeline=pipeline, source_url=database, airflow=airflow, environment=environment)
+        yield Installation(pipeline=pipeline, source_url=database, dag_runs=dag_runs, environment=environment)
 
 
 def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_somebody_else_works(
