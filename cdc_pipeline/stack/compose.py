@@ -11,8 +11,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
 from cdc_pipeline.stack.jars import S3, jars_of, read_lock
-from cdc_pipeline.stack.log_store import log_store_jar
-from cdc_pipeline.stack.place import Place, spark_jar_sets
+from cdc_pipeline.stack.place import Place, log_store_of, spark_jar_sets
 from cdc_pipeline.stack.postgres import SERVER_OPTIONS, SUPERUSER
 from cdc_pipeline.stack.processes import API_SERVER, POSTGRES, SPARK, Process, processes
 from cdc_pipeline.stack.project import JARS, JARS_LOCK, PROJECT
@@ -52,7 +51,7 @@ def containers(settings: Settings) -> Place:
         python=str(IMAGE_PROJECT / ".venv/bin/python"),
         spark_home=str(IMAGE_PROJECT / ".venv/lib/python3.11/site-packages/pyspark"),
         jars=tuple(str(folder / jar.file_name) for jar in jars),
-        log_store=str(folder / log_store_jar(JARS).name) if settings.on_s3 else None,
+        log_store=str(folder / log_store_of(settings).jar(JARS).name),
         cores=2,
         listen=EVERY_ADDRESS,
         ports=PORTS,

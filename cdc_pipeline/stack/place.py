@@ -11,7 +11,7 @@ import structlog
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.stack.endpoints import Endpoints, endpoints_of
 from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
-from cdc_pipeline.stack.log_store import ONE_DRIVER, present_log_store
+from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3, LogStore, present_log_store
 from cdc_pipeline.stack.postgres import LOOPBACK
 from cdc_pipeline.stack.project import JARS, JARS_LOCK, PROJECT
 from cdc_pipeline.stack.spark import available_cores, spark_home
@@ -22,7 +22,7 @@ from cdc_pipeline.stack.state import Installation
 class Place:
     """All that differs between one machine and containers; commands and environments are made from it alone.
 
-    `log_store` is the jar that lets many drivers write a lake on S3.
+    `log_store` is the jar that lets Spark commit beside other writers; None where it could not be compiled.
     `listen` is the address that servers bind; `airflow_url` is what the parts of Airflow call.
     """
 
@@ -59,7 +59,7 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         python=sys.executable,
         spark_home=str(spark_home()),
         jars=tuple(str(jar) for jar in jars),
-        log_store=_log_store() if settings.on_s3 else None,
+        log_store=_log_store(log_store_of(settings)),
         cores=available_cores(),
         listen=LOOPBACK,
         ports=installation.ports,
@@ -75,8 +75,12 @@ def spark_jar_sets(settings: Settings) -> list[str]:
     return [DELTA, S3] if settings.on_s3 else [DELTA]
 
 
-def _log_store() -> str | None:
-    jar = present_log_store(JARS, os.environ)
+def log_store_of(settings: Settings) -> LogStore:
+    return ON_S3 if settings.on_s3 else IN_A_FOLDER
+
+
+def _log_store(log_store: LogStore) -> str | None:
+    jar = present_log_store(log_store, JARS, os.environ)
     if jar is None:
-        structlog.get_logger().warning(ONE_DRIVER, remedy="install a JDK and run `make setup JARS=s3`")
+        structlog.get_logger().warning(log_store.without, remedy=f"install a JDK and {log_store.remedy}")
     return None if jar is None else str(jar)

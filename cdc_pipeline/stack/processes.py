@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cdc_pipeline.settings import EMBEDDED, Settings
 from cdc_pipeline.stack.airflow import airflow_environment
 from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
-from cdc_pipeline.stack.place import Place
+from cdc_pipeline.stack.place import Place, log_store_of
 from cdc_pipeline.stack.postgres import SUPERUSER
 from cdc_pipeline.stack.spark import s3_settings, server_command
 
@@ -94,9 +94,8 @@ def _spark(settings: Settings, place: Place) -> Iterable[Process]:
             folder=folder,
             memory=settings.driver.memory,
             java_options=settings.driver.java_options,
-            more=s3_settings(settings.object_store, folder=folder, log_store=bool(place.log_store))
-            if settings.on_s3
-            else None,
+            more=(s3_settings(settings.object_store, folder=folder) if settings.on_s3 else {})
+            | (log_store_of(settings).settings if place.log_store else {}),
         ),
         environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"},
         port_name="spark",

@@ -22,7 +22,7 @@ from pathlib import Path
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.stack.jars import DELTA, S3, fetch_jars, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.java import install_package, may_install, require_java
-from cdc_pipeline.stack.log_store import ONE_DRIVER, compile_log_store, find_compiler, log_store_jar
+from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3, LogStore, compile_log_store, find_compiler
 from cdc_pipeline.stack.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
 
 LOCK = "requirements.txt"
@@ -122,20 +122,21 @@ def _set_up_jars(jar_sets: list[str], tell: Tell) -> None:
     except SetupError:
         tell(f"fetching Spark's jars ({', '.join(jar_sets)})")
         fetch_jars(JARS, jars, spark_home=_spark_home())
+    _set_up_log_store(IN_A_FOLDER, [DELTA], tell)
     if S3 in jar_sets:
-        _set_up_log_store(tell)
+        _set_up_log_store(ON_S3, [DELTA, S3], tell)
 
 
-def _set_up_log_store(tell: Tell) -> None:
+def _set_up_log_store(log_store: LogStore, jar_sets: list[str], tell: Tell) -> None:
     compiler = find_compiler(os.environ)
-    if log_store_jar(JARS).exists():
+    if log_store.jar(JARS).exists():
         return
     if compiler is None:
-        tell(ONE_DRIVER)
+        tell(log_store.without)
         return
-    tell("compiling the log store for S3")
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA, S3]))
-    compile_log_store(JARS, jars, spark_home=_spark_home(), compiler=compiler)
+    tell(f"compiling {log_store.name}")
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), jar_sets))
+    compile_log_store(log_store, JARS, jars, spark_home=_spark_home(), compiler=compiler)
 
 
 def _spark_home() -> Path:

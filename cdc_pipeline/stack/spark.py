@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cdc_pipeline.settings import ObjectStoreSettings
-from cdc_pipeline.stack.log_store import LOG_STORE_CLASS
 
 DEFAULT_REGION = "us-east-1"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -32,8 +31,8 @@ CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvide
 """Looks where AWS's own tools look: environment, profile, the machine's role."""
 
 
-def s3_settings(server: ObjectStoreSettings, *, folder: str, log_store: bool) -> dict[str, str]:
-    """Without the log store Delta takes its own, which is safe for one driver. `folder` takes what is on its way."""
+def s3_settings(server: ObjectStoreSettings, *, folder: str) -> dict[str, str]:
+    """`folder` takes what is on its way."""
     settings = {
         "spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS,
         "spark.hadoop.fs.s3a.buffer.dir": f"{folder}/local",
@@ -45,8 +44,6 @@ def s3_settings(server: ObjectStoreSettings, *, folder: str, log_store: bool) ->
         settings["spark.hadoop.fs.s3a.endpoint.region"] = server.region or DEFAULT_REGION
     if server.path_style:
         settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
-    if log_store:
-        settings["spark.delta.logStore.s3a.impl"] = LOG_STORE_CLASS
     return settings
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.log_store import log_store_jar
+from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
 from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
@@ -41,13 +41,13 @@ def started_spark(folder: Path, s3_endpoint: str) -> Iterator[str]:
     server = ObjectStoreSettings(endpoint=s3_endpoint, region=REGION, path_style=True)
     command = server_command(
         spark_home=str(spark_home()),
-        jars=[str(jar) for jar in (*jars, log_store_jar(JARS))],
+        jars=[str(jar) for jar in (*jars, IN_A_FOLDER.jar(JARS), ON_S3.jar(JARS))],
         cores=available_cores(),
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
         java_options=QUICK_JAVA,
-        more=s3_settings(server, folder=str(folder), log_store=True) | WITHOUT_LOG_STORE,
+        more=s3_settings(server, folder=str(folder)) | IN_A_FOLDER.settings | ON_S3.settings | WITHOUT_LOG_STORE,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
     log = folder / "spark.log"

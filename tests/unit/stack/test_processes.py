@@ -137,7 +137,7 @@ def test_both_servers_have_the_same_options_and_only_loopback_is_published(compo
     assert all(":" in service["image"] for service in services.values())
 
 
-def test_a_lake_on_s3_brings_its_jars_and_settings_to_spark_and_a_folder_does_not(
+def test_a_lake_on_s3_brings_its_jars_and_settings_to_spark_and_a_folder_only_its_log_store(
     settings_on_s3: Settings, compose_settings: Settings, tmp_path: Path
 ) -> None:
     on_s3, in_folder = (
@@ -153,8 +153,10 @@ def test_a_lake_on_s3_brings_its_jars_and_settings_to_spark_and_a_folder_does_no
         assert setting in on_s3
     jars = on_s3[on_s3.index("--jars") + 1]
     assert "hadoop-aws" in jars
-    assert "cdc-log-store-" in jars
-    assert not [word for word in in_folder if "s3a" in word or "hadoop-aws" in word or "log-store" in word]
+    assert "cdc-log-store-s3a-" in jars
+    assert "spark.delta.logStore.file.impl=cdc.LinkingLogStore" in in_folder
+    assert "cdc-log-store-file-" in in_folder[in_folder.index("--jars") + 1]
+    assert not [word for word in in_folder if "s3a" in word or "hadoop-aws" in word]
 
 
 def test_no_process_is_told_a_credential_of_the_object_store(settings_on_s3: Settings, tmp_path: Path) -> None:
