@@ -14,6 +14,7 @@ import pytest
 from cdc_pipeline.stack.project import PROJECT
 from tests.support.delta_rows import delta_rows, seen
 from tests.support.s3 import BUCKET, REGION, s3_objects
+from tests.support.spark import ONE_COMPILER
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
@@ -42,7 +43,7 @@ def run(command: str, folder: Path, **variables: str) -> "subprocess.CompletedPr
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CDC_")}
     return subprocess.run(
         [sys.executable, "-m", "cdc_pipeline", *words],
-        env={**environment, "PYTHONPATH": str(PROJECT), **variables},
+        env={**environment, "PYTHONPATH": str(PROJECT), "CDC_DRIVER__JAVA_OPTIONS": ONE_COMPILER, **variables},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -17,6 +17,7 @@ from cdc_pipeline.stack.marked import STACK_VARIABLE
 from cdc_pipeline.stack.project import PROJECT
 from cdc_pipeline.stack.state import open_installation
 from tests.support.delta_rows import delta_rows, seen
+from tests.support.spark import ONE_COMPILER
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
@@ -45,7 +46,7 @@ def run_the_commands(folder: Path) -> None:
         assert program == "cdc"
         ended = subprocess.run(
             [sys.executable, "-m", "cdc_pipeline", *words],
-            env={**environment, "PYTHONPATH": str(PROJECT)},
+            env={**environment, "PYTHONPATH": str(PROJECT), "CDC_DRIVER__JAVA_OPTIONS": ONE_COMPILER},
             cwd=folder,
             capture_output=True,
             text=True,

@@ -18,14 +18,12 @@ from tests.support.s3 import REGION
 PATIENCE_SECONDS = 120
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
-QUICK_JAVA = (
-    f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m {INTERPRETED}"
-    " -XX:+UseSerialGC -Xms2g -Xmn1200m -XX:MetaspaceSize=256m"
-)
-"""Of a driver that lives for minutes: its second compiler and a small young generation cost more than they save.
+ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+"""Of a driver that lives for minutes: the second compiler costs more than it saves.
 
 With one compiler Java keeps 48 MB of compiled code; Spark has more, and would be compiled again and again.
 """
+QUICK_JAVA = f"{ONE_COMPILER} {INTERPRETED} -Xms2g -Xmn1200m -XX:MetaspaceSize=256m"
 LOOPBACK = "127.0.0.1"
 WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 
