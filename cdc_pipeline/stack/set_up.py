@@ -14,13 +14,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.stack.jars import DELTA, S3, fetch_jars, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.jars import DELTA, S3, Jar, fetch_jars, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.java import install_package, may_install, require_java
 from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3, LogStore, compile_log_store, find_compiler
 from cdc_pipeline.stack.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
@@ -122,12 +122,12 @@ def _set_up_jars(jar_sets: list[str], tell: Tell) -> None:
     except SetupError:
         tell(f"fetching Spark's jars ({', '.join(jar_sets)})")
         fetch_jars(JARS, jars, spark_home=_spark_home())
-    _set_up_log_store(IN_A_FOLDER, [DELTA], tell)
+    _set_up_log_store(IN_A_FOLDER, jars, tell)
     if S3 in jar_sets:
-        _set_up_log_store(ON_S3, [DELTA, S3], tell)
+        _set_up_log_store(ON_S3, jars, tell)
 
 
-def _set_up_log_store(log_store: LogStore, jar_sets: list[str], tell: Tell) -> None:
+def _set_up_log_store(log_store: LogStore, jars: Sequence[Jar], tell: Tell) -> None:
     compiler = find_compiler(os.environ)
     if log_store.jar(JARS).exists():
         return
@@ -135,8 +135,7 @@ def _set_up_log_store(log_store: LogStore, jar_sets: list[str], tell: Tell) -> N
         tell(log_store.without)
         return
     tell(f"compiling {log_store.name}")
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), jar_sets))
-    compile_log_store(log_store, JARS, jars, spark_home=_spark_home(), compiler=compiler)
+    compile_log_store(log_store, JARS, present_jars(JARS, jars), spark_home=_spark_home(), compiler=compiler)
 
 
 def _spark_home() -> Path:
