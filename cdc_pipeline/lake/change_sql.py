@@ -6,7 +6,7 @@ how the claim counts the id: inserted, updated, deleted, parked (hidden until la
 
 from dataclasses import dataclass
 
-from cdc_pipeline.lake.fold_sql import DELETIONS, EVENT, KNOWN, OUTCOME, VERSIONS, FoldShape, lacks
+from cdc_pipeline.lake.fold_sql import DELETIONS, EVENT, KNOWN, VERSIONS, FoldShape, fold_registers, lacks
 from cdc_pipeline.lake.lake_rows_sql import LACKED, LAPSED, lacked_version, lake_rows, told_version
 from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.quoting import identifier, text_literal
@@ -110,7 +110,7 @@ def _joined(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, 
                _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
                {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
                {"".join(f", {part}" for part in newest)}
-        FROM {OUTCOME} AS s
+        FROM ({fold_registers(shape, ties=policy.ties)}) AS s
         LEFT JOIN ({lake_rows(shape, url, ids, ranges=ranges, few=few)}) AS t ON {shape.same("s", "t")}"""
 
 

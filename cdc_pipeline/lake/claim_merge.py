@@ -12,7 +12,7 @@ from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, chan
 from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, truncates_in
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.fence import claim_metadata
-from cdc_pipeline.lake.fold_sql import EVENT, OUTCOME, FoldShape, fold_complete_rows, fold_registers
+from cdc_pipeline.lake.fold_sql import EVENT, FoldShape
 from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
 from cdc_pipeline.lake.merge_sql import merge_changes, merge_complete_rows
 from cdc_pipeline.lake.moves_sql import resolve_moves
@@ -55,7 +55,6 @@ def claim_merge(
     if table.schema.is_bag:
         return _bag(views, shape, table, work, url)
     if is_fast(table, work, shape):
-        views.name_sql(OUTCOME, fold_complete_rows(shape))
         sql = merge_complete_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)
         return ClaimMerge(sql=sql, counts=None)
     return _general(views, shape, table, work, url)
@@ -101,7 +100,6 @@ def _general(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, 
         truncates = truncates_in(views.session, work)
         emptied_before = "" if work.truncated_at in truncates else work.truncated_at
         resolve_moves(views, shape, url, emptied_before, truncates, few=few)
-    views.name_sql(OUTCOME, fold_registers(shape, ties=not table.ordered))
     policy = Policy(
         soft=table.deletes == "soft",
         tombstones=work.tombstones or not table.ordered,

@@ -1,4 +1,4 @@
-"""Slice files of a claim -> the views that its MERGE reads: all rows, the events that count, one outcome per id."""
+"""Slice files of a claim -> the views that its MERGE is made of: the events that count; if it truncates, all rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,12 +71,17 @@ def fold_shape(table: LakeTable, work: ClaimWork, lake_columns: Sequence[tuple[s
 
 
 def name_events(views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, shape: FoldShape) -> None:
-    """EVENT without truncates, without what the snapshot holds already and without what a truncate took for good."""
-    views.name(EVERY, _slice_rows(views.session, store, work, shape))
+    """EVENT without truncates, without what the snapshot holds already and without what a truncate took for good.
+
+    A claim that truncates has EVERY, too: all rows, in which `truncates_in` looks.
+    """
+    rows = _slice_rows(views.session, store, work, shape)
+    if work.truncates:
+        views.name(EVERY, rows)
     kept = [f"{OPERATION} <> 't'", f"{VERSION} >= {text_literal(work.cutoff_version)}"]
     if table.deletes == "hard" or table.schema.is_bag:
         kept.append(f"{VERSION} > {text_literal(work.truncated_at)}")
-    views.name_sql(EVENT, f"SELECT * FROM {EVERY} WHERE {' AND '.join(kept)}")
+    views.name(EVENT, rows.where(" AND ".join(kept)))
 
 
 def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:

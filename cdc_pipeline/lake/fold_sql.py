@@ -11,7 +11,6 @@ from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, STATE, STATE_TYPE, VERSION
 
 EVENT = "cdc_event"
-OUTCOME = "cdc_outcome"
 KNOWN = "_cdc_known"
 """Whether any event but a delete was there."""
 FRESH = "_cdc_fresh"

@@ -2,7 +2,7 @@
 
 from cdc_pipeline.lake.change_sql import ACT, CHANGE
 from cdc_pipeline.lake.columns import partition_expression
-from cdc_pipeline.lake.fold_sql import FRESH, KNOWN, OUTCOME, FoldShape
+from cdc_pipeline.lake.fold_sql import FRESH, KNOWN, FoldShape, fold_complete_rows
 from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN, within_ranges
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
@@ -15,7 +15,7 @@ OWN_COLUMNS = (VERSION, DELETED, STATE)
 def merge_complete_rows(
     table: LakeTable, url: str, shape: FoldShape, ranges: tuple[KeyRange, ...], *, tombstones: bool
 ) -> str:
-    """OUTCOME into the table: whole rows, none of them late. Columns that the claim lacks stay, but for new rows."""
+    """The fold of EVENT into the table: whole rows, none late. Columns that the claim lacks stay, but for new rows."""
     soft = table.deletes == "soft"
     told = [name for name in shape.names if name not in shape.lacking]
     values = _row_values(table, tuple(told))
@@ -32,7 +32,7 @@ def merge_complete_rows(
     assigned |= {name: values[name] for name in OWN_COLUMNS}
     born = "true" if tombstones else f"s.{KNOWN}" if soft else f"NOT s.{DELETED}"
     clauses = [
-        f"MERGE INTO {table_at(url)} AS t USING {OUTCOME} AS s ON {_condition(shape, ranges)}",
+        f"MERGE INTO {table_at(url)} AS t USING ({fold_complete_rows(shape)}) AS s ON {_condition(shape, ranges)}",
         "" if soft or tombstones else f"WHEN MATCHED AND {_NEWER} AND s.{DELETED} THEN DELETE",
         f"WHEN MATCHED AND {_NEWER} THEN UPDATE SET {_assignments(assigned)}",
         f"WHEN NOT MATCHED AND {born} THEN {insert_clause(values)}",
