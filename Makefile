@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 DEMO := .cdc/demo/pipeline.yml
 SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
-COMPILE := .cache/uv/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
 .PHONY: setup setup-dev demo down test chaos explore fuzz bank lint lock clean python compose
 .DEFAULT_GOAL := setup
@@ -53,8 +53,7 @@ bank: setup-dev
 compose: setup
 	$(BIN)/python -m cdc_pipeline.stack.compose > docker/docker-compose.yml
 
-lock: python
-	$(PYTHON) -m pip install --quiet --upgrade --target .cache/uv uv
+lock: setup
 	$(COMPILE) requirements.in --output-file requirements.txt
 	$(COMPILE) requirements-dev.in --constraint requirements.txt --output-file requirements-dev.txt
 
