@@ -9,6 +9,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.stack.postgres import PostgresServer
+from tests.support.command_server import CommandServer, started_command_server
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.spark import started_spark
@@ -64,6 +65,13 @@ def spark(spark_url: str) -> Iterator[SparkSession]:
     session = SparkSession.builder.remote(spark_url).create()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    """For calls of `cdc` of which there are many: `tests.support.command_line.end_by`."""
+    with started_command_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -14,16 +14,23 @@ import psutil
 import pytest
 
 from cdc_pipeline.demo.airflow_api import open_airflow
+from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.control import process_states
 from cdc_pipeline.stack.endpoints import endpoints
-from cdc_pipeline.stack.marked import STACK_VARIABLE
+from cdc_pipeline.stack.marked import STACK_VARIABLE, SUPERVISOR, marked
 from cdc_pipeline.stack.project import PROJECT
-from cdc_pipeline.stack.state import home_of, open_installation
+from cdc_pipeline.stack.state import PORT_NAMES, home_of, open_installation
+from cdc_pipeline.stack.supervisor import Condition
+from tests.support.command_line import end_by
+from tests.support.command_server import CommandServer
+from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("demo")]
 
 DEMO_SECONDS = 900
 COMMAND_SECONDS = 300
+PORTS_THAT_SPARK_OPENS_FOR_ITSELF = 2
 DOCUMENTS = ("README.md", "docs/operations.md", "docs/inspection.md", "docs/airflow.md")
 BY_MAKE = ("make demo", "make test", "make down", "make setup", "make fuzz", "make bank")
 
@@ -35,6 +42,22 @@ class Demo:
     config: Path
     exit_code: int
     output: str
+
+    @property
+    def settings(self) -> Settings:
+        return load_settings(self.config, {})
+
+    @property
+    def home(self) -> Path:
+        return home_of(self.settings, {})
+
+    @property
+    def identity(self) -> str:
+        return open_installation(self.home).identity
+
+    @property
+    def airflow_url(self) -> str:
+        return endpoints(self.settings, self.home).airflow_url
 
 
 def cdc(config: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -61,39 +84,54 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         timeout=DEMO_SECONDS,
         check=False,
     )
+    demo = Demo(config=config, exit_code=ended.returncode, output=ended.stdout)
     try:
-        yield Demo(config=config, exit_code=ended.returncode, output=ended.stdout)
+        yield demo
+        kill_the_supervisor(demo)
     finally:
         went_down = cdc(config, "down")
-    check_nothing_is_left(config, went_down)
+    check_nothing_is_left(demo, went_down)
 
 
-def check_nothing_is_left(config: Path, went_down: "subprocess.CompletedProcess[str]") -> None:
+def kill_the_supervisor(demo: Demo) -> None:
+    """Whatever it started lives on, and `cdc down` has to find all of it without help."""
+    next(process for process, name in marked(demo.identity).items() if name == SUPERVISOR).kill()
+    assert eventually(lambda: SUPERVISOR not in marked(demo.identity).values())
+    assert httpx.get(f"{demo.airflow_url}/api/v2/version").is_success
+
+
+def check_nothing_is_left(demo: Demo, went_down: "subprocess.CompletedProcess[str]") -> None:
     """`cdc down` ended every process of the installation, and its ports are free."""
     assert went_down.returncode == 0, went_down.stderr
-    settings = load_settings(config, {})
-    home = home_of(settings, {})
-    identity = open_installation(home).identity
-    assert [process.pid for process in psutil.process_iter() if _belongs_to(process, identity)] == []
+    assert [process.pid for process in psutil.process_iter() if _belongs_to(process, demo.identity)] == []
     with pytest.raises(httpx.ConnectError):
-        httpx.get(endpoints(settings, home).airflow_url)
+        httpx.get(demo.airflow_url)
 
 
 def test_the_demo_survives_a_killed_worker_and_ends_with_no_differing_row(demo: Demo) -> None:
     assert demo.exit_code == 0, demo.output
     assert "kill -9" in demo.output
-    settings = load_settings(demo.config, {})
-    for table in settings.tables:
+    for table in demo.settings.tables:
         (line,) = [line for line in demo.output.splitlines() if line.lstrip(" │|").startswith(table.name)]
         cells = [cell.strip() for cell in re.split(r"[│|]", line) if cell.strip()]
         source, lake, differing, slices = int(cells[1]), int(cells[2]), int(cells[3]), int(cells[6])
         assert (differing, source == lake, slices >= 3) == (0, True, True), line
 
 
+def test_every_process_is_up_and_listens_on_loopback_alone(demo: Demo) -> None:
+    assert {state.condition for state in process_states(demo.home)} == {Condition.DONE, Condition.HEALTHY}
+    listening = [
+        connection.laddr
+        for process in marked(demo.identity)
+        for connection in process.net_connections("inet")
+        if connection.status == "LISTEN"
+    ]
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+    assert len(listening) == len(PORT_NAMES) + PORTS_THAT_SPARK_OPENS_FOR_ITSELF
+
+
 def test_airflow_did_the_work(demo: Demo) -> None:
-    settings = load_settings(demo.config, {})
-    url = endpoints(settings, home_of(settings, {})).airflow_url
-    with open_airflow(url) as airflow:
+    with open_airflow(demo.airflow_url) as airflow:
         for dag_id in ("cdc_snapshot", "cdc_backfill", "cdc_slice__shop__public__orders"):
             assert "success" in airflow.run_states(dag_id)
 
@@ -105,13 +143,14 @@ def commands(document: str) -> list[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_command_of_the_documents_works(demo: Demo, document: str) -> None:
+def test_every_command_of_the_documents_works(demo: Demo, document: str, command_server: CommandServer) -> None:
     assert commands(document) or document != "docs/operations.md"
     for command in commands(document):
-        program, *arguments = shlex.split(command, comments=True)
+        program, *words = shlex.split(command, comments=True)
         assert program == ".venv/bin/cdc", command
-        ended = cdc(demo.config, *arguments)
-        assert ended.returncode in (0, 4), f"{command}\n{ended.stdout}{ended.stderr}"
+        environment = {**os.environ, "CDC_CONFIG": str(demo.config)}
+        ended = end_by(command_server, words, folder=demo.config.parent, environment=environment)
+        assert ended.exit_code in (0, 4), f"{command}\n{ended.output}{ended.errors}"
 
 
 def test_what_make_is_told_in_the_readme_is_what_the_makefile_has() -> None:

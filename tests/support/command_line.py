@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,19 +98,7 @@ class CommandLine:
     def run(self, *words: str) -> Ended:
         if self.server is None:
             return end_of(self.start(*words))
-        output, errors = self.folder / ".output", self.folder / ".errors"
-        order = CallOrder(
-            words=words,
-            folder=str(self.folder),
-            environment=self._environment(),
-            output=str(output),
-            errors=str(errors),
-        )
-        exit_code = self.server.call(order)
-        ended = Ended(exit_code=exit_code, output=output.read_text(), errors=errors.read_text())
-        output.unlink()
-        errors.unlink()
-        return ended
+        return end_by(self.server, words, folder=self.folder, environment=self._environment())
 
     def _environment(self) -> dict[str, str]:
         """Without what pipeline.yml would be overridden by."""
@@ -132,6 +120,17 @@ def end_of(process: "subprocess.Popen[str]") -> Ended:
     finally:
         process.kill()
     return Ended(exit_code=process.returncode, output=output, errors=errors)
+
+
+def end_by(server: CommandServer, words: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> Ended:
+    """As `cdc` with these words in that folder; what it writes lies there while it runs."""
+    output, errors = folder / ".output", folder / ".errors"
+    order = CallOrder(words=words, folder=str(folder), environment=environment, output=str(output), errors=str(errors))
+    exit_code = server.call(order)
+    ended = Ended(exit_code=exit_code, output=output.read_text(), errors=errors.read_text())
+    output.unlink()
+    errors.unlink()
+    return ended
 
 
 def rows_of_store(url: str) -> dict[str, Sequence[Any]]:

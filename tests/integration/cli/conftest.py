@@ -7,15 +7,9 @@ import pytest
 
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.command_line import CommandLine
-from tests.support.command_server import CommandServer, started_command_server
+from tests.support.command_server import CommandServer
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
-
-
-@pytest.fixture(scope="session")
-def command_server() -> Iterator[CommandServer]:
-    with started_command_server() as server:
-        yield server
 
 
 @pytest.fixture

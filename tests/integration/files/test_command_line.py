@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.command_line import CommandLine
+from tests.support.command_server import CommandServer
 
 pytestmark = pytest.mark.xdist_group("second spark")
 
@@ -46,9 +47,9 @@ def in_lake(spark: SparkSession, folder: Path, table: str) -> list[Row]:
 
 
 def test_files_become_a_lake_without_a_server_or_a_snapshot(
-    tmp_path: Path, database: str, spark_url: str, spark: SparkSession
+    tmp_path: Path, database: str, spark_url: str, spark: SparkSession, command_server: CommandServer
 ) -> None:
-    cdc = CommandLine(folder=tmp_path, source_url="nowhere/shop", store_url=database)
+    cdc = CommandLine(folder=tmp_path, source_url="nowhere/shop", store_url=database, server=command_server)
     cdc.write_settings(source={"kind": "debezium_files", "path": "events"}, tables=TABLES, spark=spark_url)
     first, second = tmp_path / "events" / "0" / "a.jsonl", tmp_path / "events" / "1" / "a.jsonl"
     write(first, event("orders", "c", 1, after=order(1, "one")), event("orders", "c", 2, after=order(2, "two")))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import CommandLine, query
+from tests.support.command_server import CommandServer
 
 ERROR, USAGE = 1, 2
 TYPED = {"name": "shop.public.orders", "columns": {"id": "bigint"}, "id": ["id"]}
@@ -30,9 +31,15 @@ CREATE = json.dumps({"op": "c", "before": None, "after": {"id": 1}, "source": SO
     ids=["no folder", "a folder without a number", "a file beside the folders", "no types"],
 )
 def test_it_is_refused_in_one_line(
-    file: str | None, table: dict[str, Any], exit_code: int, words: tuple[str, ...], tmp_path: Path, database: str
+    file: str | None,
+    table: dict[str, Any],
+    exit_code: int,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    database: str,
+    command_server: CommandServer,
 ) -> None:
-    cdc = CommandLine(folder=tmp_path, source_url="nowhere/shop", store_url=database)
+    cdc = CommandLine(folder=tmp_path, source_url="nowhere/shop", store_url=database, server=command_server)
     cdc.write_settings(source={"kind": "debezium_files", "path": "events"}, tables=[table])
     if file is not None:
         path = tmp_path / "events" / file

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import CommandLine
+from tests.support.command_server import CommandServer
 from tests.support.faulty_server import UNCONDITIONAL, faulty
 from tests.support.s3 import BUCKET, REGION, s3_objects
 
@@ -22,10 +23,10 @@ RACES = CHECKS[:4]
 
 
 @pytest.fixture
-def cdc(tmp_path: Path) -> CommandLine:
+def cdc(tmp_path: Path, command_server: CommandServer) -> CommandLine:
     """Beside a pipeline.yml whose servers are all away: a check needs none."""
     away = "postgresql://nobody@127.0.0.1:1/nothing"
-    cdc = CommandLine(folder=tmp_path, source_url=away, store_url=away)
+    cdc = CommandLine(folder=tmp_path, source_url=away, store_url=away, server=command_server)
     cdc.write_settings()
     return cdc
 
