@@ -1,4 +1,4 @@
-"""Slice files of a claim -> the views that its MERGE is made of: the events that count; if it truncates, all rows."""
+"""Slice files of a claim -> the views that its MERGE is made of: the events that count, and maybe all rows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -73,10 +73,10 @@ def fold_shape(table: LakeTable, work: ClaimWork, lake_columns: Sequence[tuple[s
 def name_events(views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, shape: FoldShape) -> None:
     """EVENT without truncates, without what the snapshot holds already and without what a truncate took for good.
 
-    A claim that truncates has EVERY, too: all rows, in which `truncates_in` looks.
+    A claim that truncates and moves has EVERY, too: all rows, in which `truncates_in` looks.
     """
     rows = _slice_rows(views.session, store, work, shape)
-    if work.truncates:
+    if work.truncates and work.key_changes:
         views.name(EVERY, rows)
     kept = [f"{OPERATION} <> 't'", f"{VERSION} >= {text_literal(work.cutoff_version)}"]
     if table.deletes == "hard" or table.schema.is_bag:

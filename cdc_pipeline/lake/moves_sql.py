@@ -22,17 +22,16 @@ def resolve_moves(
     `emptied_before`: version of the last truncate that was known before the claim; `truncates`: those in it.
     """
     waiting = views.keep_sql(_MOVE, _asking_moves(shape, url, emptied_before, few=few)).count()
-    events = views.session.sql(f"SELECT * FROM {EVENT}").where(f"NOT ({_ASKING})")
+    if waiting:
+        views.name_sql(EVENT, f"SELECT * FROM {EVENT} WHERE NOT ({_ASKING})")
     while waiting:
-        views.name(EVENT, events)
         views.name_sql(_READY, _ready_moves(shape))
         done = views.keep_sql(_DONE, _resolved_moves(shape, (emptied_before, *truncates)))
-        events = events.unionByName(done)
+        views.name(EVENT, views.session.table(EVENT).unionByName(done))
         waiting -= done.count()
         if waiting:
             same = f"{shape.same('m', 'r')} AND m.{VERSION} = r.{VERSION}"
             views.keep_sql(_MOVE, f"SELECT m.* FROM {_MOVE} AS m LEFT ANTI JOIN {_DONE} AS r ON {same}")
-    views.name(EVENT, events)
 
 
 def _asking_moves(shape: FoldShape, url: str, emptied_before: str, *, few: bool) -> str:
