@@ -95,22 +95,23 @@ class SliceWorker:
         _refuse_stale(row)
         table_id = row.table_id
         while True:
-            view = self._view(table_id, self.lake_table(table), before, until)
+            lake_table = self.lake_table(table)
+            view = self._view(table_id, lake_table, before, until)
             move = self._raised_by_owner(lease, partial(next_move, view))
             match move:
                 case Wait():
                     return Applied(outcomes=tuple(outcomes), ended=move.reason)
                 case MarkApplied():
-                    self._mark(lease, table, move)
+                    self._mark(lease, lake_table, move)
                 case Reopen():
                     self.store.rewinds.reopen(lease, after=move.after)
                     log.info("the lake was set back", table=str(table), after=move.after)
                 case SetBack():
                     keeper.check()
-                    self.lake.rewind(self.lake_table(table), move.to_version)
+                    self.lake.rewind(lake_table, move.to_version)
                     log.warning("slices were applied twice and are taken back", table=str(table), to=move.to_version)
                 case Apply():
-                    outcomes.append(self._apply(lease, keeper, table, move))
+                    outcomes.append(self._apply(lease, keeper, lake_table, move))
 
     def _pause(self, lease: Lease, table: TableName, error: CdcError | OSError) -> None:
         is_outage = isinstance(error, OSError) or error.outage
@@ -153,12 +154,11 @@ class SliceWorker:
             self.store.leases.renew(lease, duration=self.lease_length)
             raise
 
-    def _mark(self, lease: Lease, table: TableName, move: MarkApplied) -> None:
+    def _mark(self, lease: Lease, table: LakeTable, move: MarkApplied) -> None:
         """Only what the lake's log names by the same ids and hashes."""
         waiting = self.store.slices.waiting_through(lease.table_id, move.through)
         first = waiting[0].number if waiting else move.through
-        uuid = UUID(self.lake_table(table).table_uuid)
-        ledger = self.lake.read_ledger(table, table_uuid=uuid, after=first - 1)
+        ledger = self.lake.read_ledger(table.name, table_uuid=UUID(table.table_uuid), after=first - 1)
         claims = () if ledger is None else ledger.claims
         if ledger is not None:
             self._raised_by_owner(lease, partial(check_ledger, ledger, waiting))
@@ -173,9 +173,9 @@ class SliceWorker:
             for claim in claims
         ]
         self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
-        log.info("already in the lake", table=str(table), through=move.through)
+        log.info("already in the lake", table=str(table.name), through=move.through)
 
-    def _apply(self, lease: Lease, keeper: LeaseKeeper, table: TableName, move: Apply) -> UpsertOutcome:
+    def _apply(self, lease: Lease, keeper: LeaseKeeper, table: LakeTable, move: Apply) -> UpsertOutcome:
         session = self.lake.open() if any(row.rows for row in move.slices) else None
         if move.resumed is None:
             claim = self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
@@ -184,8 +184,8 @@ class SliceWorker:
                 self.lake.cancel(move.resumed.session, str(move.resumed.claim_id))
             claim = self.store.claims.resume_claim(lease, move.resumed, session=session)
         try:
-            work = self._work(lease, claim, table, move.slices)
-            outcome = self.lake.upsert(self.lake_table(table), work, may_commit=keeper.check)
+            work = self._work(lease, claim, table.name, move.slices)
+            outcome = self.lake.upsert(table, work, may_commit=keeper.check)
         except (StaleEpoch, LeaseBusy):
             raise
         except CdcError as error:
@@ -195,7 +195,7 @@ class SliceWorker:
         self.store.claims.mark_applied(lease, claim, _claim_outcome(outcome))
         log.info(
             "claim applied",
-            table=str(table),
+            table=str(table.name),
             first=claim.first_number,
             last=claim.last_number,
             rows=outcome.rows_read,

@@ -1,7 +1,7 @@
 """Source tables: what they are, their schemas, and the states that people and snapshots give them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +36,10 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
+    """`known`: schemas that were read already, by table and id; what is recorded under an id never changes."""
+
     database: Database
+    known: dict[tuple[int, str], TableSchema] = field(default_factory=dict, repr=False, compare=False)
 
     def register_table(self, new: NewTable) -> SourceTable:
         """Idempotent; later settings replace earlier ones, except that FIXED_SETTINGS stay once a snapshot began.
@@ -113,6 +116,12 @@ class Tables:
         return {column.name: column for document in documents for column in TableSchema.from_json(document).columns}
 
     def schema(self, table_id: int, schema_id: str) -> TableSchema:
+        found = self.known.get((table_id, schema_id))
+        if found is None:
+            found = self.known[table_id, schema_id] = self._read_schema(table_id, schema_id)
+        return found
+
+    def _read_schema(self, table_id: int, schema_id: str) -> TableSchema:
         with self.database.transaction("schema.read") as connection:
             document = connection.scalar(
                 select(models.table_schema.c.document).where(
