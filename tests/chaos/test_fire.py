@@ -23,7 +23,7 @@ from tests.support.fault_plan import FaultPlan, planned_faults
 from tests.support.faulty_server import NO_ROOM
 from tests.support.s3 import BUCKET, REGION, started_moto
 
-pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.chaos
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ CUT = (
 
 @pytest.mark.chaos_cut
 def test_half_a_minute_without_airflow_and_s3(report: Report, chaos_seed: int) -> None:
-    with burning_bank(with_own_workers, slice_seconds=10, claim_slices=1) as bank:
+    with burning_bank(with_own_workers, slice_seconds=10, claim_slices=2) as bank:
         burn_down(report, "half a minute", bank, CUT, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS)
 
 

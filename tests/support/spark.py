@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 120
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
 ONE_COMPILER = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Xms2g -Xmn1200m -XX:MetaspaceSize=256m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Of a driver that lives for minutes: the second compiler costs more than it saves.
@@ -27,7 +27,7 @@ ONE_COMPILER = (
 With one compiler Java keeps 48 MB of compiled code; Spark has more, and would be compiled again and again.
 The bytes of Spark's classes are those of the lock: to verify each of them is a fifth of what the first claims cost.
 """
-QUICK_JAVA = f"{ONE_COMPILER} {INTERPRETED} -Xms2g -Xmn1200m -XX:MetaspaceSize=256m"
+QUICK_JAVA = f"{ONE_COMPILER} {INTERPRETED}"
 LOOPBACK = "127.0.0.1"
 WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 

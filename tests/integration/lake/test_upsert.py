@@ -28,7 +28,7 @@ from tests.support.lake import (
     version,
 )
 
-pytestmark = pytest.mark.xdist_group("second spark")
+pytestmark = pytest.mark.xdist_group("spark")
 
 ALICE, BOB = {"name": "alice", "age": 30}, {"name": "bob", "age": 40}
 
