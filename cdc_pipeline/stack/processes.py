@@ -18,6 +18,11 @@ MIGRATE = "migrate"
 AIRFLOW_MIGRATE = "airflow-migrate"
 CONSUMER = "consumer"
 API_SERVER = "api-server"
+WITH_WHAT_TASKS_IMPORT = (
+    "import pyspark.sql.connect.session, pyarrow.parquet, cdc_pipeline.runs, cdc_pipeline.opening;"
+    " from airflow.__main__ import main; main()"
+)
+"""Airflow's command for the scheduler: its tasks are forks of it, and would each import the same for a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +156,15 @@ def _airflow(place: Place) -> Iterable[Process]:
         port_name="airflow",
         health=f"http://{place.address('airflow')}/api/v2/version",
     )
-    for name, arguments in (
-        ("scheduler", ("scheduler", "--skip-serve-logs")),
-        ("dag-processor", ("dag-processor",)),
-        ("triggerer", ("triggerer", "--skip-serve-logs")),
+    for name, command in (
+        ("scheduler", (place.python, "-c", WITH_WHAT_TASKS_IMPORT, "scheduler", "--skip-serve-logs")),
+        ("dag-processor", (*base, "dag-processor")),
+        ("triggerer", (*base, "triggerer", "--skip-serve-logs")),
     ):
         yield Process(
             name=name,
             waits_for=f"Airflow's {name} to beat",
-            command=(*base, *arguments),
+            command=command,
             environment=environment,
             depends_on=(AIRFLOW_MIGRATE,),
             health=f"http://{place.address('airflow')}/api/v2/monitor/health#{name.replace('-', '_')}",
