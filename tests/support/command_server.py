@@ -1,5 +1,6 @@
 """A process that has imported what `cdc` imports, and forks for each call of it: who calls waits for no interpreter."""
 
+import gc
 import json
 import os
 import signal
@@ -75,6 +76,7 @@ def serve() -> None:
     application()
     for name in IMPORTED_AT_NEED:
         import_module(name)
+    gc.freeze()
     for line in sys.stdin:
         number = os.fork()
         if number == 0:
