@@ -33,8 +33,8 @@ lint: setup-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not stack and not unit and (chaos_cut or not chaos)" $(TESTS)
-	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "(stack or unit) and not chaos" $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not stack and (chaos_cut or not chaos)" $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "stack and not chaos" $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
 chaos: python

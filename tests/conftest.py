@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,7 +15,6 @@ from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.spark import started_spark
 
-UNIT = Path(__file__).parent / "unit"
 GARBAGE_THRESHOLD = 50_000
 """New objects until the youngest are looked through: a hundredth of what a worker may well keep for a moment."""
 settings.register_profile("machine with neighbours", deadline=None)
@@ -31,12 +29,6 @@ def pytest_configure() -> None:
     """
     os.environ.update(ACCOUNT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Marked by their folder: they are run where the whole stack leaves a processor idle."""
-    if UNIT in item.path.parents:
-        item.add_marker(pytest.mark.unit)
 
 
 def pytest_collection_finish() -> None:
