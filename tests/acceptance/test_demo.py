@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("demo")]
 DEMO_SECONDS = 900
 COMMAND_SECONDS = 300
 PORTS_THAT_SPARK_OPENS_FOR_ITSELF = 2
+AIRFLOW = {"airflow-migrate", "api-server", "dag-processor", "scheduler", "triggerer"}
+PROCESSES = {"postgres", "databases", "spark-connect", "warm-up", "migrate", "consumer"} | AIRFLOW
 DOCUMENTS = ("README.md", "docs/operations.md", "docs/inspection.md", "docs/airflow.md")
 BY_MAKE = ("make demo", "make test", "make down", "make setup", "make fuzz", "make bank")
 
@@ -119,7 +121,9 @@ def test_the_demo_survives_a_killed_worker_and_ends_with_no_differing_row(demo: 
 
 
 def test_every_process_is_up_and_listens_on_loopback_alone(demo: Demo) -> None:
-    assert {state.condition for state in process_states(demo.home)} == {Condition.DONE, Condition.HEALTHY}
+    states = process_states(demo.home)
+    assert {state.name for state in states} == PROCESSES
+    assert {state.condition for state in states} == {Condition.DONE, Condition.HEALTHY}
     listening = [
         connection.laddr
         for process in marked(demo.identity)
