@@ -7,7 +7,7 @@ SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev demo down test chaos explore fuzz bank lint lock clean python compose
+.PHONY: setup setup-dev packages demo down test chaos explore fuzz bank lint lock clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -26,13 +26,18 @@ demo: setup
 down:
 	@test ! -f $(DEMO) || $(BIN)/cdc down --config $(DEMO)
 
-lint: setup-dev
+packages: python
+	@$(SET_UP) --lock requirements-dev.txt --no-jars
+
+lint: packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# The check of the code needs no jars: it runs while they are fetched.
+test:
+	@$(MAKE) --no-print-directory --jobs 2 setup-dev lint
 	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not stack and (chaos_cut or not chaos)" $(TESTS)
 	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "stack and not chaos" $(TESTS)
 

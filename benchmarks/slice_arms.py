@@ -12,7 +12,7 @@ from cdc_pipeline.lake import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.record import DELETED, Column, TableSchema
 from cdc_pipeline.steps import no_step
 from tests.support.lake import Feed, table_of
 
@@ -44,7 +44,8 @@ def our_arm(session: SparkSession, store: LocalObjectStore) -> Arm:
     table = table_of(SCHEMA, name="bench.public.ours")
     lake = SparkLake(open_session=lambda: session, store=store, clock=lambda: datetime.now(UTC), on_step=no_step)
     lake.create_table(table)
-    session.sql(f"INSERT INTO {_at(store, table)} {_FILLING}").collect()
+    rows = f"SELECT *, false AS {DELETED} FROM ({_FILLING})"
+    session.sql(f"INSERT INTO {_at(store, table)} BY NAME {rows}").collect()
     feed = Feed(store=store, table=table)
 
     def prepare(events: Sequence[Event]) -> Callable[[], object]:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
+from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
 GARBAGE_THRESHOLD = 50_000
@@ -59,13 +61,17 @@ def store_url(postgres: PostgresServer) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def s3_prefix() -> str:
+    """Of this test alone, in the bucket that all share."""
+    return secrets.token_hex(6)
+
+
 @pytest.fixture(scope="session")
 def spark_url(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Iterator[str]:
-    """`sc://…` of a started Spark Connect server. Mark its tests with `pytest.mark.xdist_group("spark")`.
-
-    Or with "second spark": as many servers are started as there are such groups.
-    """
-    with started_spark(tmp_path_factory.mktemp("spark"), s3_endpoint) as url:
+    """`sc://…` of a started Spark Connect server, which all workers share."""
+    folder = tmp_path_factory.mktemp("spark")
+    with shared("spark", lambda: started_spark(folder, s3_endpoint), folder_of_the_run(tmp_path_factory)) as url:
         yield url
 
 
@@ -85,7 +91,7 @@ def command_server() -> Iterator[CommandServer]:
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """`http://…` of a started S3 server with the bucket `tests.support.s3.BUCKET`."""
-    with started_moto() as endpoint:
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`http://…` of a started S3 server with the bucket `tests.support.s3.BUCKET`, which all workers share."""
+    with shared("s3", started_moto, folder_of_the_run(tmp_path_factory)) as endpoint:
         yield endpoint

@@ -16,6 +16,8 @@ from cdc_pipeline.errors import SetupError
 
 DELTA = "delta"
 S3 = "s3"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of a Java that lives for seconds: a second compiler and a collector with threads cost it half of its time."""
 AT_ONCE = 2
 """Rounds of the resolver: each is a Java machine."""
 SPARK_HAS_THEM = (
@@ -165,7 +167,7 @@ def _resolve(scratch: Path, jars: list[Jar], *, spark_home: Path) -> str:
         *("--exclude-packages", ",".join(_excluded(jars))),
         *("--conf", f"spark.jars.ivy={scratch}", str(program)),
     ]
-    environment = dict(os.environ, SPARK_HOME=str(spark_home), SPARK_SUBMIT_OPTS=f"-Duser.home={scratch}")
+    environment = dict(os.environ, SPARK_HOME=str(spark_home), SPARK_SUBMIT_OPTS=f"-Duser.home={scratch} {SHORT_LIVED}")
     outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=scratch)
     return outcome.stdout + outcome.stderr
 

@@ -1,6 +1,6 @@
 """From a fresh clone to a working installation: virtual environment, this project, Java, Spark's jars.
 
-    python3.11 -m cdc_pipeline.stack.set_up [--lock requirements-dev.txt] [--jars s3]
+    python3.11 -m cdc_pipeline.stack.set_up [--lock requirements-dev.txt] [--jars s3] [--no-jars]
 
 Standard library only: it runs before anything is installed. A second run with nothing changed does nothing.
 """
@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,15 +38,26 @@ Tell = Callable[[str], None]
 
 
 def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
-    """What is there already stays; what a killed run left half done is made anew."""
+    """What is there already stays; what a killed run left half done is made anew.
+
+    The packages are there for others while the jars are fetched.
+    """
     CACHE.mkdir(exist_ok=True)
-    with (CACHE / "set-up.lock").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with _alone("packages"):
         _set_up_java(tell)
-        if _is_current(lock):
+        if not _is_current(lock):
+            _set_up_packages(lock, tell)
+    if jar_sets:
+        with _alone("jars"):
             _set_up_jars(jar_sets, tell)
-        else:
-            _set_up_packages_and_jars(lock, jar_sets, tell)
+
+
+@contextmanager
+def _alone(part: str) -> Iterator[None]:
+    """Two runs at once do not set up the same part."""
+    with (CACHE / f"set-up.{part}.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
 
 
 def _set_up_java(tell: Tell) -> None:
@@ -59,7 +71,7 @@ def _set_up_java(tell: Tell) -> None:
         require_java(os.environ)
 
 
-def _set_up_packages_and_jars(lock: str, jar_sets: list[str], tell: Tell) -> None:
+def _set_up_packages(lock: str, tell: Tell) -> None:
     STAMP.unlink(missing_ok=True)
     if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
         tell("making .venv")
@@ -68,7 +80,6 @@ def _set_up_packages_and_jars(lock: str, jar_sets: list[str], tell: Tell) -> Non
     tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
     _install(lock, tell)
     _pip("--no-index", "--no-build-isolation", "--no-deps", "-e", ".")
-    _set_up_jars(jar_sets, tell)
     _write_stamp(lock)
     INSTALLING.unlink()
 
@@ -169,6 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lock", default=LOCK, choices=[LOCK, DEVELOPMENT_LOCK])
     parser.add_argument("--jars", action="append", default=[], help="another set of jars.lock, such as s3")
+    parser.add_argument("--no-jars", action="store_true", help="the packages alone")
     arguments = parser.parse_args()
     began = time.monotonic()
 
@@ -176,7 +188,7 @@ def main() -> int:
         sys.stderr.write(f"set-up: {line} ...\n")
 
     try:
-        set_up(arguments.lock, [DELTA, *arguments.jars], tell)
+        set_up(arguments.lock, [] if arguments.no_jars else [DELTA, *arguments.jars], tell)
     except SetupError as error:
         sys.stderr.write(f"set-up: {error}\n")
         return error.exit_code

@@ -14,6 +14,7 @@ SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
+    "spark.buffer.pageSize": "1m",
     "spark.sql.codegen.cache.maxEntries": "5000",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
@@ -24,6 +25,8 @@ SETTINGS = {
 """Few partitions and no adaptive planning: a slice is small, and what costs is the number of jobs.
 
 One MERGE generates more than a hundred classes: Spark's cache of 100 would compile all of them again for every claim.
+Each sort and each aggregate of a task begins with a page of memory, of 64 MB where the driver is large: with 1 MB a
+claim of few rows takes a tenth less, and a larger record gets a page of its own.
 """
 
 

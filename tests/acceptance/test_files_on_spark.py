@@ -13,17 +13,14 @@ import pytest
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.metadata_store.upgrade import upgrade
-from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring import Pipeline
 from tests.support.acceptance_cases import Case, case_files, load_case
 from tests.support.case_pipeline import apply, opened, replay_misfits, tell, ties
-from tests.support.delta_rows import delta_rows, seen
+from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder
 from tests.support.file_cases import Told, as_given, by_kind, sliced, widened
-from tests.support.pipelines import consume, opened_pipeline
+from tests.support.pipelines import consume, opened_pipeline, stored_rows
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
-
-pytestmark = pytest.mark.xdist_group("spark")
 
 CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
 AGAIN = "case_15_snapshot_delivered_again"
@@ -49,19 +46,15 @@ TOGETHER = (
 """Over one table with the columns of all: the first of each id is a whole row, so that more can be left out."""
 
 
-def read(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
-    return delta_rows(pipeline.lake_url(table))
-
-
 def test_every_case_as_given_and_in_two_claims(database: str, spark_url: str, tmp_path: Path) -> None:
     upgrade(database)
     for number, group in enumerate(by_kind(told_together())):
         with opened(group, tmp_path / f"kind_{number}", database, spark_url=spark_url) as pipeline:
-            assert tell(pipeline, group, read) == {}
+            assert tell(pipeline, group, stored_rows) == {}
             for each in group:
                 shared = [other.case for other in group if other.tables() == each.tables()]
                 assert bool(ties(pipeline, each)) == any(case.ties for case in shared)
-            assert replay_misfits(pipeline, group, read) == {}
+            assert replay_misfits(pipeline, group, stored_rows) == {}
             for each in group:
                 if each.name == f"cut_{AGAIN}":
                     assert files_of(pipeline, each, 2) == files_of(pipeline, each, 3)
@@ -80,8 +73,8 @@ def test_the_recording_ends_in_the_lake_as_the_server_did(
         consume(pipeline)
         orders, keyless = pipeline.table_names()
         apply(pipeline, (orders, keyless))
-        assert shown(seen(read(pipeline, orders))) == [ORDER_40]
-        assert seen(read(pipeline, keyless)) == []
+        assert shown(seen(stored_rows(pipeline, orders))) == [ORDER_40]
+        assert seen(stored_rows(pipeline, keyless)) == []
 
 
 def files_of(pipeline: Pipeline, told: Told, version: int) -> list[str]:

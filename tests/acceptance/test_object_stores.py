@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.stack.project import PROJECT
-from tests.support.delta_rows import delta_rows, seen
+from tests.support.delta_rows import delta_rows, seen, storage_options
 from tests.support.s3 import BUCKET, REGION, s3_objects
 from tests.support.spark import ONE_COMPILER
 
@@ -52,12 +53,14 @@ def run(command: str, folder: Path, **variables: str) -> "subprocess.CompletedPr
     )
 
 
-def test_a_lake_on_s3_is_checked_and_filled_by_the_commands_of_the_page(folder: Path, s3_endpoint: str) -> None:
-    place = {"CDC_LAKE": f"s3://{BUCKET}/{folder.name}", "CDC_OBJECT_STORE__ENDPOINT": s3_endpoint}
+def test_a_lake_on_s3_is_checked_and_filled_by_the_commands_of_the_page(
+    folder: Path, s3_endpoint: str, s3_prefix: str
+) -> None:
+    place = {"CDC_LAKE": f"s3://{BUCKET}/{s3_prefix}", "CDC_OBJECT_STORE__ENDPOINT": s3_endpoint}
     for command in block("object-stores.md", "sh", "## A lake on S3").splitlines():
         ended = run(command, folder, **place)
         assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-    orders = s3_objects(s3_endpoint, folder.name).delta_url("datalake/shop/public/orders")
-    options = {"AWS_ENDPOINT_URL": s3_endpoint, "AWS_REGION": REGION, "AWS_ALLOW_HTTP": "true"}
+    orders = s3_objects(s3_endpoint, s3_prefix).delta_url("datalake/shop/public/orders")
+    options = storage_options(ObjectStoreSettings(endpoint=s3_endpoint, region=REGION))
     assert seen(delta_rows(orders, options)) == [ADA]
     assert [path.name for path in folder.iterdir() if path.name not in {".cdc", "events", "pipeline.yml"}] == []

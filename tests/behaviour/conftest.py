@@ -15,19 +15,14 @@ from tests.support.s3 import s3_objects
 
 
 @pytest.fixture(params=["local", "s3"])
-def objects(tmp_path: Path, request: pytest.FixtureRequest) -> ObjectStore:
+def objects(tmp_path: Path, s3_prefix: str, request: pytest.FixtureRequest) -> ObjectStore:
     """An empty object store."""
     if request.param == "local":
         return LocalObjectStore(tmp_path / "a lake")
-    return s3_objects(request.getfixturevalue("s3_endpoint"), tmp_path.name)
+    return s3_objects(request.getfixturevalue("s3_endpoint"), s3_prefix)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(memory_arm, id="memory"),
-        pytest.param(spark_arm, id="spark", marks=pytest.mark.xdist_group("spark")),
-    ]
-)
+@pytest.fixture(params=[pytest.param(memory_arm, id="memory"), pytest.param(spark_arm, id="spark")])
 def arm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arm]:
     with request.param(LocalObjectStore(tmp_path / "bucket"), request) as arm:
         yield arm

@@ -8,7 +8,6 @@ from threading import Event
 from typing import Any
 
 import psycopg2
-import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc_pipeline.areas import lake_key
@@ -16,7 +15,8 @@ from cdc_pipeline.record import DELETED, TableName, encode_position
 from cdc_pipeline.wiring import Pipeline
 from tests.chaos.bank import TABLES, Bank
 from tests.support.command_line import query
-from tests.support.delta_rows import seen
+from tests.support.delta_rows import seen, storage_options
+from tests.support.pipelines import stored_rows
 
 PATIENCE_SECONDS = 900
 SUMS = {
@@ -77,15 +77,11 @@ def source_rows(url: str, name: TableName) -> Counter[tuple[Any, ...]]:
 
 def lake_rows(pipeline: Pipeline, name: TableName) -> Counter[tuple[Any, ...]]:
     """What a reader sees, read without Spark, which wrote it."""
-    found = QueryBuilder().register("found", opened(pipeline, name)).execute("SELECT * FROM found").read_all()
-    return Counter(tuple(row[column] for column in sorted(row)) for row in seen(pa.table(found).to_pylist()))
+    return Counter(tuple(row[column] for column in sorted(row)) for row in seen(stored_rows(pipeline, name)))
 
 
 def opened(pipeline: Pipeline, name: TableName, version: int | None = None) -> DeltaTable:
-    options = None
-    if pipeline.settings.on_s3:
-        server = pipeline.settings.object_store
-        options = {"AWS_ENDPOINT_URL": server.endpoint, "AWS_REGION": server.region, "AWS_ALLOW_HTTP": "true"}
+    options = storage_options(pipeline.settings.object_store)
     return DeltaTable(pipeline.objects.delta_url(lake_key(name)), version=version, storage_options=options)
 
 

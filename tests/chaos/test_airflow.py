@@ -14,7 +14,7 @@ from tests.chaos.evidence import lake_rows, source_rows
 from tests.chaos.report import Report
 from tests.chaos.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.stack, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.chaos, pytest.mark.stack]
 
 BACKLOG_SECONDS = 20
 SOON_SECONDS = 5

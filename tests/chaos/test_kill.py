@@ -22,7 +22,7 @@ from tests.crash.steps import (
     changes,
 )
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("chaos world")
 SPARK_CALLS = frozenset({"lake_claim.fold"})
 """It reads, but it is the longest of all calls."""
 

@@ -18,7 +18,7 @@ from tests.crash.world import MARK
 from tests.support.eventually import eventually
 from tests.support.streams import run_sql
 
-pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.chaos
 
 VERB = "slice_to_lake"
 FEW = WorkerSettings(lease=LEASE, claim_slices=2)

@@ -20,7 +20,7 @@ from tests.support.s3 import s3_objects, started_moto
 from tests.support.s3proxy import started_s3proxy
 from tests.support.spark import started_spark
 
-pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.chaos
 
 IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
 APPENDS, MERGES, EVERY_CUT = 10, 5, 3

@@ -16,7 +16,7 @@ from tests.crash.invariants import check
 from tests.crash.steps import IN_TESTS_ALONE, IN_TIME, SLICE_TO_LAKE, changes
 from tests.support.eventually import eventually
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group("chaos world")
 
 VERB = "slice_to_lake"
 

@@ -59,7 +59,7 @@ class ChaosWorld(World):
         self.changes += 1
         name, new = table.table, 10 * self.changes
         columns = f"{name} (id, name, amount, changed)"
-        run_sql(
+        self._run(
             self.source_url,
             f"INSERT INTO {columns} SELECT {new} + k, 'n' || k, 1.5, now() FROM generate_series(0, 5) AS k",
             MARK,
@@ -165,6 +165,7 @@ def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str, s3_endpo
                 world.snapshot(table)
             yield world
         finally:
+            world.close()
             session.stop()
 
 

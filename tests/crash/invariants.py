@@ -11,10 +11,9 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import DELETED
-from cdc_pipeline.settings import ObjectStoreSettings
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World, lake_tables
-from tests.support.delta_rows import delta_rows
+from tests.support import pipelines
 from tests.support.memory_lake import MemoryLake
 
 EVERYTHING = 1_000_000
@@ -45,14 +44,7 @@ def stored_rows(pipeline: Pipeline, table: LakeTable) -> list[dict[str, Any]]:
     """Of a lake on Spark, read without it."""
     if isinstance(pipeline.lake, MemoryLake):
         return pipeline.lake.rows(table)
-    return delta_rows(pipeline.objects.delta_url(lake_key(table.name)), storage_options(pipeline.settings.object_store))
-
-
-def storage_options(server: ObjectStoreSettings) -> dict[str, str] | None:
-    """None: a lake in a folder."""
-    if server.endpoint is None:
-        return None
-    return {"AWS_ENDPOINT_URL": server.endpoint, "AWS_REGION": server.region or "", "AWS_ALLOW_HTTP": "true"}
+    return pipelines.stored_rows(pipeline, table.name)
 
 
 def commits(pipeline: Pipeline, table: LakeTable) -> list[Commit]:

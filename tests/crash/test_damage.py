@@ -161,6 +161,7 @@ def copied_store(world: World, postgres: PostgresServer) -> Iterator[World]:
     name = f"{database_of(world.store_url)}_older"
     with closing(psycopg2.connect(postgres.url("postgres"))) as connection, connection.cursor() as cursor:
         connection.autocommit = True
+        world.close()
         cursor.execute(f"CREATE DATABASE {name} TEMPLATE {database_of(world.store_url)}")
     try:
         yield replace(world, store_url=postgres.url(name))

@@ -66,6 +66,8 @@ class World:
     spark_url: str = ""
     make_lake: LakeFactory = make_lake
     rounds: int = field(default=0)
+    connections: dict[str, Any] = field(default_factory=dict)
+    """By URL, and kept: who looks at the world after each of a hundred deaths does so a thousand times."""
 
     @contextmanager
     def process(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:
@@ -91,7 +93,7 @@ class World:
         """Some of everything that can happen to rows, in several transactions; cuts wherever a mark lies."""
         self.rounds += 1
         new = 10 * self.rounds
-        run_sql(
+        self._run(
             self.source_url,
             *(["TRUNCATE parts"] if self.rounds % 5 == 0 else []),
             *([EMPTY_NOTES] if self.rounds % 7 == 0 else []),
@@ -109,15 +111,15 @@ class World:
         )
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        return _query(self.source_url, statement)
+        return self._run(self.source_url, statement)
 
     def store_query(self, statement: str) -> list[tuple[Any, ...]]:
-        return _query(self.store_url, statement)
+        return self._run(self.store_url, statement)
 
     def forget_everything(self) -> None:
         """Rows of the source stay; publication, slot, metadata store and lake are as before the first set-up."""
         name = self.settings.postgres.slot
-        run_sql(
+        self._run(
             self.source_url,
             f'DROP PUBLICATION "{name}"',
             f"SELECT pg_drop_replication_slot('{name}')",
@@ -126,7 +128,7 @@ class World:
             "SELECT string_agg(format('cdc.%I', tablename), ', ') FROM pg_tables"
             " WHERE schemaname = 'cdc' AND tablename <> 'alembic_version'"
         )
-        run_sql(self.store_url, f"TRUNCATE {tables[0][0]} RESTART IDENTITY CASCADE")
+        self._run(self.store_url, f"TRUNCATE {tables[0][0]} RESTART IDENTITY CASCADE")
         shutil.rmtree(self.settings.folder / self.settings.lake, ignore_errors=True)
 
     def held_leases(self) -> list[tuple[Any, ...]]:
@@ -137,7 +139,7 @@ class World:
         )
 
     def expire_leases(self) -> None:
-        run_sql(
+        self._run(
             self.store_url,
             "UPDATE cdc.lease SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()",
             "UPDATE cdc.snapshot_task SET lease_expires_at = clock_timestamp() WHERE state = 'claimed'",
@@ -148,6 +150,20 @@ class World:
         self.expire_leases()
         used = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND (active OR temporary)"
         assert eventually(lambda: not self.query(used))
+
+    def close(self) -> None:
+        while self.connections:
+            self.connections.popitem()[1].close()
+
+    def _run(self, url: str, *statements: str) -> list[tuple[Any, ...]]:
+        """Each statement is one transaction; the rows of the last, if it has any."""
+        if url not in self.connections:
+            self.connections[url] = psycopg2.connect(url)
+            self.connections[url].autocommit = True
+        with self.connections[url].cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall()) if cursor.description else []
 
 
 @contextmanager
@@ -162,7 +178,8 @@ def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
             slice_length="1d",
             snapshot={"snapshot_file_bytes": SMALLEST_FILE},
         )
-        yield World(settings=settings, source_url=source_url, store_url=store_url)
+        with closing(World(settings=settings, source_url=source_url, store_url=store_url)) as world:
+            yield world
 
 
 def memory_lake(pipeline: Pipeline) -> MemoryLake:
@@ -227,9 +244,3 @@ class _UntilIdle(Event):
         del timeout
         self.set()
         return True
-
-
-def _query(url: str, statement: str) -> list[tuple[Any, ...]]:
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())

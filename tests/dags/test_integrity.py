@@ -15,7 +15,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.stack.project import PROJECT
 from tests.dags.airflow_process import Airflow
 
-pytestmark = pytest.mark.xdist_group("second spark")
+pytestmark = pytest.mark.xdist_group("airflow")
 
 MOST_LINES = 60
 MOST_SECONDS = 2.0

@@ -23,7 +23,7 @@ from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, p
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
-pytestmark = pytest.mark.xdist_group("second spark")
+pytestmark = pytest.mark.xdist_group("airflow")
 
 CREATE = "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (1, 'one'), (2, 'two')"
 TASKS_OF_A_SMALL_TABLE = 3

@@ -147,7 +147,7 @@ def test_the_bell_forgets_a_slice_that_was_applied() -> None:
     assert door.rings(5, is_leased=False, now=2)
 
 
-@pytest.mark.xdist_group("second spark")
+@pytest.mark.xdist_group("airflow")
 def test_the_trigger_in_airflow_wakes_each_table_for_what_waited_before_it_started(
     shop: Shop, airflow: Airflow, tmp_path: Path
 ) -> None:

@@ -17,8 +17,6 @@ from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipelin
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 CREATE = """
 CREATE TABLE things (id int PRIMARY KEY, name text, price numeric(10,2));
 CREATE TABLE notes (body text);

@@ -16,8 +16,6 @@ from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipelin
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 CREATE = """
 CREATE TABLE notes (body text, amount int, at date);
 ALTER TABLE notes ALTER body SET STORAGE EXTERNAL;

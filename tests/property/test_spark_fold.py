@@ -24,8 +24,6 @@ from cdc_pipeline.steps import no_step
 from tests.support.histories import COLUMNS, History, arrive_anyhow, bag_history_of, history_of
 from tests.support.lake import NOW, Feed, lake_table_rows, table_of
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 LOGS = 300
 LONGEST = 16
 CODES = 1 << 10
@@ -73,7 +71,7 @@ class Arm:
         return cls(session=session, store=store, table=table, lake=lake, feed=Feed(store=store, table=table))
 
     def rows(self) -> list[dict[str, object]]:
-        return lake_table_rows(self.session, self.store, self.table)
+        return lake_table_rows(self.store, self.table)
 
 
 @pytest.mark.parametrize("deletes", ["hard", "soft"])

@@ -6,6 +6,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc_pipeline.record import DELETED, OWN_PREFIX
+from cdc_pipeline.settings import ObjectStoreSettings
 
 
 def delta_rows(url: str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
@@ -18,6 +19,13 @@ def delta_rows(url: str, options: dict[str, str] | None = None) -> list[dict[str
     )
     rows: list[dict[str, Any]] = pa.table(found).to_pylist()
     return rows
+
+
+def storage_options(server: ObjectStoreSettings) -> dict[str, str] | None:
+    """None: a lake in a folder."""
+    if server.endpoint is None:
+        return None
+    return {"AWS_ENDPOINT_URL": server.endpoint, "AWS_REGION": server.region or "", "AWS_ALLOW_HTTP": "true"}
 
 
 def seen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +29,9 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
+from tests.support.delta_rows import delta_rows
 
+RowsById = dict[tuple[object, ...], dict[str, Any]]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PEOPLE = TableSchema(
     columns=(Column(name="id", type="int8"), Column(name="name", type="text"), Column(name="age", type="int4")),
@@ -171,25 +173,33 @@ def claim_of(
     )
 
 
-def lake_table_rows(session: SparkSession, store: ObjectStore, table: LakeTable) -> list[dict[str, object]]:
-    """All rows as Spark reads them, hidden ones too."""
+def lake_table_rows(store: ObjectStore, table: LakeTable) -> list[dict[str, Any]]:
+    """All rows, hidden ones too, read without Spark, which wrote them."""
+    return delta_rows(store.delta_url(lake_key(table.name)))
+
+
+def rows_by_spark(session: SparkSession, store: ObjectStore, table: LakeTable) -> list[dict[str, Any]]:
+    """The same as Spark reads them. The other reader finds no path that holds a percent sign."""
     frame = session.read.format("delta").load(store.spark_url(lake_key(table.name)))
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
-def lake_rows(
-    session: SparkSession, store: ObjectStore, table: LakeTable
-) -> dict[tuple[object, ...], dict[str, object]]:
-    """All rows as Spark reads them, by id; fails on an id that is there twice."""
-    found = lake_table_rows(session, store, table)
-    rows = {tuple(row[name] for name in table.schema.key): row for row in found}
-    assert len(rows) == len(found)
-    return rows
+def by_id(table: LakeTable, rows: list[dict[str, Any]]) -> RowsById:
+    """Fails on an id that is there twice."""
+    found = {tuple(row[name] for name in table.schema.key): row for row in rows}
+    assert len(found) == len(rows)
+    return found
 
 
-def lake_values(
-    session: SparkSession, store: ObjectStore, table: LakeTable
-) -> dict[tuple[object, ...], tuple[object, ...]]:
-    """The source's columns beside the id, by id."""
+def values_by_id(table: LakeTable, rows: list[dict[str, Any]]) -> dict[tuple[object, ...], tuple[object, ...]]:
+    """The source's columns beside the id."""
     others = [name for name in table.schema.names if name not in table.schema.key]
-    return {id_: tuple(row[name] for name in others) for id_, row in lake_rows(session, store, table).items()}
+    return {id_: tuple(row[name] for name in others) for id_, row in by_id(table, rows).items()}
+
+
+def lake_rows(store: ObjectStore, table: LakeTable) -> RowsById:
+    return by_id(table, lake_table_rows(store, table))
+
+
+def lake_values(store: ObjectStore, table: LakeTable) -> dict[tuple[object, ...], tuple[object, ...]]:
+    return values_by_id(table, lake_table_rows(store, table))

@@ -17,10 +17,8 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.types import arrow_schema
-from tests.support.lake import NOW, lake_table_rows, version
+from tests.support.lake import NOW, RowsById, by_id, lake_table_rows, version
 from tests.support.memory_lake import MemoryLake
-
-Rows = dict[tuple[object, ...], dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +29,10 @@ class Arm:
     make: Callable[[OnStep], Lake]
     rows: Callable[[LakeTable], list[dict[str, object]]]
 
-    def read(self, table: LakeTable) -> Rows:
+    def read(self, table: LakeTable) -> RowsById:
         """By id. How a lake keeps its registers is its own business."""
         found = [{name: value for name, value in row.items() if name != STATE} for row in self.rows(table)]
-        rows: Rows = {tuple(row[name] for name in table.schema.key): row for row in found}
-        assert len(rows) == len(found)
-        return rows
+        return by_id(table, found)
 
     def values(self, table: LakeTable) -> dict[object, tuple[object, ...]]:
         """Name and age of everybody by id."""
@@ -62,8 +58,7 @@ def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterat
             opened.callback(lake.close)
             return lake
 
-        reader = make(no_step)
-        yield Arm(store=store, make=make, rows=lambda table: lake_table_rows(reader.session, store, table))
+        yield Arm(store=store, make=make, rows=lambda table: lake_table_rows(store, table))
 
 
 def published(store: ObjectStore, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:

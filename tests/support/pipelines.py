@@ -6,8 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
@@ -17,6 +16,7 @@ from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.run import run_snapshot
+from tests.support.delta_rows import delta_rows, storage_options
 from tests.support.streams import database_of
 
 POLL = timedelta(milliseconds=50)
@@ -67,8 +67,11 @@ def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tup
     return run_snapshot(pipeline, tables, slots=slots, poll_interval=POLL)
 
 
+def stored_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
+    """All rows with all columns, read without Spark, in a folder or on S3."""
+    return delta_rows(pipeline.objects.delta_url(lake_key(table)), storage_options(pipeline.settings.object_store))
+
+
 def lake_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:
     """All rows with all columns, by version and first column."""
-    frame = pipeline.spark_session().read.format("delta").load(pipeline.lake_url(table))
-    rows: pa.Table = frame.toArrow()
-    return sorted(rows.to_pylist(), key=lambda row: tuple(str(value) for value in row.values()))
+    return sorted(stored_rows(pipeline, table), key=lambda row: tuple(str(value) for value in row.values()))

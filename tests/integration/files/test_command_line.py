@@ -4,13 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.command_line import CommandLine
 from tests.support.command_server import CommandServer
-
-pytestmark = pytest.mark.xdist_group("second spark")
 
 PLACEHOLDER = "__debezium_unavailable_value"
 COLUMNS = {"id": "bigint", "name": "text", "big": "text"}

@@ -13,8 +13,6 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import Feed, event, table_of
 from tests.support.mutants import original
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 VERIFICATION = "parquet.page.verify-checksum.enabled"
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import LakeError
@@ -14,8 +13,6 @@ from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import NOW
-
-pytestmark = pytest.mark.xdist_group("second spark")
 
 ROUNDS = 6
 PATIENCE_SECONDS = 60

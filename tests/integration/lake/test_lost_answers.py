@@ -29,8 +29,6 @@ from tests.support.eventually import eventually
 from tests.support.lake import NOW, Feed, event, lake_values, table_of
 from tests.support.tcp_proxy import Proxy, proxied
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 SLEEPER = """
 import sys, threading
 from cdc_pipeline.lake.session import claim_tag, connect, session_name, tagged
@@ -113,7 +111,7 @@ def cut_when_committed(proxy: Proxy, store: LocalObjectStore, table: LakeTable) 
 
 @pytest.mark.filterwarnings("ignore:.RETRIES_EXCEEDED")
 def test_a_commit_whose_answer_was_lost_is_recognised_and_leaves_no_trace_in_the_next(
-    spark_url: str, session: SparkSession, store: LocalObjectStore
+    spark_url: str, store: LocalObjectStore
 ) -> None:
     table = table_of()
     feed = Feed(store=store, table=table)
@@ -129,7 +127,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised_and_leaves_no_trace_in_the
         proxy.mend()
         assert lake.upsert(table, feed.claim([event("d", 3, 2)])).deleted == 1
         lake.optimize(table)
-    assert lake_values(session, store, table) == {(1,): ("one", 1)}
+    assert lake_values(store, table) == {(1,): ("one", 1)}
 
 
 def test_what_a_killed_client_left_running_is_cancelled_and_its_session_ended(spark_url: str) -> None:
@@ -149,7 +147,7 @@ def test_what_a_killed_client_left_running_is_cancelled_and_its_session_ended(sp
 
 
 def test_a_merge_that_a_killed_client_left_running_is_harmless_also_when_nobody_cancels_it(
-    spark_url: str, session: SparkSession, store: LocalObjectStore, tmp_path: Path
+    spark_url: str, store: LocalObjectStore, tmp_path: Path
 ) -> None:
     table = table_of()
     feed = Feed(store=store, table=table)
@@ -176,4 +174,4 @@ def test_a_merge_that_a_killed_client_left_running_is_harmless_also_when_nobody_
     applied = Counter(commit.user_metadata.get("last") for commit in log.backwards(log.latest_version() or 0))
     assert [applied[number] for number in (1, 2, 3)] == [1, 1, 1]
     lake.close()
-    assert set(lake_values(session, store, table).values()) == {("new", 1)}
+    assert set(lake_values(store, table).values()) == {("new", 1)}

@@ -9,8 +9,6 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
 from tests.support.lake import NOW, table_of
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 
 def test_the_call_that_finds_its_session_gone_fails_and_the_next_one_opens_another(
     spark_url: str, store: LocalObjectStore

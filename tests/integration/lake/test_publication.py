@@ -25,9 +25,18 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import arrow_schema
-from tests.support.lake import PEOPLE, Feed, event, lake_rows, lake_values, move, table_of, version
-
-pytestmark = pytest.mark.xdist_group("second spark")
+from tests.support.lake import (
+    PEOPLE,
+    Feed,
+    by_id,
+    event,
+    lake_rows,
+    lake_values,
+    move,
+    rows_by_spark,
+    table_of,
+    version,
+)
 
 FENCE = 7
 
@@ -80,18 +89,16 @@ def published_table(table: LakeTable, files: tuple[DataFile, ...]) -> PublishedT
     )
 
 
-def test_a_published_snapshot_is_the_table_and_slices_follow_it(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore
-) -> None:
+def test_a_published_snapshot_is_the_table_and_slices_follow_it(lake: SparkLake, store: LocalObjectStore) -> None:
     table = replace(table_of(), table_uuid=str(UUID(int=7)))
     lake.create_table(table)
     files = compacted(lake, store, table, people(1000), target_files=4)
-    assert lake_values(session, store, table) == {}
+    assert lake_values(store, table) == {}
     kept = published_table(table, files)
     published = lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE, table=kept))
     assert published == lake.read_version(table)
     assert len(files) > 1
-    assert sum(file.rows for file in files) == len(lake_values(session, store, table)) == 1000
+    assert sum(file.rows for file in files) == len(lake_values(store, table)) == 1000
 
     fence = lake.read_fence(table)
     assert fence is not None
@@ -101,7 +108,7 @@ def test_a_published_snapshot_is_the_table_and_slices_follow_it(
     work = replace(work, claim_id=str(UUID(int=8)), position="0f")
     outcome = lake.upsert(table, work)
     assert (outcome.updated, outcome.deleted, outcome.ignored) == (1, 1, 1)
-    rows = lake_values(session, store, table)
+    rows = lake_values(store, table)
     assert (rows[(5,)], rows[(7,)], (6,) in rows) == (("n5", 50), ("n7", 7), False)
 
     lake.optimize(table)
@@ -163,7 +170,7 @@ def test_a_newer_snapshot_replaces_merged_rows_and_an_older_one_is_refused(
     with pytest.raises(FenceMismatch, match="at slice 5"):
         lake.publish(table, Publication(snapshot_id="s2", files=files, fence_number=4))
     lake.publish(table, Publication(snapshot_id="s2", files=files, fence_number=5))
-    assert set(lake_values(session, store, table)) == {(0,), (1,), (2,)}
+    assert set(lake_values(store, table)) == {(0,), (1,), (2,)}
     log = DeltaLog(store, lake_key(table.name))
     assert len(log.active_files(lake.read_version(table) or 0)) == len(files)
     assert lake.upsert(table, feed.claim([event("d", 200, 1)])).deleted == 1
@@ -215,7 +222,7 @@ def test_strange_names_and_data_partitions_are_published_and_merged(
     lake.upsert(table, feed.claim([event("d", 101, 1), *move(102, (2,), (4,), **{"на;ме": "new"})]))
     found = {
         id_[0]: (row["на;ме"], row["_cdc_на;ме_value"], row["_cdc_at, day_month"], row["_cdc_deleted"])
-        for id_, row in lake_rows(session, store, table).items()
+        for id_, row in by_id(table, rows_by_spark(session, store, table)).items()
     }
     assert found == {
         1: ("a/b c=%41", "a/b c=%41", "2024-01", True),
@@ -225,13 +232,13 @@ def test_strange_names_and_data_partitions_are_published_and_merged(
     }
 
 
-def test_an_empty_snapshot_is_published_too(lake: SparkLake, session: SparkSession, store: LocalObjectStore) -> None:
+def test_an_empty_snapshot_is_published_too(lake: SparkLake, store: LocalObjectStore) -> None:
     table = table_of()
     lake.create_table(table)
     files = compacted(lake, store, table, [])
     assert files == ()
     lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE))
-    assert lake_values(session, store, table) == {}
+    assert lake_values(store, table) == {}
 
 
 def test_without_a_table_nothing_is_published_or_merged(lake: SparkLake, store: LocalObjectStore) -> None:
@@ -244,16 +251,14 @@ def test_without_a_table_nothing_is_published_or_merged(lake: SparkLake, store: 
         lake.upsert(table, Feed(store=store, table=table).claim([event("d", 1, 1)]))
 
 
-def test_maintenance_changes_neither_content_nor_fence(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore
-) -> None:
+def test_maintenance_changes_neither_content_nor_fence(lake: SparkLake, store: LocalObjectStore) -> None:
     table = table_of()
     lake.create_table(table)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
     for number in range(1, 4):
         lake.upsert(table, feed.claim([event("i", number, number, name="n", age=number)]))
-    before, fence = lake_rows(session, store, table), lake.read_fence(table)
+    before, fence = lake_rows(store, table), lake.read_fence(table)
     lake.optimize(table)
     lake.vacuum(table, timedelta(days=7))
     after = lake.read_fence(table, expected_version=1)
@@ -261,14 +266,14 @@ def test_maintenance_changes_neither_content_nor_fence(
     assert after is not None
     assert (after.number, after.slices) == (fence.number, fence.slices)
     assert len(DeltaLog(store, lake_key(table.name)).active_files(after.lake_version)) == 1
-    assert lake_rows(session, store, table) == before
+    assert lake_rows(store, table) == before
     with pytest.raises(UsageError, match="at least 7 days"):
         lake.vacuum(table, timedelta(days=6))
 
 
 @pytest.mark.parametrize("names", [("id", "amount"), ("id", "the amount")])
 def test_a_table_that_was_made_again_replaces_the_old_one_with_its_columns_in_one_commit(
-    lake: SparkLake, session: SparkSession, store: LocalObjectStore, names: tuple[str, str]
+    lake: SparkLake, store: LocalObjectStore, names: tuple[str, str]
 ) -> None:
     old = table_of()
     lake.create_table(old)
@@ -277,11 +282,11 @@ def test_a_table_that_was_made_again_replaces_the_old_one_with_its_columns_in_on
     new = replace(old, schema=TableSchema(columns=columns, key=("id",)))
     lake.create_table(new, snapshot_id="s2")
     files = compacted(lake, store, new, [{"id": "a", names[1]: Decimal("1.50")}], snapshot_id="s2")
-    assert len(lake_rows(session, store, old)) == 10
+    assert len(lake_rows(store, old)) == 10
     content = Publication(snapshot_id="s2", files=files, fence_number=FENCE + 1)
     assert lake.publish(new, content) == lake.publish(new, content)
-    assert lake_values(session, store, new) == {("a",): (Decimal("1.50"),)}
-    assert {*next(iter(lake_rows(session, store, new).values()))} == {*names, VERSION, DELETED, STATE}
+    assert lake_values(store, new) == {("a",): (Decimal("1.50"),)}
+    assert {*next(iter(lake_rows(store, new).values()))} == {*names, VERSION, DELETED, STATE}
     feed = Feed(store=store, table=new, next_number=FENCE + 2)
     lake.upsert(new, feed.claim([event("u", 101, "a", **{names[1]: Decimal(2)}), event("i", 102, "b")]))
-    assert lake_values(session, store, new) == {("a",): (Decimal(2),), ("b",): (None,)}
+    assert lake_values(store, new) == {("a",): (Decimal(2),), ("b",): (None,)}

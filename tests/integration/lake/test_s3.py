@@ -13,14 +13,14 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
 from tests.support.faulty_server import ACTED_AND_500, ACTED_AND_CUT, Fault, FaultyServer, Request, faulty
-from tests.support.lake import NOW, Feed, event, lake_values, move, table_of
+from tests.support.lake import NOW, Feed, event, move, rows_by_spark, table_of, values_by_id
 from tests.support.lakes import published
 from tests.support.s3 import s3_objects
 from tests.support.spark import started_spark
 
-pytestmark = pytest.mark.xdist_group("second spark")
-
 IDEMPOTENCY = "spark.databricks.delta.commit.idempotencyCheck.enabled"
+
+pytestmark = pytest.mark.xdist_group("two drivers")
 
 
 class Killed(Exception):
@@ -36,8 +36,8 @@ def killed_after(name: str) -> OnStep:
 
 
 @pytest.fixture
-def store(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> ProvenObjectStore:
-    return ProvenObjectStore(s3_objects(s3_endpoint, tmp_path_factory.mktemp("lake-on-s3").name))
+def store(s3_endpoint: str, s3_prefix: str) -> ProvenObjectStore:
+    return ProvenObjectStore(s3_objects(s3_endpoint, s3_prefix))
 
 
 def lake_of(session: SparkSession, store: ProvenObjectStore, on_step: OnStep = no_step) -> SparkLake:
@@ -51,7 +51,7 @@ def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
     lake = lake_of(session, store)
     lake.create_table(table)
     files = published(store, lake, table, people=10, snapshot_id="s1")
-    assert lake_values(session, store, table) == {}
+    assert values_by_id(table, rows_by_spark(session, store, table)) == {}
     lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=7))
     feed = Feed(store=store, table=table, next_number=8)
     work = feed.claim(
@@ -64,14 +64,14 @@ def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
     assert resumed.already_applied
     expected = {(number,): (f"n{number}", number) for number in range(10) if number not in {6, 8}}
     expected |= {(5,): ("new", 50), (11,): ("eleven", 11), (7,): ("n7", 70), (80,): ("moved", 8)}
-    assert lake_values(session, store, table) == expected
+    assert values_by_id(table, rows_by_spark(session, store, table)) == expected
 
     lake.upsert(table, feed.claim([]))
     fence = lake.read_fence(table)
     assert fence is not None
     assert (fence.number, fence.lake_version) == (work.last_number + 1, resumed.lake_version + 1)
     lake.optimize(table)
-    assert lake_values(session, store, table) == expected
+    assert values_by_id(table, rows_by_spark(session, store, table)) == expected
 
 
 @dataclass
@@ -167,4 +167,4 @@ def test_of_two_drivers_that_merge_one_claim_at_one_moment_one_has_an_effect(
         zombie.upsert(table, work)
     assert [outcome.inserted for outcome in applied] == [2]
     assert zombie.upsert(table, work).already_applied
-    assert lake_values(rivalry.one, store, table) == {(1,): ("a", 1), (2,): ("b", 2)}
+    assert values_by_id(table, rows_by_spark(rivalry.one, store, table)) == {(1,): ("a", 1), (2,): ("b", 2)}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, slice_key
@@ -17,8 +16,6 @@ from cdc_pipeline.slice_file import event_schema, write_slice_file
 from cdc_pipeline.types import TABLE, parse_text, resolve
 from tests.support.lake import NOW, table_of, version
 from tests.support.source_values import shown
-
-pytestmark = pytest.mark.xdist_group("second spark")
 
 STAMPS = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "1582-10-10 12:00:00", "1883-11-18 12:03:58.5")
 BY_ARROW: dict[pa.DataType, tuple[str, ...]] = {

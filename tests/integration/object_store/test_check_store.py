@@ -31,20 +31,22 @@ def cdc(tmp_path: Path, command_server: CommandServer) -> CommandLine:
     return cdc
 
 
-def test_s3_passes_every_check_and_nothing_is_left(cdc: CommandLine, s3_endpoint: str) -> None:
+def test_s3_passes_every_check_and_nothing_is_left(cdc: CommandLine, s3_endpoint: str, s3_prefix: str) -> None:
     server = {"endpoint": s3_endpoint, "region": REGION, "path_style": True}
-    cdc.write_settings(lake=f"s3://{BUCKET}/{cdc.folder.name}", object_store=server)
+    cdc.write_settings(lake=f"s3://{BUCKET}/{s3_prefix}", object_store=server)
     ended = cdc.run("check-store", "--json")
     assert ended.exit_code == 0, ended.errors
     assert [(row["check"], row["kept"]) for row in ended.rows] == [(check, True) for check in CHECKS]
-    assert list(s3_objects(s3_endpoint, cdc.folder.name).list_prefix("")) == []
+    assert list(s3_objects(s3_endpoint, s3_prefix).list_prefix("")) == []
 
 
-def test_a_store_that_takes_no_notice_of_the_condition_fails_every_race(cdc: CommandLine, s3_endpoint: str) -> None:
+def test_a_store_that_takes_no_notice_of_the_condition_fails_every_race(
+    cdc: CommandLine, s3_endpoint: str, s3_prefix: str
+) -> None:
     with faulty(s3_endpoint) as server:
         server.rule = lambda request: UNCONDITIONAL if request.conditional else None
         options = ("--endpoint", server.endpoint, "--region", REGION, "--path-style")
-        ended = cdc.run("check-store", f"s3://{BUCKET}/{cdc.folder.name}", *options)
+        ended = cdc.run("check-store", f"s3://{BUCKET}/{s3_prefix}", *options)
     assert ended.exit_code == CHECK_FAILED, ended.errors
     assert [line.removeprefix("FAILED ").split(":")[0] for line in ended.output.splitlines()[:4]] == RACES
     assert [line[:6] for line in ended.output.splitlines()[4:]] == ["ok    "] * 3

@@ -41,8 +41,8 @@ def server(s3_endpoint: str) -> Iterator[FaultyServer]:
 
 
 @pytest.fixture
-def objects(server: FaultyServer, tmp_path: Path) -> S3ObjectStore:
-    return S3ObjectStore(s3_place(server.endpoint, tmp_path.name), part_bytes=SMALLEST_PART)
+def objects(server: FaultyServer, s3_prefix: str) -> S3ObjectStore:
+    return S3ObjectStore(s3_place(server.endpoint, s3_prefix), part_bytes=SMALLEST_PART)
 
 
 def first(times: int, fault: Fault, method: str = "", part: str = "") -> Rule:
@@ -100,19 +100,19 @@ def test_a_file_in_parts_outlives_every_lost_answer(
     assert objects.head(KEY).size_bytes == SMALLEST_PART + 1
 
 
-def test_parts_that_came_second_are_taken_back(s3_endpoint: str, tmp_path: Path) -> None:
-    objects = S3ObjectStore(s3_place(s3_endpoint, tmp_path.name), part_bytes=SMALLEST_PART)
+def test_parts_that_came_second_are_taken_back(s3_endpoint: str, s3_prefix: str, tmp_path: Path) -> None:
+    objects = S3ObjectStore(s3_place(s3_endpoint, s3_prefix), part_bytes=SMALLEST_PART)
     objects.put_if_absent(KEY, b"first")
     file = tmp_path / "file"
     file.write_bytes(b"z" * (SMALLEST_PART + 1))
     with pytest.raises(ObjectExists, match=KEY):
         objects.put_file_if_absent(KEY, file)
-    uploads = objects._client.list_multipart_uploads(Bucket=BUCKET, Prefix=tmp_path.name)
+    uploads = objects._client.list_multipart_uploads(Bucket=BUCKET, Prefix=s3_prefix)
     assert uploads.get("Uploads", []) == []
 
 
-def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, tmp_path: Path) -> None:
-    objects = S3ObjectStore(s3_place(server.endpoint, tmp_path.name), patience=SHORT)
+def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, s3_prefix: str) -> None:
+    objects = S3ObjectStore(s3_place(server.endpoint, s3_prefix), patience=SHORT)
     server.rule = lambda _: SLOW_DOWN
     with pytest.raises(ObjectStoreAway, match=f"getting {KEY} under s3://{BUCKET}.*SlowDown"):
         objects.get(KEY)
@@ -131,12 +131,12 @@ def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_
     assert len(server.faults) == 1
 
 
-def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, tmp_path: Path) -> None:
+def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix: str) -> None:
     nowhere = S3Place(bucket="no-such-bucket", endpoint=server.endpoint, region=REGION, path_style=True)
     for call in (S3ObjectStore(nowhere).get, lambda key: S3ObjectStore(nowhere).put_if_absent(key, b"")):
         with pytest.raises(SettingsError, match=r"NoSuchBucket.*expected a bucket that exists; create it"):
             call(KEY)
-    objects = s3_objects(server.endpoint, tmp_path.name)
+    objects = s3_objects(server.endpoint, s3_prefix)
     for status, code, words in (
         (403, "AccessDenied", "credentials that may list, get, put and delete"),
         (400, "AuthorizationHeaderMalformed", r"set object_store\.region"),
@@ -171,8 +171,8 @@ def test_a_store_is_proven_once_and_only_for_who_writes(objects: S3ObjectStore, 
     assert [found.key for found in lake.list_prefix("")] == [KEY, f"{KEY}/2"]
 
 
-def test_keys_beyond_one_page_are_all_listed_and_marks_of_folders_are_not(s3_endpoint: str, tmp_path: Path) -> None:
-    objects = S3ObjectStore(s3_place(s3_endpoint, tmp_path.name), page_keys=3)
+def test_keys_beyond_one_page_are_all_listed_and_marks_of_folders_are_not(s3_endpoint: str, s3_prefix: str) -> None:
+    objects = S3ObjectStore(s3_place(s3_endpoint, s3_prefix), page_keys=3)
     keys = [f"many/{number}" for number in range(7)]
     for key in [*keys, "many/3/", "many/folder/"]:
         objects.put_if_absent(key, b"")

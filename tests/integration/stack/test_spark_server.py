@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.xdist_group("second spark")
 
 
 def test_the_server_merges_into_a_delta_table_in_utc(spark: SparkSession, tmp_path: Path) -> None:
