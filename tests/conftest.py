@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
@@ -81,6 +82,14 @@ def spark(spark_url: str) -> Iterator[SparkSession]:
     session = SparkSession.builder.remote(spark_url).create()
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left_open() -> Iterator[None]:
+    """The first session that nobody stops is PySpark's active one, asked on behalf of all later ones."""
+    before = ConnectSession.getActiveSession()
+    yield
+    assert ConnectSession.getActiveSession() is before, "a Spark session was left open"
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
@@ -88,6 +88,15 @@ def through(proxy: Proxy) -> SparkSession:
     return session
 
 
+@contextmanager
+def opened_lake(
+    store: LocalObjectStore, open_session: Callable[[], SparkSession], on_step: OnStep = no_step
+) -> Iterator[SparkLake]:
+    """Closed at the end: PySpark would ask what is left open, whatever became of its server, for later sessions too."""
+    with closing(SparkLake(open_session=open_session, store=store, clock=lambda: NOW, on_step=on_step)) as lake:
+        yield lake
+
+
 def log_of(store: LocalObjectStore, table: LakeTable) -> DeltaLog:
     return DeltaLog(store, lake_key(table.name))
 
@@ -115,9 +124,10 @@ def test_a_commit_whose_answer_was_lost_is_recognised_and_leaves_no_trace_in_the
 ) -> None:
     table = table_of()
     feed = Feed(store=store, table=table)
-    with proxied(urlsplit(spark_url).port or 0) as proxy:
-        on_step = cut_when_committed(proxy, store, table)
-        lake = SparkLake(open_session=lambda: through(proxy), store=store, clock=lambda: NOW, on_step=on_step)
+    with (
+        proxied(urlsplit(spark_url).port or 0) as proxy,
+        opened_lake(store, lambda: through(proxy), cut_when_committed(proxy, store, table)) as lake,
+    ):
         lake.create_table(table)
         outcome = lake.upsert(
             table, feed.claim([event("i", 1, 1, name="one", age=1), event("i", 2, 2, name="two", age=2)])
@@ -151,25 +161,25 @@ def test_a_merge_that_a_killed_client_left_running_is_harmless_also_when_nobody_
 ) -> None:
     table = table_of()
     feed = Feed(store=store, table=table)
-    lake = SparkLake(open_session=lambda: connect(spark_url), store=store, clock=lambda: NOW, on_step=no_step)
-    lake.create_table(table)
-    lake.upsert(table, feed.claim([event("i", number, number, name="old", age=1) for number in range(1, 2000)]))
-    work = feed.claim([event("u", 5000 + number, number, name="new", age=1) for number in range(1, 2000)])
-    (tmp_path / "work").write_bytes(pickle.dumps((table, work)))
-    with another_process(MERGER, spark_url, str(tmp_path / "bucket"), str(tmp_path / "work")) as dead:
-        assert first_line(dead) == "merging"
-        with suppress(subprocess.TimeoutExpired):
-            dead.wait(0.3)
-        dead.send_signal(signal.SIGKILL)
+    with opened_lake(store, lambda: connect(spark_url)) as lake:
+        lake.create_table(table)
+        lake.upsert(table, feed.claim([event("i", number, number, name="old", age=1) for number in range(1, 2000)]))
+        work = feed.claim([event("u", 5000 + number, number, name="new", age=1) for number in range(1, 2000)])
+        (tmp_path / "work").write_bytes(pickle.dumps((table, work)))
+        with another_process(MERGER, spark_url, str(tmp_path / "bucket"), str(tmp_path / "work")) as dead:
+            assert first_line(dead) == "merging"
+            with suppress(subprocess.TimeoutExpired):
+                dead.wait(0.3)
+            dead.send_signal(signal.SIGKILL)
 
-    def is_applied() -> bool:
-        with suppress(LakeError):
-            lake.upsert(table, work)
-            return True
-        return False
+        def is_applied() -> bool:
+            with suppress(LakeError):
+                lake.upsert(table, work)
+                return True
+            return False
 
-    assert eventually(is_applied)
-    lake.upsert(table, feed.claim([event("d", 9000, 1)]))
+        assert eventually(is_applied)
+        lake.upsert(table, feed.claim([event("d", 9000, 1)]))
     log = log_of(store, table)
     applied = Counter(commit.user_metadata.get("last") for commit in log.backwards(log.latest_version() or 0))
     assert [applied[number] for number in (1, 2, 3)] == [1, 1, 1]
