@@ -11,53 +11,78 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
 from pyspark.sql import SparkSession
 
-from benchmarks.slice_arms import CHANGES, ROWS, SCHEMA, Arm, append_arm, documented_arm, our_arm
+from benchmarks.slice_arms import NAMES, SCHEMA, Arm, append_arm, documented_arm, our_arm
 from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import event
 
-HOT = ROWS // 50
+ROWS = 1_000_000
+CHANGES = 10_000
 WARM_UPS = 2
+MAKERS: tuple[Callable[[SparkSession, LocalObjectStore, int], Arm], ...] = (our_arm, append_arm, documented_arm)
 
 
-def changes(chance: Random, round_number: int) -> list[Event]:
-    """10,000 events on the last fiftieth of the ids: nine updates to one insert."""
+class UnequalArmsError(Exception):
+    """The project and the documented MERGE have seen the same changes and hold other rows."""
+
+
+def changes_of(chance: Random, round_number: int, *, rows: int, changes: int) -> list[Event]:
+    """Events on the last fiftieth of the ids: nine updates to one insert."""
     found = []
-    for place in range(CHANGES):
-        number = round_number * CHANGES + place + 1
+    for place in range(changes):
+        number = round_number * changes + place + 1
         new = place % 10 == 0
-        id_ = ROWS + number if new else ROWS - chance.randrange(HOT)
+        id_ = rows + number if new else rows - chance.randrange(rows // 50)
         values = {"customer": id_ % 1000, "note": f"note {number} " * 8, "amount": number, "at": datetime.now(UTC)}
         found.append(event("i" if new else "u", number, id_, **values))
     return found
 
 
-def main() -> None:
-    url, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    with tempfile.TemporaryDirectory() as folder:
+def measure(url: str, rounds: int, *, rows: int = ROWS, changes: int = CHANGES) -> dict[str, list[float]]:
+    """Seconds of each round by arm. Raises UnequalArmsError instead of giving figures of a wrong lake."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         store = LocalObjectStore(Path(folder))
-        sessions: list[SparkSession] = [connect(url), connect(url), SparkSession.builder.remote(url).create()]
-        makers: list[Callable[[SparkSession, LocalObjectStore], Arm]] = [our_arm, append_arm, documented_arm]
-        arms = [make(session, store) for make, session in zip(makers, sessions, strict=True)]
+        arms = list[Arm]()
+        for make in MAKERS:
+            session = SparkSession.builder.remote(url).create() if make is documented_arm else connect(url)
+            opened.callback(session.stop)
+            arms.append(make(session, store, rows))
         seconds: dict[str, list[float]] = {arm.name: [] for arm in arms}
         chance = Random(1)
         for round_number in range(rounds + WARM_UPS):
-            events = changes(chance, round_number)
+            events = changes_of(chance, round_number, rows=rows, changes=changes)
             for arm in arms:
                 run = arm.prepare(events)
                 started = time.perf_counter()
                 run()
                 if round_number >= WARM_UPS:
                     seconds[arm.name].append(time.perf_counter() - started)
-        for session in sessions:
-            session.stop()
+        ours, _, documented = arms
+        _check_equal(session, ours, documented)
+    return seconds
+
+
+def _check_equal(session: SparkSession, *arms: Arm) -> None:
+    """By the number of rows, and by a sum over each row's hash."""
+    found = {
+        arm.name: session.sql(f"SELECT count(*), sum(CAST(xxhash64({NAMES}) AS DECIMAL(38))) FROM {arm.target}").first()
+        for arm in arms
+    }
+    if len(set(found.values())) > 1:
+        raise UnequalArmsError(str(found))
+
+
+def main() -> None:
+    url, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    seconds = measure(url, rounds)
     floor = statistics.median(seconds["append"])
     print(f"{CHANGES:,} changes in {ROWS:,} rows of {len(SCHEMA.columns)} columns, {rounds} rounds")
     for name, taken in seconds.items():
