@@ -6,49 +6,20 @@ Run: python -m benchmarks.decoder [events]
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from cdc_pipeline.record import Column, TableSchema
+from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop, plain_tuple
 from cdc_pipeline.sources.pgoutput import PgOutputDecoder, Relation, RelationColumn
-from cdc_pipeline.types import arrow_schema, parse_text, resolve
+from cdc_pipeline.types import parse_text, resolve
 
 OID = 16_400
 EVENTS = 500_000
 EVENTS_PER_TRANSACTION = 1_000
 EVENTS_PER_FEED = 25_000
 ROUNDS = 3
-SCHEMA = TableSchema(
-    columns=tuple(
-        Column(name=name, type=type_)
-        for name, type_ in (
-            ("order_id", "int8"),
-            ("customer_id", "int4"),
-            ("status", "text"),
-            ("amount", "numeric(12,2)"),
-            ("paid", "boolean"),
-            ("ordered_on", "date"),
-            ("created_at", "timestamptz"),
-            ("updated_at", "timestamptz"),
-            ("weight", "float8"),
-            ("note", "text"),
-        )
-    ),
-    key=("order_id",),
-)
-PARSERS: dict[str, Callable[[str], object]] = {
-    "int8": int,
-    "int4": int,
-    "text": str,
-    "numeric(12,2)": Decimal,
-    "boolean": lambda text: text == "t",
-    "date": date.fromisoformat,
-    "timestamptz": datetime.fromisoformat,
-    "float8": float,
-}
 
 
 def synthetic_stream(events: int) -> list[bytes]:
@@ -81,19 +52,15 @@ def decode_columns(stream: list[bytes]) -> int:
     return rows
 
 
-def decode_fields(stream: list[bytes], *, typed: bool) -> int:
-    """The peer: a loop over messages and fields; to Python texts, or through Python values to the same Arrow types."""
-    parsers = [PARSERS[column.type] for column in SCHEMA.columns]
-    rows: list[Sequence[object]] = []
-    done = 0
-    for message in stream:
-        if message[0] in b"IU":
-            texts = _plain_tuple(message)
-            rows.append([parse(text) for parse, text in zip(parsers, texts, strict=True)] if typed else texts)
-            if typed and len(rows) == EVENTS_PER_FEED:
-                done += _to_arrow(rows)
-                rows = []
-    return done + (_to_arrow(rows) if typed and rows else len(rows))
+def decode_fields(stream: list[bytes]) -> int:
+    loop = PlainLoop(EVENTS_PER_FEED)
+    batches = [batch for message in stream if (batch := loop.take(message)) is not None]
+    return sum(batch.num_rows for batch in [*batches, loop.rest()])
+
+
+def decode_texts(stream: list[bytes]) -> int:
+    """The same loop without any type."""
+    return len([plain_tuple(message) for message in stream if message[0] in EVENT_KINDS])
 
 
 def main() -> None:
@@ -102,8 +69,8 @@ def main() -> None:
     size = sum(map(len, stream))
     print(f"{events:,} events, {len(SCHEMA.columns)} columns, {size / events:.0f} bytes each, best of {ROUNDS}")
     columns = _rate(events, lambda: decode_columns(stream))
-    fields = _rate(events, lambda: decode_fields(stream, typed=True))
-    texts = _rate(events, lambda: decode_fields(stream, typed=False))
+    fields = _rate(events, lambda: decode_fields(stream))
+    texts = _rate(events, lambda: decode_texts(stream))
     print(f"columns to typed Arrow          {columns:12,.0f} events/s")
     print(f"plain loop to typed Arrow       {fields:12,.0f} events/s   ratio {columns / fields:.1f}")
     print(f"plain loop to texts, no types   {texts:12,.0f} events/s   ratio {columns / texts:.1f}")
@@ -119,25 +86,6 @@ def _rate(events: int, decode: Callable[[], int]) -> float:
             message = f"{rows} rows decoded of {events}"
             raise ValueError(message)
     return events / best
-
-
-def _to_arrow(rows: list[Sequence[object]]) -> int:
-    columns = [
-        pa.array(column, field.type)
-        for column, field in zip(zip(*rows, strict=True), arrow_schema(SCHEMA), strict=True)
-    ]
-    return len(columns[0])
-
-
-def _plain_tuple(message: bytes) -> list[str]:
-    (count,) = struct.unpack_from(">H", message, 6)
-    place, texts = 8, []
-    for _ in range(count):
-        (length,) = struct.unpack_from(">I", message, place + 1)
-        place += 5
-        texts.append(message[place : place + length].decode())
-        place += length
-    return texts
 
 
 def _relation(relation: Relation) -> bytes:
