@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -153,8 +153,8 @@ def _write(batch: pa.RecordBatch, folder: Path) -> int:
     return int(batch.num_rows)
 
 
-def main() -> None:
-    given = [int(word) for word in sys.argv[1:]]
+def main(words: Sequence[str]) -> None:
+    given = [int(word) for word in words]
     events, rounds = [*given, *(EVENTS, ROUNDS)[len(given) :]]
     with started_server(dict(os.environ)) as server:
         rates = measure(server, events, rounds)
@@ -168,4 +168,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,12 +1,12 @@
 """Events per second of pgoutput -> typed Arrow columns, beside a plain decoder that makes a Python object per field.
 
-Run: python -m benchmarks.decoder [events]
+python -m benchmarks.decoder [events]
 """
 
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -63,8 +63,8 @@ def decode_texts(stream: list[bytes]) -> int:
     return len([plain_tuple(message) for message in stream if message[0] in EVENT_KINDS])
 
 
-def main() -> None:
-    events = int(sys.argv[1]) if len(sys.argv) > 1 else EVENTS
+def main(words: Sequence[str]) -> None:
+    events = int(words[0]) if words else EVENTS
     stream = synthetic_stream(events)
     size = sum(map(len, stream))
     print(f"{events:,} events, {len(SCHEMA.columns)} columns, {size / events:.0f} bytes each, best of {ROUNDS}")
@@ -118,4 +118,4 @@ def _event(number: int) -> bytes:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

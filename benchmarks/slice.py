@@ -1,16 +1,17 @@
-"""One slice into a table of a million rows, beside an append of the same rows and the MERGE of the documentation.
+"""One slice of 10,000 changes into a table of a million rows, beside an append of them and the documentation's MERGE.
 
-    python -m benchmarks.slice sc://localhost:15002 [rounds]
+    python -m benchmarks.slice [sc://host:port] [rounds] [rows]
 
 Each arm has its own copy of the table; arms take turns, so that a busy machine hits all of them. Medians, and the
-ratio to the append: the append is the least that any engine must do.
+ratio to the append: the append is the least that any engine must do. The changes fall on the last 20,000 ids, however
+many rows there are.
 """
 
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,15 +19,15 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
+from benchmarks.driver import chosen_driver
 from benchmarks.slice_arms import NAMES, SCHEMA, Arm, append_arm, documented_arm, our_arm
 from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import event
 
-ROWS = 1_000_000
+ROWS, ROUNDS, WARM_UPS = 1_000_000, 5, 2
 CHANGES = 10_000
-WARM_UPS = 2
 MAKERS: tuple[Callable[[SparkSession, LocalObjectStore, int], Arm], ...] = (our_arm, append_arm, documented_arm)
 
 
@@ -35,18 +36,18 @@ class UnequalArmsError(Exception):
 
 
 def changes_of(chance: Random, round_number: int, *, rows: int, changes: int) -> list[Event]:
-    """Events on the last fiftieth of the ids: nine updates to one insert."""
+    """Events on the last ids, twice as many as changes: nine updates to one insert."""
     found = []
     for place in range(changes):
         number = round_number * changes + place + 1
         new = place % 10 == 0
-        id_ = rows + number if new else rows - chance.randrange(rows // 50)
+        id_ = rows + number if new else rows - chance.randrange(2 * changes)
         values = {"customer": id_ % 1000, "note": f"note {number} " * 8, "amount": number, "at": datetime.now(UTC)}
         found.append(event("i" if new else "u", number, id_, **values))
     return found
 
 
-def measure(url: str, rounds: int, *, rows: int = ROWS, changes: int = CHANGES) -> dict[str, list[float]]:
+def measure(url: str, rounds: int, *, rows: int, changes: int) -> dict[str, list[float]]:
     """Seconds of each round by arm. Raises UnequalArmsError instead of giving figures of a wrong lake."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         store = LocalObjectStore(Path(folder))
@@ -80,15 +81,17 @@ def _check_equal(session: SparkSession, *arms: Arm) -> None:
         raise UnequalArmsError(str(found))
 
 
-def main() -> None:
-    url, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    seconds = measure(url, rounds)
+def main(words: Sequence[str]) -> None:
+    with chosen_driver(words) as (url, given):
+        rounds, rows = [*given, *(ROUNDS, ROWS)[len(given) :]]
+        changes = min(CHANGES, rows // 50)
+        seconds = measure(url, rounds, rows=rows, changes=changes)
     floor = statistics.median(seconds["append"])
-    print(f"{CHANGES:,} changes in {ROWS:,} rows of {len(SCHEMA.columns)} columns, {rounds} rounds")
+    print(f"{changes:,} changes in {rows:,} rows of {len(SCHEMA.columns)} columns, {rounds} rounds")
     for name, taken in seconds.items():
         median = statistics.median(taken)
         print(f"{name:12} {median:7.2f} s   {median / floor:5.1f} x append   worst {max(taken):.2f} s")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,6 +1,6 @@
 """Peak memory of a snapshot's worker process, for a small table and for one that is many times as large.
 
-    python -m benchmarks.snapshot_memory sc://localhost:15002 [rows] [times]
+    python -m benchmarks.snapshot_memory [sc://host:port] [rows] [times]
 
 Each table is snapshotted by a process of its own, orchestrator and one worker slot in it; the Spark driver is another
 process, whose heap has a fixed size. Partitioned tables write one staging file per partition and snapshot file.
@@ -12,8 +12,10 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.driver import chosen_driver
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, take_snapshot
 from tests.support.postgres import fresh_database, started_server
@@ -56,11 +58,10 @@ def snapshot_in_process(server: PostgresServer, spark_url: str, rows: int) -> di
     return found
 
 
-def main() -> None:
-    spark_url, *numbers = sys.argv[1:]
-    rows, times = [*map(int, numbers), *(ROWS, TIMES)[len(numbers) :]]
+def main(words: Sequence[str]) -> None:
     peaks = []
-    with started_server(dict(os.environ)) as server:
+    with chosen_driver(words) as (spark_url, given), started_server(dict(os.environ)) as server:
+        rows, times = [*given, *(ROWS, TIMES)[len(given) :]]
         for size in (rows, rows * times):
             found = snapshot_in_process(server, spark_url, size)
             peaks.append(found["after"])
@@ -73,4 +74,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--measure":
         measure(*sys.argv[2:])
     else:
-        main()
+        main(sys.argv[1:])

@@ -1,20 +1,31 @@
-"""The benchmarks give figures of arms that did the same work, or none; here in small, whatever the figures are."""
+"""The benchmarks of docs/benchmarks.md in small: they run, and give figures of arms that did the same work, or none."""
 
-import benchmarks.consumer
-import benchmarks.slice
-from cdc_pipeline.stack.postgres import PostgresServer
+import re
+from importlib import import_module
+
+import pytest
+
+from cdc_pipeline.stack.project import PROJECT
+
+PAGE = PROJECT / "docs" / "benchmarks.md"
+COMMANDS = re.findall(r"^\.venv/bin/python -m (benchmarks\.\w+)$", PAGE.read_text(), re.MULTILINE)
+WITH_SPARK = {"benchmarks.slice", "benchmarks.snapshot_memory"}
+SMALL = {
+    "benchmarks.decoder": ("2000",),
+    "benchmarks.consumer": ("1000", "1"),
+    "benchmarks.slice": ("1", "500"),
+    "benchmarks.snapshot_memory": ("500", "2"),
+}
 
 
-def test_every_arm_of_the_slice_runs_and_those_that_can_be_compared_hold_the_same_rows(spark_url: str) -> None:
-    seconds = benchmarks.slice.measure(spark_url, 1, rows=500, changes=20)
-    assert {name: len(taken) for name, taken in seconds.items()} == {"this project": 1, "append": 1, "documented": 1}
+def test_the_page_names_every_benchmark() -> None:
+    assert sorted(COMMANDS) == sorted(SMALL)
 
 
-def test_every_arm_of_the_consumer_sees_every_event(postgres: PostgresServer) -> None:
-    rates = benchmarks.consumer.measure(postgres, 1_000, 1)
-    assert {name: len(found) for name, found in rates.items()} == {
-        "server alone": 1,
-        "pg_recvlogical": 1,
-        "this project": 1,
-        "plain loop": 1,
-    }
+@pytest.mark.parametrize("module", COMMANDS)
+def test_a_benchmark_runs_and_finds_that_its_arms_did_the_same(
+    module: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark = [request.getfixturevalue("spark_url")] if module in WITH_SPARK else []
+    import_module(module).main([*spark, *SMALL[module]])
+    assert re.search(r"\d x |ratio \d", capsys.readouterr().out)

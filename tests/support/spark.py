@@ -33,23 +33,28 @@ WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFil
 
 
 @contextmanager
-def started_spark(folder: Path, s3_endpoint: str) -> Iterator[str]:
+def started_spark(folder: Path, s3_endpoint: str = "", *, java_options: str = QUICK_JAVA) -> Iterator[str]:
     """`sc://…` of a server that listens; it ends with the block, and also when this process is killed.
 
-    It can write lakes on the S3 server: as s3a://… by our log store, as s3://… by Delta's own, for one driver.
+    With an S3 server it can write lakes there: as s3a://… by our log store, as s3://… by Delta's own, for one driver.
     """
     port = free_port()
-    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA, S3]))
-    server = ObjectStoreSettings(endpoint=s3_endpoint, region=REGION, path_style=True)
+    jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA, S3] if s3_endpoint else [DELTA]))]
+    jars.append(IN_A_FOLDER.jar(JARS))
+    more = dict(IN_A_FOLDER.settings)
+    if s3_endpoint:
+        server = ObjectStoreSettings(endpoint=s3_endpoint, region=REGION, path_style=True)
+        jars.append(ON_S3.jar(JARS))
+        more |= s3_settings(server, folder=str(folder)) | ON_S3.settings | WITHOUT_LOG_STORE
     command = server_command(
         spark_home=str(spark_home()),
-        jars=[str(jar) for jar in (*jars, IN_A_FOLDER.jar(JARS), ON_S3.jar(JARS))],
+        jars=[str(jar) for jar in jars],
         cores=available_cores(),
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
-        java_options=QUICK_JAVA,
-        more=s3_settings(server, folder=str(folder)) | IN_A_FOLDER.settings | ON_S3.settings | WITHOUT_LOG_STORE,
+        java_options=java_options,
+        more=more,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
     log = folder / "spark.log"
