@@ -36,12 +36,12 @@ class UnequalArmsError(Exception):
 
 
 def changes_of(chance: Random, round_number: int, *, rows: int, changes: int) -> list[Event]:
-    """Events on the last ids, twice as many as changes: nine updates to one insert."""
+    """Nine updates, on the last ids of the filled table, twice as many as changes, to one insert of the next id."""
     found = []
     for place in range(changes):
         number = round_number * changes + place + 1
         new = place % 10 == 0
-        id_ = rows + number if new else rows - chance.randrange(2 * changes)
+        id_ = rows + 1 + number // 10 if new else rows - chance.randrange(2 * changes)
         values = {"customer": id_ % 1000, "note": f"note {number} " * 8, "amount": number, "at": datetime.now(UTC)}
         found.append(event("i" if new else "u", number, id_, **values))
     return found

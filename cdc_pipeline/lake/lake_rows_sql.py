@@ -5,6 +5,8 @@ front of it, maybe, LAPSED: this is a dead row and the column was not told when 
 column since the deletion before, but an update of that version whose schema lacks it, so that it is NULL.
 """
 
+from collections.abc import Sequence
+
 from cdc_pipeline.lake.fold_sql import FoldShape
 from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.quoting import identifier, literal, table_at, text_literal
@@ -12,6 +14,12 @@ from cdc_pipeline.record import DELETED, STATE, VERSION
 
 LAPSED, LACKED = "!", "+"
 MOST_BROADCAST_ROWS = 100_000
+BLOCK = 1 << 14
+"""Of key values. Spark writes every number into the Java code that it generates for a statement, a text it does not.
+
+A claim finds the code of the one before compiled, and quick by now, where it names the same numbers: so a range is
+widened to whole blocks, which is little beside the rows of a file. A power of two keeps within every integer type.
+"""
 HIDDEN = f"coalesce({DELETED}, false)"
 DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 
@@ -35,9 +43,24 @@ def lake_rows(shape: FoldShape, url: str, ids: str, *, ranges: tuple[KeyRange, .
 
 
 def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:
-    """Mentions the target only, which is all that spares it files."""
+    """Mentions the target only, which is all that spares it files. Numbers are widened to whole blocks."""
     column = f"t.{identifier(first_key)}"
-    return f"({' OR '.join(f'{column} BETWEEN {literal(part.low)} AND {literal(part.high)}' for part in ranges)})"
+    parts = _whole_blocks(ranges)
+    return f"({' OR '.join(f'{column} BETWEEN {literal(part.low)} AND {literal(part.high)}' for part in parts)})"
+
+
+def _whole_blocks(ranges: tuple[KeyRange, ...]) -> Sequence[KeyRange]:
+    """Ranges of numbers from the beginning to the end of a block; those that touch become one."""
+    spans = [(low & -BLOCK, high | BLOCK - 1) for low, high in ranges if isinstance(low, int) and isinstance(high, int)]
+    if len(spans) < len(ranges):
+        return ranges
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return [KeyRange(*span) for span in found]
 
 
 def told_version(column: str) -> str:

@@ -85,6 +85,20 @@ def test_composite_ids_and_text_ranges_find_their_rows(lake: SparkLake, store: L
     assert lake_values(store, table) == {("US", "S"): (3,)}
 
 
+@pytest.mark.parametrize(("type_", "bits"), [("int2", 15), ("int4", 31), ("int8", 63)])
+def test_ranges_find_ids_at_the_ends_of_their_type(
+    lake: SparkLake, store: LocalObjectStore, type_: str, bits: int
+) -> None:
+    least, most = -(1 << bits), (1 << bits) - 1
+    table = table_of(TableSchema(columns=(Column(name="id", type=type_), Column(name="n", type="int4")), key=("id",)))
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, least, n=1), event("i", 2, most, n=2), event("i", 3, 0, n=3)]))
+    ranges = (KeyRange(least, least), KeyRange(most, most))
+    lake.upsert(table, feed.claim([event("u", 4, least, n=4), event("u", 5, most, n=5)], ranges=ranges))
+    assert lake_values(store, table) == {(least,): (4,), (most,): (5,), (0,): (3,)}
+
+
 def test_a_changed_partition_column_moves_the_row_and_doubles_nothing(lake: SparkLake, store: LocalObjectStore) -> None:
     columns = (Column(name="id", type="int8"), Column(name="at", type="date"), Column(name="kind", type="text"))
     partition_by = (PartitionBy(column="at", unit="month"), PartitionBy(column="kind"))
