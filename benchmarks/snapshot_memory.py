@@ -22,6 +22,7 @@ from tests.support.postgres import fresh_database, started_server
 from tests.support.streams import run_sql
 
 ROWS, TIMES = 300_000, 10
+MEASURE = "--measure"
 CREATE = """
 CREATE TABLE events (id bigint PRIMARY KEY, kind text, body text, amount numeric(12,2), happened timestamptz);
 INSERT INTO events SELECT n, 'kind ' || n % 7, repeat(md5(n::text), 4), n / 100.0,
@@ -52,13 +53,16 @@ def _peak_bytes() -> int:
 def snapshot_in_process(server: PostgresServer, spark_url: str, rows: int) -> dict[str, int]:
     with fresh_database(server) as source_url, fresh_database(server) as store_url:
         run_sql(source_url, CREATE.format(rows=rows))
-        command = [sys.executable, "-m", "benchmarks.snapshot_memory", "--measure", source_url, store_url, spark_url]
+        command = [sys.executable, "-m", "benchmarks.snapshot_memory", MEASURE, source_url, store_url, spark_url]
         outcome = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, int] = json.loads(outcome.stdout.splitlines()[-1])
     return found
 
 
 def main(words: Sequence[str]) -> None:
+    if words[:1] == [MEASURE]:
+        measure(*words[1:])
+        return
     peaks = []
     with chosen_driver(words) as (spark_url, given), started_server(dict(os.environ)) as server:
         rows, times = [*given, *(ROWS, TIMES)[len(given) :]]
@@ -71,7 +75,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--measure":
-        measure(*sys.argv[2:])
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])
