@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,6 +24,7 @@ from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop
 from cdc_pipeline.sources.postgres_session import connect_for_replication
 from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
+from tests.support.command_line import query
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.streams import database_of, run_sql
@@ -32,7 +32,9 @@ from tests.support.streams import database_of, run_sql
 EVENTS, ROUNDS, WARM_UPS = 500_000, 3, 1
 EVENTS_PER_TRANSACTION = 1_000
 EVENTS_PER_FILE = 100_000
-CREATE = f"CREATE TABLE orders ({', '.join(f'{column.name} {column.type}' for column in SCHEMA.columns)}"
+COLUMNS = ", ".join(f"{column.name} {column.type}" for column in SCHEMA.columns)
+CREATE = f"CREATE TABLE orders ({COLUMNS}, PRIMARY KEY ({', '.join(SCHEMA.key)}))"
+REGISTERED = "SELECT coalesce(sum(rows), 0) FROM cdc.slice"
 LOAD = """
 DO $$ BEGIN FOR part IN {first} .. {last} LOOP
     INSERT INTO orders
@@ -46,7 +48,7 @@ END LOOP; END $$
 """
 PEEK = """
 SELECT count(*) FILTER (WHERE get_byte(data, 0) IN (73, 85))
-FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)
+FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', '{}')
 """
 SLOTS = {"server alone": "bench_server", "pg_recvlogical": "bench_client", "plain loop": "bench_plain"}
 Arm = Callable[[int], int]
@@ -84,7 +86,7 @@ def opened_arms(server: PostgresServer) -> Iterator[tuple[str, dict[str, Arm]]]:
         url = opened.enter_context(fresh_database(server))
         store_url = opened.enter_context(fresh_store(server))
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        run_sql(url, f"{CREATE}, PRIMARY KEY (order_id))")
+        run_sql(url, CREATE)
         settings = pipeline_settings(folder, url, [{"name": "public.orders"}])
         pipeline = opened.enter_context(opened_pipeline(settings, store_url=store_url, spark_url=""))
         consume(pipeline)
@@ -103,16 +105,13 @@ def opened_arms(server: PostgresServer) -> Iterator[tuple[str, dict[str, Arm]]]:
 
 def peek(url: str) -> int:
     """The server decodes and counts; nothing leaves it."""
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        cursor.execute(PEEK, (SLOTS["server alone"], database_of(url)))
-        return int((cursor.fetchone() or (0,))[0])
+    ((seen,),) = query(url, PEEK.format(SLOTS["server alone"], database_of(url)))
+    return int(seen)
 
 
 def receive(server: PostgresServer, url: str, events: int) -> int:
     """PostgreSQL's own client up to the end of the log, into nothing; so it is taken at its word."""
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT pg_current_wal_lsn()")
-        (end,) = cursor.fetchone() or ("",)
+    ((end,),) = query(url, "SELECT pg_current_wal_lsn()")
     command = [str(server.program("pg_recvlogical")), "-d", url, "-S", SLOTS["pg_recvlogical"], "--start", "-f", "-"]
     options = ["-o", "proto_version=1", "-o", f"publication_names={database_of(url)}", "--no-loop", f"--endpos={end}"]
     subprocess.run([*command, *options], stdout=subprocess.DEVNULL, check=True)
@@ -120,14 +119,10 @@ def receive(server: PostgresServer, url: str, events: int) -> int:
 
 
 def consume_all(pipeline: Pipeline, store_url: str) -> int:
-    def registered() -> int:
-        with closing(psycopg2.connect(store_url)) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT coalesce(sum(rows), 0) FROM cdc.slice")
-            return int((cursor.fetchone() or (0,))[0])
-
-    before = registered()
+    ((before,),) = query(store_url, REGISTERED)
     consume(pipeline)
-    return registered() - before
+    ((after,),) = query(store_url, REGISTERED)
+    return int(after - before)
 
 
 def loop(url: str, folder: Path, events: int) -> int:

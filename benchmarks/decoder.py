@@ -1,6 +1,6 @@
 """Events per second of pgoutput -> typed Arrow columns, beside a plain decoder that makes a Python object per field.
 
-python -m benchmarks.decoder [events]
+Run: python -m benchmarks.decoder [events]
 """
 
 import struct

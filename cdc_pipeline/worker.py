@@ -12,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, SliceDamaged, StaleEpoch, StoreAway, TableStale
-from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome, joined
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.failures import Damage
@@ -257,12 +257,7 @@ def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
     bounds = {type(bound) for row in slices for span in row.key_ranges for bound in span}
     if len(bounds) > 1 or any(row.rows and not row.key_ranges for row in slices):
         return ()
-    merged: list[list[Any]] = []
-    for low, high in sorted((low, high) for row in slices for low, high in row.key_ranges):
-        if merged and low <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], high)
-        else:
-            merged.append([low, high])
+    merged = joined((low, high) for row in slices for low, high in row.key_ranges)
     kept = sorted([0, *_widest_gaps(merged), len(merged)])
     return tuple(KeyRange(merged[first][0], merged[end - 1][1]) for first, end in pairwise(kept) if first < end)
 

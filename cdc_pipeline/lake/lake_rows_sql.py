@@ -8,7 +8,7 @@ column since the deletion before, but an update of that version whose schema lac
 from collections.abc import Sequence
 
 from cdc_pipeline.lake.fold_sql import FoldShape
-from cdc_pipeline.lake.protocol import KeyRange
+from cdc_pipeline.lake.protocol import KeyRange, joined
 from cdc_pipeline.lake.quoting import identifier, literal, table_at, text_literal
 from cdc_pipeline.record import DELETED, STATE, VERSION
 
@@ -51,16 +51,10 @@ def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:
 
 def _whole_blocks(ranges: tuple[KeyRange, ...]) -> Sequence[KeyRange]:
     """Ranges of numbers from the beginning to the end of a block; those that touch become one."""
-    spans = [(low & -BLOCK, high | BLOCK - 1) for low, high in ranges if isinstance(low, int) and isinstance(high, int)]
-    if len(spans) < len(ranges):
-        return ranges
-    found: list[tuple[int, int]] = []
-    for low, high in sorted(spans):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return [KeyRange(*span) for span in found]
+    spans = [
+        (low & -BLOCK, (high | BLOCK - 1) + 1) for low, high in ranges if isinstance(low, int) and isinstance(high, int)
+    ]
+    return [KeyRange(low, end - 1) for low, end in joined(spans)] if len(spans) == len(ranges) else ranges
 
 
 def told_version(column: str) -> str:

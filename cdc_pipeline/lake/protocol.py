@@ -1,9 +1,9 @@
 """What the pipeline asks of a lake."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from cdc_pipeline.lake.history import LakeLedger, PublishedTable, SliceIdentity
@@ -23,6 +23,17 @@ class KeyRange(NamedTuple):
 
     low: int | str
     high: int | str
+
+
+def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Beginnings and ends, in order; spans that overlap or meet at an end are one."""
+    found: list[tuple[Any, Any]] = []
+    for low, high in sorted(spans):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

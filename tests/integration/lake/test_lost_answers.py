@@ -183,5 +183,4 @@ def test_a_merge_that_a_killed_client_left_running_is_harmless_also_when_nobody_
     log = log_of(store, table)
     applied = Counter(commit.user_metadata.get("last") for commit in log.backwards(log.latest_version() or 0))
     assert [applied[number] for number in (1, 2, 3)] == [1, 1, 1]
-    lake.close()
     assert set(lake_values(store, table).values()) == {("new", 1)}
