@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 OPERATION = "_cdc_op"
 VERSION = "_cdc_version"
@@ -73,10 +74,22 @@ class TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a source table; `type` is a canonical type name of `cdc_pipeline.types`."""
+    """One column of a source table; `type` is a canonical type name of `cdc_pipeline.types`.
+
+    `number` identifies the column in the source for as long as the table exists, also when it is renamed (PostgreSQL:
+    `pg_attribute.attnum`); None where the source has no such number. `missing` is the source's text of the value that
+    rows written before the column was added show (PostgreSQL: `attmissingval`); None: they show NULL.
+    """
 
     name: str
     type: str
+    number: int | None = None
+    missing: str | None = None
+
+    def to_json(self) -> list[object]:
+        """Two entries, or four for a column with a number: what is hashed and stored never changes its form."""
+        known: list[object] = [self.name, self.type]
+        return known if self.number is None else [*known, self.number, self.missing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +115,7 @@ class TableSchema:
         return not self.key
 
     def to_json(self) -> dict[str, object]:
-        return {"columns": [[column.name, column.type] for column in self.columns], "key": list(self.key)}
+        return {"columns": [column.to_json() for column in self.columns], "key": list(self.key)}
 
     @classmethod
     def from_json(cls, document: dict[str, object]) -> "TableSchema":
@@ -110,4 +123,10 @@ class TableSchema:
         if not isinstance(columns, list) or not isinstance(key, list):
             message = f"{document!r} is not a table schema"
             raise TypeError(message)
-        return cls(columns=tuple(Column(name=name, type=type_) for name, type_ in columns), key=tuple(key))
+        return cls(columns=tuple(map(_column_of, columns)), key=tuple(key))
+
+
+def _column_of(document: list[Any]) -> Column:
+    name, type_, *numbered = document
+    number, missing = numbered or (None, None)
+    return Column(name=name, type=type_, number=number, missing=missing)

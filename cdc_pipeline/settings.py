@@ -116,6 +116,12 @@ class TableSettings(_Frozen):
     partition_by: tuple[PartitionBy, ...] = ()
     deletes: Literal["hard", "soft"] = "hard"
     truncate: Literal["apply", "ignore"] = "apply"
+    on_schema_change: Literal["follow", "stop"] = Field(
+        default="follow", description="a changed table is followed, by a new snapshot where need be, or stops"
+    )
+    dropped_columns: Literal["keep", "drop"] = Field(
+        default="keep", description="what the lake does with the values of a column that the source dropped"
+    )
     columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
         default={}, description="PostgreSQL's type of each column, where events do not tell their types"
     )

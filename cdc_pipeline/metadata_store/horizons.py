@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import exists, select, update
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.states import QuarantineState
 
-_TABLE, _ENTRY = models.source_table, models.quarantine
+_TABLE, _ENTRY = models.source_table, failure_models.quarantine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,12 @@ from sqlalchemy import (
     literal_column,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSON, JSONB, ExcludeConstraint
+from sqlalchemy.dialects.postgresql import JSONB, ExcludeConstraint
 
 from cdc_pipeline.metadata_store.columns import NOW, SLICE_RANGE, State, count, offset, one_of, quoted, table_id, time
 from cdc_pipeline.metadata_store.states import (
     FINISHED_SNAPSHOTS,
     ClaimState,
-    QuarantineState,
     SliceState,
     SnapshotState,
     TableState,
@@ -94,6 +93,8 @@ source_table = Table(
     count("horizon_number"),
     Column("publication_mark", Text),
     Column("under_repair", Boolean, nullable=False, server_default=text("false")),
+    Column("shape", JSONB(none_as_null=True)),
+    Column("snapshot_wanted", Boolean, nullable=False, server_default=text("false")),
     UniqueConstraint("database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )
@@ -272,28 +273,4 @@ snapshot_task = Table(
         "ordinal",
         postgresql_where=text("state IN ('waiting', 'claimed')"),
     ),
-)
-
-quarantine = Table(
-    "quarantine",
-    metadata,
-    Column("quarantine_id", BigInteger, primary_key=True),
-    table_id(),
-    Column("stream_partition", Integer, nullable=False),
-    offset("version"),
-    offset("start_offset"),
-    offset("end_offset"),
-    Column("reason", Text, nullable=False),
-    Column("column", Text, nullable=False),
-    Column("payload", JSON, nullable=False),
-    Column("state", State(QuarantineState), nullable=False, server_default=QuarantineState.WAITING),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=NOW),
-    Column("snapshot_id", ForeignKey("cdc.snapshot.snapshot_id")),
-    Column("place", Text),
-    Column("slice_number", BigInteger),
-    Column("decision", Text),
-    time("decided_at"),
-    one_of("state", QuarantineState),
-    Index("quarantine_of_snapshot", "snapshot_id", "place", unique=True),
-    Index("quarantine_waiting", "table_id", postgresql_where=text("state = 'waiting'")),
 )

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, false, func, insert, or_,
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, StaleEpoch, UsageError
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.cut import BEGINNING, LateSlice, NewSlice, late_identity
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.horizons import check_horizons
@@ -21,7 +21,7 @@ from cdc_pipeline.metadata_store.rows import Lease, Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, QuarantineState
 from cdc_pipeline.metadata_store.streams import current_place, locked_partitions
 
-_ENTRY, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
+_ENTRY, _SLICE, _TABLE = failure_models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
 SNAPSHOT_PARTITION = 0
 """Rows of a snapshot come from no stream partition; their replay goes with this one."""

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from cdc_pipeline.errors import RegistryError, SliceFork
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice_identity
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.horizons import check_horizons
@@ -252,12 +252,12 @@ def _insert_quarantined(connection: Connection, cut: Cut) -> None:
     if cut.epoch is None:
         rows = [row | {"created_at": cut.commit_time} for row in _unknown(connection, rows)]
     if rows:
-        connection.execute(insert(models.quarantine), rows)
+        connection.execute(insert(failure_models.quarantine), rows)
 
 
 def _unknown(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A store that is rebuilt has kept its events in quarantine, with what was decided about them."""
-    entry = models.quarantine.c
+    entry = failure_models.quarantine.c
     places = {row["place"] for row in rows}
     query = select(entry.table_id, entry.place).where(entry.snapshot_id.is_(None), entry.place.in_(places))
     known = {(row.table_id, row.place) for row in connection.execute(query)}

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.quarantine import SNAPSHOT_PARTITION, forget_snapshot, supersede
 from cdc_pipeline.metadata_store.rows import Claim, Snapshot
@@ -17,7 +17,7 @@ from cdc_pipeline.metadata_store.snapshots import begin_incarnation
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, ClaimState, SliceState, SnapshotState, TableState
 
 _SLICE, _CLAIM, _SNAPSHOT, _TABLE = models.slice_table, models.claim, models.snapshot, models.source_table
-_ENTRY = models.quarantine
+_ENTRY = failure_models.quarantine
 _NUMBER_ON = """
     SELECT setval(numbers.name, greatest(max(quarantine_id), nextval(numbers.name)))
     FROM cdc.quarantine, pg_get_serial_sequence('cdc.quarantine', 'quarantine_id') AS numbers (name) GROUP BY name

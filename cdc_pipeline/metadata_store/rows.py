@@ -48,7 +48,8 @@ class SourceTable:
 
     No slice with a number above `horizon_number` holds an event older than `horizon`. `publication_mark`: how the
     source publishes the table for as long as nothing of its changes is missing; None: its changes are not read.
-    `under_repair`: somebody compares it, or died while doing so; a late slice of what differs may come.
+    `under_repair`: somebody compares it, or died while doing so; a late slice of what differs may come. `shape`: the
+    source's catalogue of it as it was followed last. `snapshot_wanted`: a new snapshot is to be taken without asking.
     """
 
     table_id: int
@@ -72,6 +73,8 @@ class SourceTable:
     horizon_number: int
     publication_mark: str | None
     under_repair: bool
+    shape: Any
+    snapshot_wanted: bool
 
     @property
     def name(self) -> TableName:

@@ -6,7 +6,7 @@ from itertools import groupby
 from sqlalchemy import Connection, Select, exists, func, or_, select
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import SliceRow, Waiting
 from cdc_pipeline.metadata_store.states import QuarantineState, SliceState
@@ -65,7 +65,7 @@ class Slices:
 
     def awaits_late(self, table_id: int) -> bool:
         """Whether events may still come that are older than what is applied by then: kept aside, replayed, repaired."""
-        entry = models.quarantine.c
+        entry = failure_models.quarantine.c
         kept = exists().where(entry.table_id == table_id, entry.state == QuarantineState.WAITING)
         replayed = exists().where(_SLICE.c.table_id == table_id, _SLICE.c.late, _SLICE.c.state == SliceState.REGISTERED)
         table = models.source_table.c
