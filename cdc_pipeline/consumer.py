@@ -19,7 +19,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import OPERATION, Operation, TableName, TableSchema, encode_position
 from cdc_pipeline.slice_cutter import CUT, CutSlices, SliceCutter, SliceRows
-from cdc_pipeline.slice_file import write_slice_file
+from cdc_pipeline.slice_file import event_schema, write_slice_file
 from cdc_pipeline.sources.protocol import ChangeStream, EventBatch, TableEvents, UnfitEvent
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import SliceFileName
@@ -48,7 +48,9 @@ class Consumer:
         on_step: OnStep,
         ignored_truncates: Collection[TableName] = (),
         check_tables: Callable[[], None] = lambda: None,
+        changing: Mapping[TableName, TableSchema] | None = None,
     ) -> None:
+        """`changing`: tables whose columns changed, with those that every event from their generation on has."""
         self._assignment = assignment
         self._place = assignment.place
         self._stream = stream
@@ -66,6 +68,7 @@ class Consumer:
         self._offsets = dict(assignment.next_offset)
         self._ignored_truncates = ignored_truncates
         self._check_tables = check_tables
+        self._changing = dict(changing or {})
 
     def run(self, stop: Event) -> None:
         """Until `stop` is set; what is open then is read again by the next owner."""
@@ -125,6 +128,7 @@ class Consumer:
         if not moved and not cut.requested:
             return
         self._check_tables()
+        cut = self._with_changes(cut)
         slices = tuple(
             self._write(cut, name, part, cut.slices.get((name, number)))
             for name in sorted(self._table_ids)
@@ -136,6 +140,7 @@ class Consumer:
         if cut.last_commit_position is not None:
             with step(self._on_step, "slot.confirm"):
                 self._stream.confirm(cut.last_commit_position)
+        self._end_changes(cut)
         rows = sum(new.rows for new in slices)
         log.info(
             "cut registered",
@@ -144,6 +149,25 @@ class Consumer:
             rows=rows,
             position=boundary.position,
         )
+
+    def _with_changes(self, cut: CutSlices) -> CutSlices:
+        """A change of columns that no event has shown by its place in the log has a slice of its own, without rows."""
+        shown = {name for name, _ in cut.slices}
+        first = min(self._offsets)
+        silent = {
+            (name, first): SliceRows(schema=schema, rows=event_schema(schema).empty_table())
+            for name, schema in self._changing.items()
+            if cut.start >= schema.generation and name not in shown
+        }
+        return replace(cut, slices={**cut.slices, **silent})
+
+    def _end_changes(self, cut: CutSlices) -> None:
+        """No event of the columns before can come any more."""
+        for name, schema in list(self._changing.items()):
+            if cut.start >= schema.generation:
+                self._store.tables.end_change(self._table_ids[name], schema.generation)
+                del self._changing[name]
+                log.info("change of columns followed", table=str(name), columns=", ".join(schema.names))
 
     def _cut(self, cut: CutSlices, partitions: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]) -> Cut:
         return Cut(

@@ -85,7 +85,7 @@ def next_move(view: View) -> Move:
     _check_registry(fence, view.behind_fence)
     if claim is not None:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
-    if not any(row.rows for row in view.behind_fence) and not view.is_full:
+    if not any(row.path for row in view.behind_fence) and not view.is_full:
         if view.active_snapshot is not None:
             return Wait(reason=f"what lies behind the cutoff of snapshot {view.active_snapshot} waits for it")
         return Wait(reason="every event that is registered is applied")

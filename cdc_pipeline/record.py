@@ -94,10 +94,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The columns of a source table in the source's order, and its id. A table without a key is a bag of rows."""
+    """The columns of a source table in the source's order, and its id. A table without a key is a bag of rows.
+
+    `generation` rises whenever the source's table changes its columns: of two schemas of one table, the one with the
+    higher generation is the newer one. 0 where the source does not tell.
+    """
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    generation: int = 0
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -115,15 +120,20 @@ class TableSchema:
         return not self.key
 
     def to_json(self) -> dict[str, object]:
-        return {"columns": [column.to_json() for column in self.columns], "key": list(self.key)}
+        """What is hashed and stored; a schema without a generation never changes its form."""
+        known: dict[str, object] = {
+            "columns": [column.to_json() for column in self.columns],
+            "key": list(self.key),
+        }
+        return known | {"generation": self.generation} if self.generation else known
 
     @classmethod
     def from_json(cls, document: dict[str, object]) -> "TableSchema":
-        columns, key = document["columns"], document["key"]
-        if not isinstance(columns, list) or not isinstance(key, list):
+        columns, key, generation = document["columns"], document["key"], document.get("generation", 0)
+        if not isinstance(columns, list) or not isinstance(key, list) or not isinstance(generation, int):
             message = f"{document!r} is not a table schema"
             raise TypeError(message)
-        return cls(columns=tuple(map(_column_of, columns)), key=tuple(key))
+        return cls(columns=tuple(map(_column_of, columns)), key=tuple(key), generation=generation)
 
 
 def _column_of(document: list[Any]) -> Column:

@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cdc_pipeline.record import ABSENT, OPERATION, Operation, TableName, TableSchema
-from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.slice_file import align
 from cdc_pipeline.sources.protocol import EventBatch, Integers, Mark, TableEvents, Transactions, UnfitEvent
 from cdc_pipeline.time_slice import EPOCH, Label
 
@@ -50,7 +49,8 @@ class SliceCutter:
     """Holds the events that are not in a slice yet. Feed it batches in stream order; it answers with finished cuts.
 
     `last_label` is that of the last registered slice; no later one is earlier. `commit_time` labels a cut in which no
-    transaction was seen yet.
+    transaction was seen yet. `cut_at`: positions between two transactions at which the stream is cut once it has come
+    there, since a table has other columns behind them.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class SliceCutter:
         slice_length: timedelta,
         slice_rows: int,
         last_label: Label | None = None,
+        cut_at: Sequence[int] = (),
     ) -> None:
+        self._cut_at = cut_at
         self._start = start
         self._commit_time = commit_time
         self._length = slice_length
@@ -94,7 +96,7 @@ class SliceCutter:
 
     def _next_place(self) -> tuple[int, bool] | None:
         """The first position at which what is open has to be cut, and whether somebody asked for it."""
-        places = dict.fromkeys((*self._label_changes(), *self._schema_changes(), *self._full()), False)
+        places = dict.fromkeys((*self._label_changes(), *self._schema_changes(), *self._full(), *self._passed()), False)
         places.update(self._marked())
         return min(((place, asked) for place, asked in places.items() if place > self._start), default=None)
 
@@ -143,6 +145,10 @@ class SliceCutter:
         filling = np.partition(np.concatenate(places), self._slice_rows - 1)[self._slice_rows - 1]
         ends = self._transactions.end_position[self._transactions.commit_position == filling]
         return [int(end) for end in ends]
+
+    def _passed(self) -> list[int]:
+        ends = self._transactions.end_position
+        return [position for position in self._cut_at if (ends > position).any()]
 
     def _marked(self) -> dict[int, bool]:
         """Behind a plain mark; and at the very position that a mark asks for, if that is not registered yet."""
@@ -219,32 +225,6 @@ def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]
         int(number): SliceRows(schema=schema, rows=rows.filter(pa.array(numbers == number)))
         for number in np.unique(numbers)
     }
-
-
-def align(rows: pa.Table, schema: TableSchema, wanted: TableSchema) -> pa.Table:
-    """Rows of a transaction in which the table changed its columns, under the later schema.
-
-    A column that came later is NULL in an insert and absent in an update; one that went is dropped.
-    """
-    if schema == wanted:
-        return rows
-    added = [name for name in wanted.names if name not in schema.names]
-    updates = pc.is_in(rows[OPERATION], pa.array([Operation.UPDATE.value, Operation.MOVE.value]))
-    if added:
-        absent = [
-            [*(present or []), *added] if update else present
-            for present, update in zip(rows[ABSENT].to_pylist(), updates.to_pylist(), strict=True)
-        ]
-        column = rows.schema.get_field_index(ABSENT)
-        rows = rows.set_column(column, ABSENT, pa.array(absent, type=pa.list_(pa.string())))
-    target = event_schema(wanted)
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, type=field.type)
-        for field in target
-    ]
-    return pa.table(columns, schema=target)
 
 
 def _select(events: TableEvents, rows: npt.NDArray[np.bool_]) -> TableEvents:

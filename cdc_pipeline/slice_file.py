@@ -16,10 +16,11 @@ from cdc_pipeline.record import (
     OPERATION,
     TRANSACTION,
     VERSION,
+    Column,
     Operation,
     TableSchema,
 )
-from cdc_pipeline.types import resolve
+from cdc_pipeline.types import parse_text, resolve
 
 MOST_KEY_RANGES = 8
 ROW_GROUP_ROWS = 128_000
@@ -65,16 +66,17 @@ def write_slice_file(rows: pa.Table, schema: TableSchema) -> SliceFile:
     order = [(name, "ascending") for name in (*schema.key, VERSION)]
     in_order = rows.take(pc.sort_indices(rows, sort_keys=order))
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        in_order,
+    with pq.ParquetWriter(
         sink,
-        row_group_size=ROW_GROUP_ROWS,
+        in_order.schema,
         compression="zstd",
         compression_level=1,
         write_page_checksum=True,
         use_dictionary=[OPERATION, f"{ABSENT}.list.element", *_texts(in_order)],
         store_schema=False,
-    )
+    ) as writer:
+        if in_order.num_rows:
+            writer.write_table(in_order, row_group_size=ROW_GROUP_ROWS)
     content = sink.getvalue().to_pybytes()
     operations = in_order[OPERATION]
     return SliceFile(
@@ -124,3 +126,46 @@ def _last_truncate(rows: pa.Table) -> str | None:
 
 def _texts(rows: pa.Table) -> list[str]:
     return [field.name for field in rows.schema if pa.types.is_string(field.type) and field.name != VERSION]
+
+
+def align(rows: pa.Table, schema: TableSchema, wanted: TableSchema) -> pa.Table:
+    """Rows of a transaction in which the table changed its columns, under the later schema.
+
+    Columns are the same ones by their numbers, where the source numbers them. What rows had before a column was added
+    is known then; otherwise the column is NULL in an insert and absent in an update. One that went is dropped.
+    """
+    if schema == wanted:
+        return rows
+    before = _names_before(schema, wanted)
+    added = [column for column in wanted.columns if column.name not in before]
+    unknown = [column.name for column in added if column.number is None]
+    updates = pc.is_in(rows[OPERATION], pa.array([Operation.UPDATE.value, Operation.MOVE.value]))
+    now = {old: new for new, old in before.items()}
+    absent = [
+        [*(now[name] for name in present or () if name in now), *(unknown if update else ())] or None
+        for present, update in zip(rows[ABSENT].to_pylist(), updates.to_pylist(), strict=True)
+    ]
+    filled = {column.name: _missing(column, rows.num_rows) for column in added}
+    filled[ABSENT] = pa.array(absent, type=pa.list_(pa.string()))
+    target = event_schema(wanted)
+    columns = [
+        filled[field.name] if field.name in filled else rows[before.get(field.name, field.name)].cast(field.type)
+        for field in target
+    ]
+    return pa.table(columns, schema=target)
+
+
+def _names_before(schema: TableSchema, wanted: TableSchema) -> dict[str, str]:
+    """Name in `wanted` -> name in `schema`, of the columns that both have."""
+    if all(column.number is not None for column in (*schema.columns, *wanted.columns)):
+        names = {column.number: column.name for column in schema.columns}
+        return {column.name: names[column.number] for column in wanted.columns if column.number in names}
+    return {name: name for name in wanted.names if name in schema.names}
+
+
+def _missing(column: Column, rows: int) -> pa.Array:
+    """What rows from before the column was added show."""
+    column_type = resolve(column.type)
+    if column.missing is None:
+        return pa.nulls(rows, column_type.arrow)
+    return pa.repeat(parse_text(pa.array([column.missing]), column_type).values[0], rows)

@@ -176,7 +176,7 @@ class SliceWorker:
         log.info("already in the lake", table=str(table.name), through=move.through)
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: LakeTable, move: Apply) -> UpsertOutcome:
-        session = self.lake.open() if any(row.rows for row in move.slices) else None
+        session = self.lake.open() if any(row.path for row in move.slices) else None
         if move.resumed is None:
             claim = self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
         else:
@@ -211,7 +211,7 @@ class SliceWorker:
             claim_id=str(claim.claim_id),
             first_number=claim.first_number,
             last_number=claim.last_number,
-            slices=self._checked(lease, [slice_row for slice_row in slices if slice_row.rows]),
+            slices=self._checked(lease, [slice_row for slice_row in slices if slice_row.path]),
             cutoff_version=row.cutoff_version or "",
             partial_rows=sum(slice_row.partial_rows for slice_row in slices),
             key_changes=sum(slice_row.key_changes for slice_row in slices),

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event
 from uuid import UUID
@@ -16,16 +16,18 @@ from cdc_pipeline.lake.history import PublishedTable
 from cdc_pipeline.lake.protocol import DataFile, Lake, LakeTable, Publication
 from cdc_pipeline.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
-from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask, SourceTable
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, is_held, snapshot_connection
+from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_shape import Shape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.compaction import data_files, plan_compaction
-from snapshot.plan import plan_ranges
+from snapshot.plan import plan_ranges, refuse_rewritten, shape_at
 
 log = structlog.get_logger()
 
@@ -49,6 +51,8 @@ class SnapshotOrchestrator:
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    """Of the tables that are being exported, by snapshot, as of their cutoff."""
 
     def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
         """The snapshots as they ended, one per table. A table that fails does not stop the others."""
@@ -104,22 +108,14 @@ class SnapshotOrchestrator:
 
     def _begin(self, name: TableName, cutoff: HeldPosition, run_id: str) -> str:
         row = self.store.tables.table(name)
-        if row.schema_id is None:
-            raise SnapshotError(f"{name} has no schema yet", remedy="run cdc setup-source")
         snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
-        self.store.snapshots.create_snapshot(
-            registry.NewSnapshot(
-                snapshot_id=snapshot_id,
-                table_id=row.table_id,
-                cutoff_offset=cutoff.offset,
-                cutoff_version=cutoff.version,
-                cutoff_time=cutoff.time,
-                schema_id=row.schema_id,
-                exported_snapshot=cutoff.exported,
-            )
-        )
         with snapshot_connection(self.source_url, cutoff.exported) as connection:
+            try:
+                shape = shape_at(connection, row)
+            except SnapshotError as error:
+                return self._fail(self._create(row, snapshot_id, cutoff, None), str(error)).snapshot_id
             ranges = plan_ranges(connection, name, self.snapshot_file_bytes)
+        self._create(row, snapshot_id, cutoff, shape)
         tasks = [
             NewTask(kind=TaskKind.EXPORT, ordinal=ordinal, input=pages.to_json())
             for ordinal, pages in enumerate(ranges)
@@ -127,6 +123,27 @@ class SnapshotOrchestrator:
         self.store.snapshot_tasks.add_tasks(snapshot_id, tasks)
         log.info("snapshot begun", table=str(name), snapshot_id=snapshot_id, cutoff=cutoff.offset, files=len(tasks))
         return snapshot_id
+
+    def _create(self, row: SourceTable, snapshot_id: str, cutoff: HeldPosition, shape: Shape | None) -> Snapshot:
+        """Under the columns that the table has at the cutoff, or under those of its newest slice."""
+        schema_id = row.schema_id
+        if shape is not None:
+            self.shapes[snapshot_id] = shape
+            schema = shape.schema(row.settings["id"])
+            schema_id = self.store.tables.record_schema(row.table_id, schema, first_offset=cutoff.offset)
+        if schema_id is None:
+            raise SnapshotError(f"{row.name} has no schema yet", remedy="run cdc setup-source")
+        return self.store.snapshots.create_snapshot(
+            registry.NewSnapshot(
+                snapshot_id=snapshot_id,
+                table_id=row.table_id,
+                cutoff_offset=cutoff.offset,
+                cutoff_version=cutoff.version,
+                cutoff_time=cutoff.time,
+                schema_id=schema_id,
+                exported_snapshot=cutoff.exported,
+            )
+        )
 
     def _advance_all(self, snapshot_ids: Sequence[str]) -> list[Snapshot]:
         return [self._advance(self.store.snapshots.snapshot(snapshot_id)) for snapshot_id in snapshot_ids]
@@ -153,14 +170,24 @@ class SnapshotOrchestrator:
         tasks = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, kind)
         failed = next((task for task in tasks if task.state is TaskState.FAILED), None)
         if failed is not None:
-            error = f"{kind} task {failed.ordinal}: {failed.error}"
-            log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
-            return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
+            return self._fail(snapshot, f"{kind} task {failed.ordinal}: {failed.error}")
         if any(task.state is not TaskState.DONE for task in tasks):
             return snapshot
         return self._advance(then(snapshot, tasks))
 
+    def _fail(self, snapshot: Snapshot, error: str) -> Snapshot:
+        log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
+        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
+
     def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
+        shape = self.shapes.pop(snapshot.snapshot_id, None)
+        if shape is not None:
+            name = self.store.tables.table_by_id(snapshot.table_id).name
+            try:
+                with step(self.on_step, "source.check"), closing(connect(self.source_url)) as connection:
+                    refuse_rewritten(connection, name, shape)
+            except SnapshotError as error:
+                return self._fail(snapshot, str(error))
         tasks = [
             NewTask(
                 kind=TaskKind.STAGE,

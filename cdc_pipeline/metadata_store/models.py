@@ -188,7 +188,7 @@ slice_table = Table(
     CheckConstraint("start_offset < end_offset OR (late AND start_offset = end_offset)", name="slice_range"),
     CheckConstraint(
         "(path IS NULL AND sha256 IS NULL AND rows = 0)"
-        " OR (path IS NOT NULL AND sha256 IS NOT NULL AND schema_id IS NOT NULL AND rows > 0)",
+        " OR (path IS NOT NULL AND sha256 IS NOT NULL AND schema_id IS NOT NULL)",
         name="slice_file",
     ),
     ExcludeConstraint((literal_column(SLICE_RANGE), "&&"), using="gist", name="slice_ranges_disjoint"),

@@ -156,6 +156,7 @@ def begin_incarnation(connection: Connection, snapshot: Snapshot, fence_number: 
         .values(
             state=TableState.LIVE,
             parked_reason=None,
+            snapshot_wanted=False,
             cutoff_offset=snapshot.cutoff_offset,
             cutoff_version=snapshot.cutoff_version,
             cutoff_time=snapshot.cutoff_time,

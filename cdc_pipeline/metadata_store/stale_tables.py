@@ -21,10 +21,18 @@ _STREAM, _BOUNDARY = models.stream, models.boundary
 class StaleTables:
     database: Database
 
-    def mark(self, table_id: int, reason: str) -> None:
-        """From now on its events are not read and its slices not applied. A snapshot under way is abandoned."""
+    def mark(self, table_id: int, reason: str, *, snapshot_wanted: bool = False) -> None:
+        """From now on its events are not read and its slices not applied. A snapshot under way is abandoned.
+
+        `snapshot_wanted`: a new one is taken without anybody asking for it.
+        """
         with self.database.transaction("table.mark_stale") as connection:
-            _mark(connection, [table_id], reason)
+            _mark(connection, [table_id], reason, snapshot_wanted=snapshot_wanted)
+
+    def want_snapshot(self, table_id: int, *, wanted: bool) -> None:
+        """Of a table that is stale already: whether a new snapshot is taken without anybody asking for it."""
+        with self.database.transaction("table.want_snapshot") as connection:
+            connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(snapshot_wanted=wanted))
 
     def begin_again(
         self, table_id: int, *, source_oid: int, settings: Mapping[str, Any], publication_mark: str
@@ -88,11 +96,11 @@ class StaleTables:
             _mark(connection, list(tables), reason)
 
 
-def _mark(connection: Connection, table_ids: list[int], reason: str) -> None:
+def _mark(connection: Connection, table_ids: list[int], reason: str, *, snapshot_wanted: bool = False) -> None:
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id.in_(table_ids))
-        .values(state=TableState.STALE, parked_reason=reason, publication_mark=None)
+        .values(state=TableState.STALE, parked_reason=reason, publication_mark=None, snapshot_wanted=snapshot_wanted)
     )
     abandoned = connection.scalars(
         update(_SNAPSHOT)

@@ -1,6 +1,6 @@
 """Source tables: what they are, their schemas, and the states that people and snapshots give them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -134,6 +134,18 @@ class Tables:
                 remedy="the slice that names it belongs to another metadata store",
             )
         return TableSchema.from_json(document)
+
+    def set_shapes(self, table_id: int, shapes: Sequence[Mapping[str, Any]]) -> SourceTable:
+        """What the source's catalogue says of the table: the shapes of its coming events, oldest first."""
+        with self.database.transaction("table.set_shapes") as connection:
+            return _changed(connection, table_id, shape=list(shapes))
+
+    def end_change(self, table_id: int, generation: int) -> None:
+        """No event of an older shape than that of `generation` comes any more. Idempotent."""
+        with self.database.transaction("table.end_change") as connection:
+            row = read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}", lock=True)
+            left = [shape for shape in row.shape or () if shape["generation"] >= generation]
+            _changed(connection, table_id, shape=left)
 
     def record_key_span(self, table_id: int, *, low: Any, high: Any) -> SourceTable:
         """Smallest and largest value of the first id column that the lake has seen; JSON values."""

@@ -1,14 +1,16 @@
 """The pipeline's source made ready and registered, and the consumer that reads it from where the registry stands."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, TableName, decode_position, encode_version
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import oldest_of_files, set_up_files
 from cdc_pipeline.source_setup.new_beginning import begin_stream_again
 from cdc_pipeline.source_setup.postgres import plan_server, set_up_server
 from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer
+from cdc_pipeline.sources.postgres_setup import SourcePlan
 from cdc_pipeline.wiring import Pipeline
 
 __all__ = [
@@ -25,29 +27,37 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """The tables that are ready, and the statements for the source that make them so."""
+    """The tables that are ready, and the statements for the source that make them so.
+
+    `refused`: tables that are not, each with why. They stop none of the others.
+    """
 
     tables: tuple[TableName, ...]
     statements: tuple[str, ...] = ()
+    refused: Mapping[TableName, SourceError] = field(default_factory=dict)
 
 
 def plan_setup(pipeline: Pipeline) -> SetUp:
     """What `set_up_source` would do; changes nothing."""
     if isinstance(pipeline.settings.source, PostgresSource):
         plan = plan_server(pipeline)
-        return SetUp(tables=tuple(table.name for table in plan.tables), statements=plan.statements)
+        return _set_up(plan)
     return SetUp(tables=pipeline.table_names())
 
 
+def _set_up(plan: SourcePlan) -> SetUp:
+    names = tuple(table.name for table in plan.tables)
+    return SetUp(tables=names, statements=plan.statements, refused={**plan.stale, **plan.refused})
+
+
 def set_up_source(pipeline: Pipeline, *, begin_again: Collection[TableName] = ()) -> SetUp:
-    """The source can be read, stream and tables are registered. Idempotent; refuses by name what cannot work.
+    """The source can be read, stream and tables are registered. Idempotent; tables that cannot be read are `refused`.
 
     Stale tables that are to `begin_again` are read again from now on, for their new snapshot.
     """
     source = pipeline.settings.source
     if isinstance(source, PostgresSource):
-        plan = set_up_server(pipeline, begin_again).plan
-        return SetUp(tables=tuple(table.name for table in plan.tables), statements=plan.statements)
+        return _set_up(set_up_server(pipeline, begin_again).plan)
     set_up_files(pipeline, source)
     return SetUp(tables=pipeline.table_names())
 

@@ -9,7 +9,8 @@ from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.postgres import stream_of
 from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_setup import plan_source, replace_slot
+from cdc_pipeline.sources.postgres_setup import plan_source
+from cdc_pipeline.sources.postgres_slot import replace_slot
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 

@@ -2,30 +2,33 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from cdc_pipeline.consumer import Consumer
 from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
-from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.consumers import consumer_of
 from cdc_pipeline.source_setup.slot_guards import refuse_gap, refuse_other_server
+from cdc_pipeline.source_setup.table_guards import (
+    OpenTables,
+    known_tables,
+    mark_stale,
+    note_refused,
+    note_stale,
+    note_unlisted,
+)
 from cdc_pipeline.source_setup.tables import register_table
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot
-from cdc_pipeline.sources.postgres_guards import KnownTable
 from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_setup import SourcePlan, SourceTable, execute_plan, plan_source
+from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
 from cdc_pipeline.sources.postgres_stream import PostgresStream
-from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
-
-_UNKNOWN_MARK = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Prepared:
 def plan_server(pipeline: Pipeline) -> SourcePlan:
     """What `set_up_server` would do; changes nothing."""
     with closing(connect(pipeline.source_url)) as connection:
-        return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables, _known_tables(pipeline))
+        return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables, known_tables(pipeline))
 
 
 def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -> Prepared:
@@ -51,14 +54,14 @@ def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -
     settings, source = pipeline.settings, pipeline.settings.postgres
     pipeline.cut_chain().catch_up()
     with closing(connect(pipeline.source_url)) as connection:
-        known = _known_tables(pipeline)
+        known = known_tables(pipeline)
         plan = plan_source(connection, source, settings.tables, known)
         refuse_other_server(pipeline, plan.server)
         stream = stream_of(pipeline, plan.server)
         pipeline.store.streams.register_stream(stream, stream_partitions=source.stream_partitions)
         refuse_gap(pipeline, plan.slot, plan.server)
-        for name, error in plan.stale.items():
-            _mark_stale(pipeline, name, error, known[name])
+        note_stale(pipeline, plan, known)
+        note_unlisted(pipeline)
         again = plan.stale.keys() & set(begin_again)
         if again:
             plan = plan_source(connection, source, settings.tables, known, again)
@@ -67,7 +70,8 @@ def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -
         publication = read_publication(connection, source.publication)
     if slot is None:
         raise SourceError(f"the slot {source.slot} was not created", remedy="run cdc setup-source again")
-    marks = {table.name: _mark(source.publication, publication, table) for table in plan.tables}
+    plan, marks = _published(plan, source.publication, publication)
+    note_refused(plan)
     for table in plan.tables:
         register_table(
             pipeline,
@@ -76,6 +80,7 @@ def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -
             key=table.schema.key,
             schema=table.schema,
             publication_mark=marks[table.name],
+            shapes=table.shapes,
             begins_again=table.name in again,
         )
     return Prepared(plan=plan, slot=slot, marks=marks)
@@ -90,38 +95,23 @@ def stream_of(pipeline: Pipeline, server: Server) -> Stream:
     )
 
 
-def _known_tables(pipeline: Pipeline) -> dict[TableName, KnownTable]:
-    wanted = {table.table for table in pipeline.settings.tables}
-    return {
-        row.name: KnownTable(
-            oid=row.source_oid,
-            key=tuple(row.settings.get("id", ())),
-            publication_mark=row.publication_mark
-            if row.publication_mark is not None or row.state is TableState.STALE
-            else _UNKNOWN_MARK,
-            reason=row.parked_reason or "",
-        )
-        for row in pipeline.store.tables.tables()
-        if row.name in wanted and row.stream == pipeline.settings.name
-    }
-
-
-def _mark_stale(pipeline: Pipeline, name: TableName, error: TableStale, known: KnownTable) -> None:
-    if known.publication_mark is None:
-        return
-    log.error("table stopped", table=str(name), found=error.found, expected=error.expected, remedy=error.remedy)
-    pipeline.store.stale_tables.mark(pipeline.store.tables.table(name).table_id, str(error))
-
-
-def _mark(publication_name: str, publication: Publication | None, table: SourceTable) -> str:
-    published = None if publication is None else publication.of(table.name)
-    if published is None:
-        raise SourceError(
+def _published(
+    plan: SourcePlan, publication_name: str, publication: Publication | None
+) -> tuple[SourcePlan, dict[TableName, str]]:
+    """The plan without tables that the publication holds otherwise than under their own name; the marks of the rest."""
+    found = {} if publication is None else {table.name: publication.of(table.name) for table in plan.tables}
+    marks = {name: published.mark for name, published in found.items() if published is not None}
+    refused = {
+        table.name: SourceError(
             f"the publication {publication_name} does not hold {table.name} under its own name",
             expected="publish_via_partition_root = true where a table has partitions",
             remedy=f'run ALTER PUBLICATION "{publication_name}" SET (publish_via_partition_root = true)',
         )
-    return published.mark
+        for table in plan.tables
+        if table.name not in marks
+    }
+    left = tuple(table for table in plan.tables if table.name in marks)
+    return replace(plan, tables=left, refused={**plan.refused, **refused}), marks
 
 
 @contextmanager
@@ -142,6 +132,7 @@ def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
         stream_partitions=source.stream_partitions,
         tables=prepared.plan.tables,
         server=prepared.plan.server,
+        start=position,
         passes=_transaction_end(pipeline, assignment, prepared.slot, position),
     )
     with closing(stream):
@@ -152,11 +143,13 @@ def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
                 assignment,
                 stream,
                 position=position,
-                check_tables=lambda: _refuse_moved_tables(pipeline, prepared, stream),
+                check_tables=OpenTables(
+                    pipeline=pipeline, stream=stream, tables=prepared.plan.tables, marks=prepared.marks
+                ).check,
+                changing={table.name: table.schema for table in prepared.plan.tables if len(table.shapes) > 1},
             )
         except TableStale as error:
-            (name,) = (table.name for table in prepared.plan.tables if str(table.name) == error.table)
-            _mark_stale(pipeline, name, error, _known_tables(pipeline)[name])
+            mark_stale(pipeline, prepared.plan.tables, error)
             raise StreamMoved(error.found, remedy="open the consumer again: it reads on without that table") from error
 
 
@@ -172,19 +165,3 @@ def _refuse_moved_slot(pipeline: Pipeline) -> None:
     """Again, now that nobody else can read the slot."""
     with closing(connect(pipeline.source_url)) as connection:
         refuse_gap(pipeline, read_slot(connection, pipeline.settings.postgres.slot), read_server(connection))
-
-
-def _refuse_moved_tables(pipeline: Pipeline, prepared: Prepared, stream: PostgresStream) -> None:
-    """Raises StreamMoved unless the tables are published and registered as when the stream was opened."""
-    with step(pipeline.on_step, "source.check"):
-        publication = stream.publication()
-    published = {} if publication is None else {name: publication.of(name) for name in prepared.marks}
-    now = {name: found.mark for name, found in published.items() if found is not None}
-    registered = {name: table.publication_mark for name, table in _known_tables(pipeline).items()}
-    wanted = dict.fromkeys(registered) | prepared.marks
-    moved = sorted(str(name) for name in wanted if not (now.get(name) == wanted[name] == registered[name]))
-    if moved:
-        raise StreamMoved(
-            f"the source publishes {', '.join(moved)} otherwise than when its stream was opened",
-            remedy="open the consumer again: what changed is found then",
-        )

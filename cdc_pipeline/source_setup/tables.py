@@ -6,6 +6,7 @@ from typing import Any
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import TableName, TableSchema, encode_position
+from cdc_pipeline.sources.postgres_shape import Shape
 from cdc_pipeline.wiring import Pipeline
 
 
@@ -17,11 +18,13 @@ def register_table(
     key: Sequence[str],
     schema: TableSchema | None,
     publication_mark: str = "",
+    shapes: Sequence[Shape] = (),
     begins_again: bool = False,
 ) -> SourceTable:
     """Idempotent. `schema` counts only for a table that has none yet; None where events have to show it first.
 
-    `begins_again`: for the snapshot that is to come, it is the table that it is now, whatever it was.
+    `shapes`: those that its coming events may have. `begins_again`: for the snapshot that is to come, it is the
+    table that it is now, whatever it was.
     """
     settings = _settings(pipeline, name, key)
     if begins_again:
@@ -39,6 +42,9 @@ def register_table(
             publication_mark=publication_mark,
         )
     )
+    documents = [shape.to_json() for shape in shapes]
+    if documents and row.shape != documents:
+        row = pipeline.store.tables.set_shapes(row.table_id, documents)
     if schema is not None and (begins_again or row.schema_id is None):
         first_offset = pipeline.store.streams.next_offset(pipeline.settings.name) or encode_position(0)
         pipeline.store.tables.record_schema(row.table_id, schema, first_offset=first_offset)
@@ -50,7 +56,10 @@ def _settings(pipeline: Pipeline, name: TableName, key: Sequence[str]) -> dict[s
 
 
 def table_ids(pipeline: Pipeline) -> dict[TableName, int]:
-    return {table.table: pipeline.store.tables.table(table.table).table_id for table in pipeline.settings.tables}
+    """Of the tables of pipeline.yml that are registered."""
+    listed = {table.table for table in pipeline.settings.tables}
+    rows = pipeline.store.tables.tables()
+    return {row.name: row.table_id for row in rows if row.stream == pipeline.settings.name and row.name in listed}
 
 
 def ignored_truncates(pipeline: Pipeline) -> frozenset[TableName]:

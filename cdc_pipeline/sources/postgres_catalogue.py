@@ -1,4 +1,4 @@
-"""What a PostgreSQL server says about itself: its identity, its tables, its types, the slot and the publication."""
+"""What a PostgreSQL server says about itself: its identity, its types and the slot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Any
 import psycopg2.extensions
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.types import canonical_name
 from cdc_pipeline.types.table import ARRAY
 
@@ -25,29 +24,6 @@ _TYPES = """
 SELECT t.oid, n.nspname, t.typname, t.typtype, t.typbasetype, t.typtypmod,
        CASE WHEN t.typdelim = ',' OR t.oid = 'box[]'::regtype THEN t.typelem ELSE 0 END, t.typcategory
 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-"""
-_TABLE = """
-SELECT c.oid, c.relkind::text, c.relreplident::text,
-       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-"""
-_COLUMNS = """
-SELECT attname, atttypid, atttypmod, attnotnull FROM pg_attribute
-WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
-"""
-_INDEXED_COLUMNS = """
-SELECT i.indisprimary, i.indisreplident, array_agg(a.attname::text ORDER BY k.place)
-FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
-"""
-_WITHOUT_WHOLE_ROWS = """
-SELECT format('%%I.%%I', n.nspname, c.relname)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relreplident <> 'f' AND c.relkind = 'r'
-  AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
-ORDER BY 1
 """
 _SLOT = """
 SELECT plugin, database, active_pid, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status,
@@ -82,26 +58,6 @@ class TypeRow:
     base_modifier: int
     element: int
     category: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueTable:
-    """A table as the source's catalogue has it. `identity` are the columns that a delete event carries.
-
-    `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
-    """
-
-    name: TableName
-    oid: int
-    relkind: str
-    readable: bool
-    columns: tuple[Column, ...]
-    primary_key: tuple[str, ...]
-    identity: tuple[str, ...]
-    without_whole_rows: tuple[str, ...]
-
-    def schema(self, key: tuple[str, ...]) -> TableSchema:
-        return TableSchema(columns=self.columns, key=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,43 +120,6 @@ def canonical_type(types: Mapping[int, TypeRow], oid: int, modifier: int) -> str
     if row.category == "A" and row.element and row.name not in _VECTORS:
         return canonical_type(types, row.element, modifier) + ARRAY
     return canonical_name(namespace=row.namespace, name=row.name, modifier=modifier)
-
-
-def read_table(
-    connection: psycopg2.extensions.connection, types: Mapping[int, TypeRow], name: TableName
-) -> CatalogueTable | None:
-    found = rows(connection, _TABLE, (name.schema, name.table))
-    if not found:
-        return None
-    oid, relkind, replica_identity, readable = found[0]
-    attributes = rows(connection, _COLUMNS, (oid,))
-    columns = tuple(Column(name=row[0], type=canonical_type(types, row[1], row[2])) for row in attributes)
-    indexes = rows(connection, _INDEXED_COLUMNS, (oid,))
-    primary_key = next((tuple(row[2]) for row in indexes if row[0]), ())
-    return CatalogueTable(
-        name=name,
-        oid=oid,
-        relkind=relkind,
-        readable=readable,
-        columns=columns,
-        primary_key=primary_key,
-        identity=_identity(replica_identity, columns, primary_key, indexes),
-        without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
-    )
-
-
-def _identity(
-    replica_identity: str, columns: tuple[Column, ...], primary_key: tuple[str, ...], indexes: Sequence[Any]
-) -> tuple[str, ...]:
-    match replica_identity:
-        case "f":
-            return tuple(column.name for column in columns)
-        case "i":
-            return next((tuple(row[2]) for row in indexes if row[1]), ())
-        case "d":
-            return primary_key
-        case _:
-            return ()
 
 
 def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | None:

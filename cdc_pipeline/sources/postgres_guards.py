@@ -1,14 +1,18 @@
 """What stops a table whose changes were read before: the stream would no longer tell it whole, or tells another."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import psycopg2.extensions
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.postgres_catalogue import CatalogueTable, rows
+from cdc_pipeline.sources.postgres_catalogue import rows
 from cdc_pipeline.sources.postgres_publication import Publication
+from cdc_pipeline.sources.postgres_shape import Shape
+from cdc_pipeline.sources.postgres_tables import CatalogueTable
+from cdc_pipeline.sources.shape_changes import Followed, Retaken, compare_shapes
 
 _NAME_NOW = """
 SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -18,12 +22,18 @@ WHERE c.oid = %s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """A table as it was registered. `publication_mark` None: it is stale already, for `reason`."""
+    """A table as it was registered. `publication_mark` None: it is stale already, for `reason`.
+
+    `shapes`: those that its coming events may have, oldest first; none where a metadata store does not know them.
+    `schema`: that of its newest slice.
+    """
 
     oid: int
     key: tuple[str, ...]
     publication_mark: str | None
     reason: str
+    shapes: tuple[Shape, ...] = ()
+    schema: TableSchema | None = None
 
 
 def check_known(
@@ -76,4 +86,57 @@ def _another_table(
         table=str(name),
         expected=expected,
         remedy=f"name it back and run cdc snapshot {name}, or list the new name in pipeline.yml instead",
+    )
+
+
+def followed_shapes(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> tuple[Shape, ...]:
+    """The shapes that the table's coming events may have, oldest first; the last one is what the catalogue says now.
+
+    A new one has the generation 0 until its place in the log is known. Raises TableStale for a change that only a new
+    snapshot shows, and for any change where the settings say so.
+    """
+    shapes = known.shapes
+    if not shapes or (known.schema is not None and known.schema.generation > shapes[-1].generation):
+        return (_adopted(settings, known, found),)
+    fixed = {
+        *known.key,
+        *(part.column for part in settings.partition_by),
+        *(name for name in (settings.create_time, settings.update_time) if name is not None),
+    }
+    change = compare_shapes(shapes[-1], found.shape, fixed)
+    if isinstance(change, Retaken):
+        raise _changed(settings, change.reason)
+    if not isinstance(change, Followed):
+        return (*shapes[:-1], change.shape)
+    if settings.on_schema_change == "stop":
+        raise _changed(settings, "its columns changed, and on_schema_change is stop")
+    _check_told_apart(settings, shapes, change.shape)
+    return (*shapes, change.shape)
+
+
+def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> Shape:
+    """For a store that does not know the shape: what the newest slice shows has to be what the catalogue says."""
+    now = found.shape.schema(known.key)
+    if known.schema is None:
+        return found.shape
+    numbered = any(column.number is not None for column in known.schema.columns)
+    before = [(column.name, column.type, column.number if numbered else None) for column in known.schema.columns]
+    if before != [(column.name, column.type, column.number if numbered else None) for column in now.columns]:
+        raise _changed(settings, "its columns are not those of its newest slice, and the store does not know more")
+    missing = {column.number: column.missing for column in known.schema.columns}
+    columns = tuple(replace(column, missing=missing.get(column.number)) for column in found.shape.columns)
+    return replace(found.shape, columns=columns, generation=known.schema.generation)
+
+
+def _check_told_apart(settings: TableSettings, shapes: Sequence[Shape], new: Shape) -> None:
+    """Two shapes that the stream shows alike, but whose columns are others, cannot be told apart in it."""
+    for shape in shapes:
+        same = shape.appearance == new.appearance
+        if same and [column.number for column in shape.streamed] != [column.number for column in new.streamed]:
+            raise _changed(settings, "it changed its columns and has the same names and types again")
+
+
+def _changed(settings: TableSettings, reason: str) -> TableStale:
+    return TableStale(
+        f"{settings.name} changed: {reason}", table=settings.name, expected="a change that its stream tells whole"
     )

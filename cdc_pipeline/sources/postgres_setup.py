@@ -1,53 +1,53 @@
 """The source made ready for streaming: what is missing is said as SQL, what cannot work is refused by name."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-import psycopg2
-import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PostgresSource, TableSettings
-from cdc_pipeline.sources.postgres_catalogue import (
-    CatalogueTable,
-    Server,
-    Slot,
-    read_server,
-    read_slot,
-    read_table,
-    read_types,
-    rows,
-)
-from cdc_pipeline.sources.postgres_guards import KnownTable, check_known
+from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types
+from cdc_pipeline.sources.postgres_guards import KnownTable, check_known, followed_shapes
 from cdc_pipeline.sources.postgres_publication import Publication, Published, read_publication
+from cdc_pipeline.sources.postgres_shape import Shape, read_end
+from cdc_pipeline.sources.postgres_slot import PLUGIN, check_server, check_slot_kind
+from cdc_pipeline.sources.postgres_tables import CatalogueTable, read_table
 from cdc_pipeline.steps import OnStep, step
-
-_OLDEST_VERSION, _NEWEST_VERSION = 14, 18
-PLUGIN = "pgoutput"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """A table that passed every check; one without a key is a bag of rows."""
+    """A table that passed every check; one without a key is a bag of rows.
+
+    `shapes`: those that its events may have, oldest first; `schema` is that of the last one.
+    """
 
     name: TableName
     oid: int
-    schema: TableSchema
+    key: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.shapes[-1].schema(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
     """What was found, and the statements that are still to be executed, in order.
 
-    `stale`: known tables that cannot be read on as they are, each with what stops it.
+    `stale`: known tables that cannot be read on as they are, each with what stops it; of those, a new snapshot would
+    mend the ones in `mendable`. `refused`: tables that were never read and cannot be, each with why.
     """
 
     server: Server
     tables: tuple[SourceTable, ...]
     stale: Mapping[TableName, TableStale]
+    mendable: frozenset[TableName]
+    refused: Mapping[TableName, SourceError]
     statements: tuple[str, ...]
     slot: Slot | None
 
@@ -59,38 +59,104 @@ def plan_source(
     known: Mapping[TableName, KnownTable] | None = None,
     begun_again: Collection[TableName] = (),
 ) -> SourcePlan:
-    """Raises SourceError that names the first thing that cannot work, and how to mend it. Changes nothing.
+    """Raises SourceError that names what cannot work for the whole stream, and how to mend it. Changes nothing.
 
-    `known` tables were read before: what cannot work of them stops nothing else, unless they are `begun_again`.
+    What cannot work of one table stops nothing else, where `known` tells which tables were read before; otherwise it
+    is raised, too. Tables that are `begun_again` are looked at as if they were new.
     """
     server = read_server(connection)
-    _check_server(server, source)
-    publication = read_publication(connection, source.publication)
+    check_server(server, source)
     slot = read_slot(connection, source.slot)
-    _check_slot_kind(slot, source, server)
+    check_slot_kind(slot, source, server)
+    look = _Look(connection=connection, publication=read_publication(connection, source.publication))
     types = read_types(connection)
     found: list[SourceTable] = []
-    stale: dict[TableName, TableStale] = {}
     for table in tables:
         in_catalogue = read_table(connection, types, table.table)
         before = None if known is None or table.table in begun_again else known.get(table.table)
-        if before is None:
-            found.append(_checked(table, in_catalogue, publication))
-            continue
         try:
-            check_known(connection, table, before, in_catalogue, publication)
-            found.append(_checked(table, in_catalogue, publication))
+            found.append(look.new(table, in_catalogue) if before is None else look.known(table, before, in_catalogue))
         except TableStale as error:
-            stale[table.table] = error
+            look.stop(table, before, in_catalogue, error)
         except SourceError as error:
-            remedy = f"{error.remedy}, then cdc snapshot {table.name}"
-            stale[table.table] = TableStale(error.found, table=table.name, expected=error.expected, remedy=remedy)
-    missing = [table.name for table in found if publication is None or publication.of(table.name) is None]
+            if known is None:
+                raise
+            look.refused[table.table] = error
+    end = read_end(connection)
+    missing = [table.name for table in found if look.published(table.name) is None]
     statements = [
-        *_publication_statements(connection, source, missing, is_new=publication is None),
+        *_publication_statements(connection, source, missing, is_new=look.publication is None),
         *_slot_statements(connection, source, slot),
     ]
-    return SourcePlan(server=server, tables=tuple(found), stale=stale, statements=tuple(statements), slot=slot)
+    return SourcePlan(
+        server=server,
+        tables=tuple(_placed(table, end, begins=table.name in begun_again) for table in found),
+        stale=look.stale,
+        mendable=frozenset(look.mendable),
+        refused=look.refused,
+        statements=tuple(statements),
+        slot=slot,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One look at the tables of a source, and what came of it."""
+
+    connection: psycopg2.extensions.connection
+    publication: Publication | None
+    stale: dict[TableName, TableStale] = field(default_factory=dict)
+    mendable: set[TableName] = field(default_factory=set)
+    refused: dict[TableName, SourceError] = field(default_factory=dict)
+
+    def published(self, name: TableName) -> Published | None:
+        return None if self.publication is None else self.publication.of(name)
+
+    def new(self, settings: TableSettings, found: CatalogueTable | None) -> SourceTable:
+        """Every check of a table that is to be read from now on."""
+        table = _check_table(settings, found)
+        published = self.published(table.name)
+        if self.publication is not None and published is not None:
+            _check_published(table, self.publication, published)
+        return table
+
+    def known(self, settings: TableSettings, known: KnownTable, found: CatalogueTable | None) -> SourceTable:
+        """Raises TableStale for a table that was read before and cannot be read on."""
+        try:
+            check_known(self.connection, settings, known, found, self.publication)
+            table = self.new(settings, found)
+        except TableStale:
+            raise
+        except SourceError as error:
+            remedy = f"{error.remedy}, then cdc snapshot {settings.name}"
+            raise TableStale(error.found, table=settings.name, expected=error.expected, remedy=remedy) from error
+        return table if found is None else replace(table, shapes=followed_shapes(settings, known, found))
+
+    def stop(
+        self, settings: TableSettings, known: KnownTable | None, found: CatalogueTable | None, error: TableStale
+    ) -> None:
+        """The table is stale; a snapshot mends it if it could be read as a new one.
+
+        One that somebody took out of the publication stays out until a person says otherwise.
+        """
+        self.stale[settings.table] = error
+        try:
+            table = self.new(settings, found)
+        except SourceError:
+            return
+        if self.published(settings.table) is not None or (known is not None and table.oid != known.oid):
+            self.mendable.add(settings.table)
+
+
+def _placed(table: SourceTable, end: int, *, begins: bool) -> SourceTable:
+    """Its new shape has a place in the log: whatever commits behind `end`, it has this shape or a later one.
+
+    The first shape of a table has none: every event of it counts.
+    """
+    newest = table.shapes[-1]
+    if newest.generation or (len(table.shapes) == 1 and not begins):
+        return table
+    return replace(table, shapes=(*table.shapes[:-1], replace(newest, generation=end)))
 
 
 def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> None:
@@ -102,58 +168,8 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
             cursor.execute(statement)
 
 
-def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
-    """The position from which the new slot serves; the old one may be there or not, but nobody may be reading it."""
-    connection.rollback()
-    connection.autocommit = True
-    try:
-        if read_slot(connection, slot) is not None:
-            rows(connection, "SELECT pg_drop_replication_slot(%s)", (slot,))
-    except psycopg2.errors.ObjectInUse as error:
-        raise SourceError(
-            f"the slot {slot} is being read: {str(error).strip()}",
-            expected="nobody at work on the stream while it begins again",
-            remedy="stop the consumer first",
-        ) from error
-    created = rows(
-        connection, "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, %s)", (slot, PLUGIN)
-    )
-    return int(created[0][0])
-
-
-def _check_server(server: Server, source: PostgresSource) -> None:
-    version = server.version_number // 10_000
-    if not _OLDEST_VERSION <= version <= _NEWEST_VERSION:
-        raise SourceError(
-            f"the source is PostgreSQL {version}",
-            expected=f"a version from {_OLDEST_VERSION} to {_NEWEST_VERSION}",
-            remedy="point source.url at a supported server",
-        )
-    if server.wal_level != "logical":
-        raise SourceError(
-            f"the source has wal_level = {server.wal_level}",
-            expected="wal_level = logical",
-            remedy="run ALTER SYSTEM SET wal_level = 'logical' and restart the server",
-        )
-    if not server.may_replicate:
-        raise SourceError(
-            f"the user {server.user} may not replicate",
-            expected="a role with REPLICATION, to read the slot " + source.slot,
-            remedy=f'run ALTER ROLE "{server.user}" REPLICATION as a superuser',
-        )
-
-
-def _checked(settings: TableSettings, found: CatalogueTable | None, publication: Publication | None) -> SourceTable:
-    """Every check of a table that is to be read from now on."""
-    table = _check_table(settings, found)
-    published = None if publication is None else publication.of(table.name)
-    if publication is not None and published is not None:
-        _check_published(table, publication, published)
-    return table
-
-
 def _check_published(table: SourceTable, publication: Publication, published: Published) -> None:
-    hidden = published.columns is not None and published.columns < len(table.schema.columns)
+    hidden = published.columns is not None and published.columns < len(table.shapes[-1].streamed)
     if publication.is_whole and not published.has_row_filter and not hidden:
         return
     left_out = "columns" if hidden else "rows" if published.has_row_filter else "kinds of changes"
@@ -188,11 +204,11 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Sourc
     key = settings.id or found.primary_key
     _check_columns(settings, found, key)
     _check_identity(settings, found, key)
-    return SourceTable(name=name, oid=found.oid, schema=found.schema(key))
+    return SourceTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
 
 
 def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
-    known = {column.name for column in found.columns}
+    known = set(found.columns)
     named = [*key, settings.create_time, settings.update_time, *(part.column for part in settings.partition_by)]
     for column in named:
         if column is not None and column not in known:
@@ -230,17 +246,6 @@ def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[s
             f"deletes of {name} do not carry {', '.join(outside)}",
             expected="an id within the table's replica identity",
             remedy=f"run ALTER TABLE {_dotted(name)} REPLICA IDENTITY FULL, or USING a unique index on the id",
-        )
-
-
-def _check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) -> None:
-    if slot is None:
-        return
-    if slot.plugin != PLUGIN or slot.database != server.database:
-        raise SourceError(
-            f"the slot {source.slot} decodes {slot.database} by {slot.plugin}",
-            expected=f"a slot of {server.database} by {PLUGIN}",
-            remedy="choose another source.slot, or drop that one",
         )
 
 

@@ -17,19 +17,19 @@ from cdc_pipeline.record import (
     OPERATION,
     TRANSACTION,
     VERSION,
-    Column,
     Operation,
     TableName,
     TableSchema,
     encode_position,
 )
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, Truncate
-from cdc_pipeline.sources.postgres_catalogue import Server, TypeRow, canonical_type, read_types
+from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
+from cdc_pipeline.sources.postgres_catalogue import Server
 from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, answering, connect, connect_for_replication
 from cdc_pipeline.sources.postgres_setup import SourceTable
+from cdc_pipeline.sources.postgres_shape import Shape, read_shapes
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
 from cdc_pipeline.sources.version_text import version_texts
@@ -47,8 +47,8 @@ class PostgresStream:
     again at every start, and the driver, which forwards the confirmed position over quiet stretches once everything
     that it received is confirmed, can never move the slot past what is registered.
 
-    Tables are known by their oid: a new one under an old name is another table. `passes`: a transaction has to end
-    there; where none does, this is not the log that was registered.
+    Tables are known by their oid: a new one under an old name is another table. `start`: what commits before it is
+    registered. `passes`: a transaction has to end there; where none does, this is not the log that was registered.
     """
 
     def __init__(
@@ -60,10 +60,11 @@ class PostgresStream:
         stream_partitions: int,
         tables: Sequence[SourceTable],
         server: Server,
+        start: int = 0,
         passes: int | None = None,
     ) -> None:
         self._stream_partitions = stream_partitions
-        self._tables = {table.oid: table for table in tables}
+        self._tables = {table.oid: StreamedTable(table, start) for table in tables}
         self._passes = passes
         self._publication = publication
         self._decoder = PgOutputDecoder()
@@ -71,11 +72,10 @@ class PostgresStream:
         _check_server(self._connection, server)
         self._sql_connection = connect(url)
         self._sql_connection.autocommit = True
-        self._types: dict[int, TypeRow] = {}
         self._cursor = self._connection.cursor()
-        start = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
+        command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
         with answering():
-            self._cursor.start_replication_expert(start, decode=False)
+            self._cursor.start_replication_expert(command, decode=False)
 
     def read(self, wait: timedelta) -> EventBatch | None:
         payloads = self._payloads(wait)
@@ -121,13 +121,7 @@ class PostgresStream:
 
     def _events(self, decoded: DecodedBatch) -> EventBatch:
         self._check_passed(decoded)
-        events = [
-            table_events(group, table.name, self._schema(group.relation, table), self._stream_partitions)
-            for group in decoded.groups
-            if (table := self._tables.get(group.relation.oid)) is not None
-        ]
-        for truncate in decoded.truncates:
-            events.extend(self._truncates(truncate))
+        events = [found for change in _in_order(decoded) for found in self._changes(change)]
         own = [message for message in decoded.messages if message.prefix == MESSAGE_PREFIX]
         return EventBatch(
             events=tuple(
@@ -159,31 +153,84 @@ class PostgresStream:
                 " then cdc snapshot",
             )
 
-    def _truncates(self, truncate: Truncate) -> list[TableEvents]:
-        relations = [self._decoder.relations[oid] for oid in truncate.relation_oids if oid in self._tables]
-        return [
-            _truncate_event(table.name, self._schema(relation, table), truncate)
-            for relation in relations
-            for table in (self._tables[relation.oid],)
-        ]
+    def _changes(self, change: RowGroup | Truncate) -> list[TableEvents]:
+        if isinstance(change, Truncate):
+            tables = [self._tables[oid] for oid in change.relation_oids if oid in self._tables]
+            read = [table for table in tables if table.is_read(change.commit_lsn)]
+            return [_truncate_event(table.name, table.present, change) for table in read]
+        table = self._tables.get(change.relation.oid)
+        if table is None or not table.is_read(int(change.commit_lsn[-1])):
+            return []
+        return [table_events(change, table.name, self._schema(change.relation, table), self._stream_partitions)]
 
-    def _schema(self, relation: Relation, table: SourceTable) -> TableSchema:
-        if any(column.type_oid not in self._types for column in relation.columns):
-            with answering():
-                self._types = read_types(self._sql_connection)
-        columns = tuple(
-            self._column(column.name, column.type_oid, column.modifier, table.name) for column in relation.columns
-        )
-        return TableSchema(columns=columns, key=table.schema.key)
+    def shapes(self, oids: Sequence[int]) -> dict[int, Shape]:
+        """As the catalogue has them now."""
+        return read_shapes(self._sql_connection, oids)
 
-    def _column(self, column: str, type_oid: int, modifier: int, table: TableName) -> Column:
-        if type_oid not in self._types:
-            raise TableStale(
-                f"the column {column} of {table} has a type (oid {type_oid}) that the source no longer knows",
-                table=str(table),
-                expected="types that still exist when their events are read",
+    def _schema(self, relation: Relation, table: "StreamedTable") -> TableSchema:
+        """Raises StreamMoved for columns that the catalogue showed after the stream was opened, TableStale for others.
+
+        Between two looks at the catalogue a table may have had columns that neither look saw.
+        """
+        schema = table.schema(relation)
+        if schema is not None:
+            return schema
+        now = self.shapes([table.oid]).get(table.oid)
+        if now is None or not now.is_now(table.newest):
+            raise StreamMoved(
+                f"{table.name} has other columns than when its stream was opened",
+                remedy="open the consumer again: what changed is found then",
             )
-        return Column(name=column, type=canonical_type(self._types, type_oid, modifier))
+        raise TableStale(
+            f"an event of {table.name} shows columns ({', '.join(column.name for column in relation.columns)}) that the"
+            " catalogue has never shown: the table changed twice between two looks at it",
+            table=str(table.name),
+            expected=f"({', '.join(column.name for column in table.newest.streamed)}), or those before",
+        )
+
+
+class StreamedTable:
+    """One table of the stream, and which of its shapes its events have by now. Shapes follow each other in order."""
+
+    def __init__(self, table: SourceTable, start: int) -> None:
+        self.name = table.name
+        self.oid = table.oid
+        self._key = table.key
+        self._shapes = list(table.shapes)
+        self._start = max(start, table.shapes[0].generation)
+
+    @property
+    def newest(self) -> Shape:
+        return self._shapes[-1]
+
+    @property
+    def present(self) -> TableSchema:
+        """That of the newest event so far; a truncate, which carries no columns, has the same."""
+        return self._shapes[0].schema(self._key)
+
+    def is_read(self, commit_position: int) -> bool:
+        """Not what is registered, nor what a snapshot that is to come holds already."""
+        return commit_position >= self._start
+
+    def schema(self, relation: Relation) -> TableSchema | None:
+        """None for columns that no shape from the present one on has."""
+        shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
+        while self._shapes[0].appearance != shown:
+            if len(self._shapes) == 1 or all(shape.appearance != shown for shape in self._shapes):
+                return None
+            self._shapes.pop(0)
+        return self._shapes[0].schema(self._key)
+
+
+def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:
+    """By the place of the first event of each: shapes are passed in the order of the log."""
+
+    def place(change: RowGroup | Truncate) -> tuple[int, int]:
+        if isinstance(change, Truncate):
+            return change.commit_lsn, change.ordinal
+        return int(change.commit_lsn[0]), int(change.ordinal[0])
+
+    return sorted((*decoded.groups, *decoded.truncates), key=place)
 
 
 def _check_server(connection: LogicalReplicationConnection, server: Server) -> None:

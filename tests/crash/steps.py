@@ -64,7 +64,7 @@ READS = frozenset(
         "table.read",
     }
 )
-SET_UP = frozenset({"source.set_up", "stream.register", "table.register", "schema.record"})
+SET_UP = frozenset({"source.set_up", "stream.register", "table.register", "table.set_shapes", "schema.record"})
 STREAM_TO_SLICES = frozenset(
     {
         "cut_file.put",
@@ -131,8 +131,10 @@ AFTER_FAULTS = frozenset(
         "snapshot_task.fail",
         "stream.follow",
         "stream.raise_alarm",
+        "table.end_change",
         "table.follow",
         "table.mark_stale",
+        "table.want_snapshot",
     }
 )
 """What the four verbs do only when something went wrong, or when nothing at all happened for long."""

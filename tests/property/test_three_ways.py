@@ -19,8 +19,9 @@ from psycopg2.extras import execute_values
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copy_stream import copy_record_batches
 from cdc_pipeline.sources.pgoutput import PgOutputDecoder
-from cdc_pipeline.sources.postgres_catalogue import canonical_type, read_table, read_types
+from cdc_pipeline.sources.postgres_catalogue import canonical_type, read_types
 from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_tables import read_table
 from cdc_pipeline.types import Parsed, debezium_column, parse_debezium, parse_text, resolve
 from tests.support.debezium_json import written
 from tests.support.source_types import CREATE_TYPES, TYPES
@@ -109,7 +110,7 @@ def source(database: str) -> Iterator[Source]:
                 connection, read_types(connection), TableName(database=name, schema="public", table="drawn")
             )
         assert table is not None
-        columns = tuple(column for column in table.columns if column.name in NAMES)
+        columns = tuple(column for column in table.schema(()).columns if column.name in NAMES)
         yield Source(connection=connection, name=name, schema=TableSchema(columns=columns, key=()))
 
 

@@ -1,4 +1,7 @@
-"""The catalogue's description of each table as it was followed last, and tables that ask for a snapshot."""
+"""The catalogue's description of each table as it was followed last, and tables that ask for a snapshot.
+
+A slice file may have no row: it carries a change of columns that no event has shown.
+"""
 
 from alembic import op
 
@@ -9,10 +12,15 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.get_bind().exec_driver_sql(
+    statements = (
         "ALTER TABLE cdc.source_table ADD COLUMN shape JSONB,"
-        " ADD COLUMN snapshot_wanted BOOLEAN DEFAULT false NOT NULL"
+        " ADD COLUMN snapshot_wanted BOOLEAN DEFAULT false NOT NULL",
+        "ALTER TABLE cdc.slice DROP CONSTRAINT slice_file, ADD CONSTRAINT slice_file CHECK"
+        " ((path IS NULL AND sha256 IS NULL AND rows = 0)"
+        " OR (path IS NOT NULL AND sha256 IS NOT NULL AND schema_id IS NOT NULL))",
     )
+    for statement in statements:
+        op.get_bind().exec_driver_sql(statement)
 
 
 def downgrade() -> None:

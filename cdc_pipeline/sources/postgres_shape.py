@@ -1,0 +1,185 @@
+"""The shape of a table: everything in the source's catalogue that decides what its rows are and how they are read.
+
+A change event carries names and types of columns, nothing else. So the catalogue is asked whenever a stream is opened
+and before each cut is registered; `shape_changes` decides what a difference means.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import psycopg2.extensions
+
+from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.sources.postgres_catalogue import TypeRow, canonical_type, rows
+from cdc_pipeline.sources.postgres_session import answering
+
+_SHAPES = """
+WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid),
+-- types that a column's text depends on: base types of domains, elements of arrays, attributes of composite types
+used (relation, type) AS (
+    SELECT a.attrelid, a.atttypid FROM pg_attribute AS a JOIN wanted AS w ON w.oid = a.attrelid
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    UNION
+    SELECT used.relation, below.type
+    FROM used JOIN pg_type AS t ON t.oid = used.type
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype WHERE t.typbasetype <> 0
+        UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+        UNION ALL SELECT a.atttypid FROM pg_attribute AS a
+                  WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS below (type)
+)
+-- all of it from tables of the catalogue: its functions answer for now, not for the snapshot of the transaction
+SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
+       (SELECT jsonb_agg(jsonb_build_array(
+                   a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.xmin::text,
+                   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
+                   CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END) ORDER BY a.attnum)
+        FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_enum AS e
+        WHERE e.enumtypid IN (SELECT type FROM used WHERE used.relation = c.oid)),
+       CASE WHEN c.relkind = 'p' THEN (
+           SELECT jsonb_object_agg(leaf.relid::oid::text, jsonb_build_array(
+                      file.relfilenode::bigint,
+                      -- ATTACH writes the leaf's columns again; CREATE ... PARTITION OF writes all rows by one command
+                      (SELECT count(DISTINCT (a.xmin::text, a.cmin::text)) = 1 FROM pg_attribute AS a
+                       WHERE a.attrelid = leaf.relid AND a.attnum IN (-1, 1))
+                          AND (SELECT i.xmin::text FROM pg_inherits AS i WHERE i.inhrelid = leaf.relid)
+                              = (SELECT a.xmin::text FROM pg_attribute AS a
+                                 WHERE a.attrelid = leaf.relid AND a.attnum = -1)))
+           FROM pg_partition_tree(c.oid) AS leaf JOIN pg_class AS file ON file.oid = leaf.relid
+           WHERE leaf.isleaf) END
+FROM pg_class AS c JOIN wanted AS w ON w.oid = c.oid
+"""
+_END = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeColumn:
+    """One column. `number`: its attribute number. `changed_by`: the transaction that wrote its row of the catalogue.
+
+    `missing`: the text that rows from before it was added show, None for NULL. `generated`: the expression that
+    computes it, None for a stored value.
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    modifier: int
+    changed_by: str
+    missing: str | None
+    generated: str | None
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One table as the catalogue had it at one moment.
+
+    `generation`: the end of the source's log when it was read; 0 for the first shape of a table. Every event that
+    commits behind it has this shape or a later one. `last_number`: the highest attribute number ever given.
+    `labels`: enum labels by oid, of every enum that the columns depend on. `leaves`: of a partitioned table, by oid:
+    the leaf's file number, and whether it was created as a partition.
+    """
+
+    oid: int
+    file_number: int | None
+    last_number: int
+    columns: tuple[ShapeColumn, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    leaves: Mapping[str, tuple[int, bool]] | None = None
+    generation: int = 0
+
+    @property
+    def streamed(self) -> tuple[ShapeColumn, ...]:
+        """The columns that change events carry."""
+        return tuple(column for column in self.columns if column.generated is None)
+
+    @property
+    def appearance(self) -> tuple[tuple[str, int, int], ...]:
+        """What the stream shows of it."""
+        return tuple((column.name, column.type_oid, column.modifier) for column in self.streamed)
+
+    def schema(self, key: Sequence[str]) -> TableSchema:
+        columns = tuple(
+            Column(name=column.name, type=column.type, number=column.number, missing=column.missing)
+            for column in self.streamed
+        )
+        return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
+
+    def is_now(self, other: "Shape") -> bool:
+        """Whether the catalogue says the same, whenever it was asked."""
+        return replace(self, generation=0, columns=_bare(self)) == replace(other, generation=0, columns=_bare(other))
+
+    def with_types(self, types: Mapping[int, str]) -> "Shape":
+        """With the canonical names of its columns' types, by column number."""
+        return replace(
+            self, columns=tuple(replace(column, type=types.get(column.number, "")) for column in self.columns)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Shape":
+        leaves = document["leaves"]
+        return cls(
+            **{
+                **document,
+                "columns": tuple(ShapeColumn(**column) for column in document["columns"]),
+                "leaves": None if leaves is None else {oid: (number, own) for oid, (number, own) in leaves.items()},
+            }
+        )
+
+
+def _bare(shape: Shape) -> tuple[ShapeColumn, ...]:
+    """The columns without what is derived or kept from earlier shapes."""
+    return tuple(replace(column, type="", missing=None) for column in shape.columns)
+
+
+def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int]) -> dict[int, Shape]:
+    """By oid, as one statement sees them; a table that is gone is left out. Types are not named yet."""
+    with answering():
+        found = rows(connection, _SHAPES, {"tables": list(oids)})
+    return {row[0]: _shape(row) for row in found}
+
+
+def read_end(connection: psycopg2.extensions.connection) -> int:
+    """Where the source's log ends: whatever commits later lies behind it."""
+    with answering():
+        return int(rows(connection, _END)[0][0])
+
+
+def named(shape: Shape, types: Mapping[int, TypeRow], generation: int = 0) -> Shape:
+    """The shape with the canonical names of its types."""
+    columns = tuple(
+        replace(column, type=canonical_type(types, column.type_oid, column.modifier)) for column in shape.columns
+    )
+    return replace(shape, columns=columns, generation=generation)
+
+
+def _shape(row: Sequence[Any]) -> Shape:
+    oid, file_number, last_number, columns, labels, leaves = row
+    return Shape(
+        oid=oid,
+        file_number=file_number,
+        last_number=last_number,
+        columns=tuple(_column(column) for column in columns or ()),
+        labels=labels or {},
+        leaves=None if leaves is None else {name: (number, bool(own)) for name, (number, own) in leaves.items()},
+    )
+
+
+def _column(entry: Sequence[Any]) -> ShapeColumn:
+    number, name, type_oid, modifier, changed_by, missing, generated = entry
+    return ShapeColumn(
+        number=number,
+        name=name,
+        type_oid=type_oid,
+        modifier=modifier,
+        changed_by=changed_by,
+        missing=missing,
+        generated=generated,
+    )

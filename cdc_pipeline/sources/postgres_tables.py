@@ -1,0 +1,97 @@
+"""A table as the source's catalogue has it: what it is, who may read it, what its events carry."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2.extensions
+
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.sources.postgres_catalogue import TypeRow, read_types, rows
+from cdc_pipeline.sources.postgres_shape import Shape, named, read_shapes
+
+_TABLE = """
+SELECT c.oid, c.relkind::text, c.relreplident::text,
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+_INDEXED_COLUMNS = """
+SELECT i.indisprimary, i.indisreplident, array_agg(a.attname::text ORDER BY k.place)
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
+"""
+_WITHOUT_WHOLE_ROWS = """
+SELECT format('%%I.%%I', n.nspname, c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relreplident <> 'f' AND c.relkind = 'r'
+  AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
+ORDER BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueTable:
+    """A table as the source's catalogue has it. `identity` are the columns that a delete event carries.
+
+    `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
+    """
+
+    name: TableName
+    oid: int
+    relkind: str
+    readable: bool
+    shape: Shape
+    primary_key: tuple[str, ...]
+    identity: tuple[str, ...]
+    without_whole_rows: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that change events carry."""
+        return tuple(column.name for column in self.shape.streamed)
+
+    def schema(self, key: tuple[str, ...]) -> TableSchema:
+        return self.shape.schema(key)
+
+
+def read_table(
+    connection: psycopg2.extensions.connection, types: Mapping[int, TypeRow], name: TableName
+) -> CatalogueTable | None:
+    """None when there is no such table, or when it went while it was read."""
+    found = rows(connection, _TABLE, (name.schema, name.table))
+    if not found:
+        return None
+    oid, relkind, replica_identity, readable = found[0]
+    shape = read_shapes(connection, [oid]).get(oid)
+    if shape is None:
+        return None
+    if any(column.type_oid not in types for column in shape.columns):
+        types = read_types(connection)
+    indexes = rows(connection, _INDEXED_COLUMNS, (oid,))
+    primary_key = next((tuple(row[2]) for row in indexes if row[0]), ())
+    return CatalogueTable(
+        name=name,
+        oid=oid,
+        relkind=relkind,
+        readable=readable,
+        shape=named(shape, types),
+        primary_key=primary_key,
+        identity=_identity(replica_identity, shape, primary_key, indexes),
+        without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
+    )
+
+
+def _identity(
+    replica_identity: str, shape: Shape, primary_key: tuple[str, ...], indexes: Sequence[Any]
+) -> tuple[str, ...]:
+    match replica_identity:
+        case "f":
+            return tuple(column.name for column in shape.streamed)
+        case "i":
+            return next((tuple(row[2]) for row in indexes if row[1]), ())
+        case "d":
+            return primary_key
+        case _:
+            return ()
