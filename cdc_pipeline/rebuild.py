@@ -64,7 +64,7 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
     stories, RegistryError where the bucket holds less than the store.
     """
     with pipeline.store.rebuilding.emptied(pipeline.settings.name) as empty:
-        store = metadata_store(empty.database)
+        store = metadata_store(empty.database, empty.stream)
         chain = replace(pipeline.cut_chain(), store=store)
         files = list(chain.files())
         _refuse_to_forget(empty, files)

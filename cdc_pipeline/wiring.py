@@ -137,7 +137,7 @@ def open_pipeline(
     `make_lake` gives another lake than the one on Spark.
     """
     objects = open_object_store(settings)
-    with open_metadata_store(endpoints.metadata_store_url, on_step=on_step) as store:
+    with open_metadata_store(endpoints.metadata_store_url, stream=settings.name, on_step=on_step) as store:
         spark = cache(lambda: open_lake(endpoints.spark_url, objects, on_step))
         try:
             yield Pipeline(

@@ -118,7 +118,10 @@ def run_query(
         if name is None:
             context.show([{"query": query} for query in inspection.queries()])
             return
-        context.show(inspection.run(name, dict(map(_parameter, parameters or ()))))
+        answer = inspection.ask(name, dict(map(_parameter, parameters or ())))
+    context.show(answer.rows)
+    if answer.is_cut:
+        context.console.print(f"the first {len(answer.rows)} rows: there are more, --set limit=… shows them")
 
 
 def schema() -> None:
@@ -135,20 +138,18 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         "lake_equals_source_as_of": f"{as_of:%Y-%m-%d %H:%M:%S}Z" if as_of else None,
         "seconds_behind": row["seconds_behind"],
         "worker": row["lease_owner"],
-        "kept_aside": row["events_quarantined"],
+        "rows_withheld": row["rows_withheld"],
         "problem": _problem(row),
     }
 
 
-def _problem(row: dict[str, Any]) -> Any:
-    if row["stream_alarm"] or row["state"] == "stale":
-        return row["stream_alarm"] or row["parked_reason"]
-    if row["failures"] is None:
-        return row["last_claim_error"]
-    return (
-        f"{row['failures']} failures in a row since {row['failing_since']:%Y-%m-%d %H:%M:%S}Z,"
-        f" next try {row['next_try_at']:%H:%M:%S}Z: {row['failure']}"
-    )
+def _problem(row: dict[str, Any]) -> str | None:
+    """Why the position stands still; and what is wrong although it does not."""
+    next_try = f"next try {row['next_try_at']:%H:%M:%S}Z" if row["next_try_at"] else None
+    incomplete = f"{row['rows_incomplete']} rows were left incomplete" if row["rows_incomplete"] else None
+    failed = row["last_claim_error"] if row["failures"] is None else None
+    parts = dict.fromkeys(part for part in (row["reason"], next_try, failed, incomplete) if part)
+    return "; ".join(parts) or None
 
 
 def _parameter(text: str) -> tuple[str, str]:

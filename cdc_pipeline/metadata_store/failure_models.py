@@ -65,4 +65,5 @@ quarantine = Table(
     one_of("state", QuarantineState),
     Index("quarantine_of_snapshot", "snapshot_id", "place", unique=True),
     Index("quarantine_waiting", "table_id", postgresql_where=text("state = 'waiting'")),
+    Index("quarantine_replayed", "table_id", "slice_number", postgresql_where=text("state = 'replayed'")),
 )

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.failure_models import damaged_slice, failing_table
+from cdc_pipeline.metadata_store.halts import go_on, halt
 from cdc_pipeline.metadata_store.leases import hold_lease
 from cdc_pipeline.metadata_store.rows import Lease
 from cdc_pipeline.metadata_store.states import TableState
@@ -82,6 +83,7 @@ class Failures:
                 .values(table_id=lease.table_id, **values)
                 .on_conflict_do_update(index_elements=["table_id"], set_=values)
             )
+            halt(connection, _TABLE.c.table_id == lease.table_id)
             if pause.parks:
                 connection.execute(
                     update(_TABLE)
@@ -112,7 +114,9 @@ class Failures:
 
 
 def forget_failures(connection: Connection, table_id: int) -> None:
+    """A stale table stays where it stands: only a new snapshot mends it."""
     connection.execute(delete(failing_table).where(_of(table_id)))
+    go_on(connection, (_TABLE.c.table_id == table_id) & (_TABLE.c.state != TableState.STALE))
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == table_id, _TABLE.c.state == TableState.PARKED)

@@ -5,8 +5,8 @@ from importlib.resources import files
 READER_ROLE = "cdc_reader"
 _VIEW_PREFIX = "v_"
 _ROLE_FILE = "reader"
-_FIRST = "v_lake_position"
-"""Other views read it."""
+_FIRST = ("v_withheld", "v_lake_position")
+"""Other views read them, and the second reads the first."""
 
 
 def query_names() -> tuple[str, ...]:
@@ -16,7 +16,7 @@ def query_names() -> tuple[str, ...]:
 
 def view_names() -> tuple[str, ...]:
     """In the order in which they can be created."""
-    return tuple(sorted((name for name in _names() if name.startswith(_VIEW_PREFIX)), key=lambda name: name != _FIRST))
+    return (*_FIRST, *(name for name in _names() if name.startswith(_VIEW_PREFIX) and name not in _FIRST))
 
 
 def sql(name: str) -> str:

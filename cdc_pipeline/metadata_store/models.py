@@ -95,7 +95,9 @@ source_table = Table(
     Column("under_repair", Boolean, nullable=False, server_default=text("false")),
     Column("shape", JSONB(none_as_null=True)),
     Column("snapshot_wanted", Boolean, nullable=False, server_default=text("false")),
-    UniqueConstraint("database_name", "schema_name", "table_name"),
+    offset("halted_at", nullable=True),
+    Column("registered_at", DateTime(timezone=True), nullable=False, server_default=NOW),
+    UniqueConstraint("stream", "database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )
 
@@ -153,6 +155,7 @@ claim = Table(
     CheckConstraint("first_number <= last_number", name="claim_bounds"),
     Index("claim_first_number", "table_id", "first_number"),
     Index("claim_open", "table_id", unique=True, postgresql_where=text("state = 'claimed'")),
+    Index("claim_incomplete", "table_id", postgresql_where=text("rows_parked > 0 AND state = 'applied'")),
 )
 
 slice_table = Table(

@@ -10,10 +10,13 @@ from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import Boundary, LakePosition
 
 _LAKE_POSITION = text("""
-    SELECT table_id, position, as_of, applied_through FROM cdc.v_lake_position WHERE table_id = :table_id
+    SELECT table_id, position, as_of, applied_through, reason FROM cdc.v_lake_position WHERE table_id = :table_id
     """)
 _VERSION_VECTOR = text("""
     SELECT table_id, lake_version FROM cdc.v_boundary_vector WHERE boundary_id = :boundary_id ORDER BY table_id
+    """)
+_APPLIED_VERSION = text("""
+    SELECT applied_version FROM cdc.v_boundary_vector WHERE boundary_id = :boundary_id AND table_id = :table_id
     """)
 _NEXT_CHANGE = text("""
     SELECT s.number, CASE WHEN s.state = 'applied' THEN c.lake_version END AS lake_version
@@ -56,6 +59,12 @@ class Positions:
         with self.database.transaction("position.read_vector") as connection:
             rows = connection.execute(_VERSION_VECTOR, {"boundary_id": boundary_id}).all()
         return {row.table_id: row.lake_version for row in rows}
+
+    def applied_version(self, table_id: int, boundary_id: int) -> int | None:
+        """The lake version at the boundary: it equals the source there, apart from withheld rows."""
+        with self.database.transaction("position.read_vector") as connection:
+            found = connection.scalar(_APPLIED_VERSION, {"boundary_id": boundary_id, "table_id": table_id})
+        return None if found is None else int(found)
 
     def next_change(self, table_id: int, boundary_id: int) -> NextChange | None:
         with self.database.transaction("position.read_next") as connection:

@@ -64,13 +64,17 @@ class KeptRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
+    """Of the tables of one stream."""
+
     database: Database
+    stream: str
 
     def entries(
         self, *, table_id: int | None = None, ids: Sequence[int] | None = None, state: QuarantineState | None = None
     ) -> tuple[Kept, ...]:
         """By id: all of them, or those of a table, with these ids, in a state."""
-        query = select(_ENTRY).order_by(_ENTRY.c.quarantine_id)
+        of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
+        query = select(_ENTRY).where(_ENTRY.c.table_id.in_(of_stream)).order_by(_ENTRY.c.quarantine_id)
         query = query if table_id is None else query.where(_ENTRY.c.table_id == table_id)
         query = query if ids is None else query.where(_ENTRY.c.quarantine_id.in_(ids))
         query = query if state is None else query.where(_ENTRY.c.state == state)
@@ -149,10 +153,9 @@ class Quarantine:
 
     def drop(self, quarantine_id: int, reason: str) -> Kept:
         """The event is given up for good, and stays to be read. Idempotent. Raises RegistryError for a replayed one."""
+        self.entry(quarantine_id)
         with self.database.transaction("quarantine.drop") as connection:
-            (entry,) = _locked_entries(connection, [quarantine_id]) or (None,)
-            if entry is None:
-                raise _unknown(quarantine_id)
+            (entry,) = _locked_entries(connection, [quarantine_id])
             if entry.state is not QuarantineState.DROPPED:
                 _check_waiting([entry])
                 _decide(connection, _ENTRY.c.quarantine_id == quarantine_id, QuarantineState.DROPPED, decision=reason)

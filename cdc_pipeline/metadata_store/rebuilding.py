@@ -48,7 +48,7 @@ _EMPTY = (
     """
     UPDATE cdc.source_table
     SET next_slice_number = 1, horizon = '', horizon_number = 0, state = 'registered', parked_reason = NULL,
-        cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL
+        cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL, halted_at = NULL
     WHERE stream = :stream
     """,
 )
@@ -139,7 +139,7 @@ class EmptyLedger:
             row = connection.execute(
                 insert(_TABLE)
                 .values(stream=new.stream, settings=dict(new.settings), **name, **identity)
-                .on_conflict_do_update(index_elements=list(name), set_=identity)
+                .on_conflict_do_update(index_elements=["stream", *name], set_=identity)
                 .returning(_TABLE.c.table_id)
             ).one()
         return int(row.table_id)

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.halts import halt
 from cdc_pipeline.metadata_store.quarantine import SNAPSHOT_PARTITION, forget_snapshot, supersede
 from cdc_pipeline.metadata_store.rows import Claim, Snapshot
 from cdc_pipeline.metadata_store.snapshots import begin_incarnation
@@ -211,6 +212,7 @@ def apply_again(connection: Connection, table_id: int, found: KnownClaim, *, own
 
 
 def _mark_stale(connection: Connection, table_id: int, reason: str) -> None:
+    halt(connection, _TABLE.c.table_id == table_id)
     values = {"state": TableState.STALE, "parked_reason": reason}
     connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values))
 

@@ -50,6 +50,7 @@ class SourceTable:
     source publishes the table for as long as nothing of its changes is missing; None: its changes are not read.
     `under_repair`: somebody compares it, or died while doing so; a late slice of what differs may come. `shape`: the
     source's catalogue of it as it was followed last. `snapshot_wanted`: a new snapshot is to be taken without asking.
+    `halted_at`: while the table is stale or fails, the position up to which it was followed before.
     """
 
     table_id: int
@@ -75,6 +76,8 @@ class SourceTable:
     under_repair: bool
     shape: Any
     snapshot_wanted: bool
+    halted_at: str | None
+    registered_at: datetime
 
     @property
     def name(self) -> TableName:
@@ -198,12 +201,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePosition:
-    """The lake's table equals the source as of `position` and `as_of`; None before the first snapshot."""
+    """The lake's table equals the source as of `position` and `as_of`; None before the first snapshot, and while rows
+    of the snapshot are withheld. `reason`: what keeps the position from moving, None if nothing does.
+    """
 
     table_id: int
     position: str | None
     as_of: datetime | None
     applied_through: int
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

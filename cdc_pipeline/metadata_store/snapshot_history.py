@@ -7,10 +7,10 @@ from datetime import datetime
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.rows import Snapshot
-from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 
 _SNAPSHOT = models.snapshot
 _ENDED = (SnapshotState.PUBLISHED, SnapshotState.FAILED)
@@ -40,6 +40,13 @@ class SnapshotHistory:
         )
         with self.database.transaction("snapshot.read_ended") as connection:
             return tuple(Snapshot(**row._asdict()) for row in connection.execute(newest))
+
+    def withheld(self, snapshot_id: str) -> int:
+        """How many rows of the snapshot wait in quarantine: the lake lacks them."""
+        entry = failure_models.quarantine.c
+        waiting = (entry.snapshot_id == snapshot_id) & (entry.state == QuarantineState.WAITING)
+        with self.database.transaction("snapshot.read_withheld") as connection:
+            return connection.scalar(select(func.count()).where(waiting)) or 0
 
     def now(self) -> datetime:
         """The database's clock."""

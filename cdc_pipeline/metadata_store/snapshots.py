@@ -10,6 +10,7 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.failures import forget_failures
+from cdc_pipeline.metadata_store.halts import go_on
 from cdc_pipeline.metadata_store.leases import hold_lease
 from cdc_pipeline.metadata_store.quarantine import forget_snapshot, supersede
 from cdc_pipeline.metadata_store.rows import Lease, Snapshot
@@ -147,9 +148,14 @@ class Snapshots:
 
 
 def begin_incarnation(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
-    """The lake's table is the snapshot's: live, and waiting for what lies behind the fence."""
+    """The lake's table is the snapshot's: live, and waiting for what lies behind the fence.
+
+    A rebuild tells of snapshots that are older than what stopped the table since.
+    """
     of_table = _SLICE.c.table_id == snapshot.table_id
     forget_failures(connection, snapshot.table_id)
+    is_behind = func.coalesce(_TABLE.c.halted_at, "") <= snapshot.cutoff_offset
+    go_on(connection, (_TABLE.c.table_id == snapshot.table_id) & is_behind)
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == snapshot.table_id)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, select, update
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.halts import halt
 from cdc_pipeline.metadata_store.quarantine import forget_snapshot
 from cdc_pipeline.metadata_store.rows import Stream
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TableState
@@ -97,6 +98,7 @@ class StaleTables:
 
 
 def _mark(connection: Connection, table_ids: list[int], reason: str, *, snapshot_wanted: bool = False) -> None:
+    halt(connection, _TABLE.c.table_id.in_(table_ids))
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id.in_(table_ids))

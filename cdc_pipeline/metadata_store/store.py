@@ -28,7 +28,11 @@ from cdc_pipeline.steps import OnStep, no_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataStore:
-    """Safe for several threads. Every method is one transaction and one named step."""
+    """Safe for several threads. Every method is one transaction and one named step.
+
+    It is opened for the pipeline that reads one stream: tables are found by their names within that stream, and what
+    lists tables, events in quarantine or anything else lists what belongs to it.
+    """
 
     streams: Streams
     tables: Tables
@@ -49,10 +53,10 @@ class MetadataStore:
     inspection: Inspection
 
 
-def metadata_store(database: Database) -> MetadataStore:
+def metadata_store(database: Database, stream: str) -> MetadataStore:
     return MetadataStore(
         streams=Streams(database=database),
-        tables=Tables(database=database),
+        tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),
         rebuilding=Rebuilding(database=database),
         registry=Registry(database=database),
@@ -64,20 +68,20 @@ def metadata_store(database: Database) -> MetadataStore:
         snapshots=Snapshots(database=database),
         snapshot_tasks=SnapshotTasks(database=database),
         history=SnapshotHistory(database=database),
-        quarantine=Quarantine(database=database),
+        quarantine=Quarantine(database=database, stream=stream),
         horizons=Horizons(database=database),
         failures=Failures(database=database),
-        inspection=Inspection(database=database),
+        inspection=Inspection(database=database, stream=stream),
     )
 
 
 @contextmanager
-def open_metadata_store(url: str, *, on_step: OnStep = no_step) -> Iterator[MetadataStore]:
+def open_metadata_store(url: str, *, stream: str, on_step: OnStep = no_step) -> Iterator[MetadataStore]:
     """Once per process. Raises SetupError when the store is not of this code's revision: see `upgrade`."""
     database = Database(engine=create_store_engine(url), on_step=on_step)
     try:
         with database.transaction("store.open") as connection:
             check_current(connection)
-        yield metadata_store(database)
+        yield metadata_store(database, stream)
     finally:
         database.engine.dispose()

@@ -24,7 +24,10 @@ _TABLE = models.source_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """`settings` is JSON; `table_uuid` and `publication_mark` count only for a table that has none yet."""
+    """`settings` is JSON; `table_uuid` and `publication_mark` count only for a table that has none yet.
+
+    A table is named within its stream: several pipelines may keep their ledgers in one store.
+    """
 
     name: TableName
     stream: str
@@ -36,9 +39,12 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """`known`: schemas that were read already, by table and id; what is recorded under an id never changes."""
+    """Of one stream. `known`: schemas that were read already, by table and id; what is recorded under an id never
+    changes.
+    """
 
     database: Database
+    stream: str
     known: dict[tuple[int, str], TableSchema] = field(default_factory=dict, repr=False, compare=False)
 
     def register_table(self, new: NewTable) -> SourceTable:
@@ -59,9 +65,9 @@ class Tables:
                     settings=dict(new.settings),
                     publication_mark=new.publication_mark,
                 )
-                .on_conflict_do_nothing(index_elements=["database_name", "schema_name", "table_name"])
+                .on_conflict_do_nothing(index_elements=["stream", "database_name", "schema_name", "table_name"])
             )
-            known = read_table(connection, _named(new.name), str(new.name), lock=True)
+            known = read_table(connection, _named(new.name, new.stream), str(new.name), lock=True)
             _check_same(known, new)
             if known.publication_mark is None and known.state is not TableState.STALE:
                 known = _changed(connection, known.table_id, publication_mark=new.publication_mark)
@@ -72,7 +78,7 @@ class Tables:
     def table(self, name: TableName) -> SourceTable:
         """Raises UsageError when it is not registered."""
         with self.database.transaction("table.read") as connection:
-            return read_table(connection, _named(name), str(name))
+            return read_table(connection, _named(name, self.stream), str(name))
 
     def table_by_id(self, table_id: int) -> SourceTable:
         with self.database.transaction("table.read") as connection:
@@ -82,7 +88,7 @@ class Tables:
         """By name."""
         order = (_TABLE.c.database_name, _TABLE.c.schema_name, _TABLE.c.table_name)
         with self.database.transaction("table.list") as connection:
-            rows = connection.execute(select(_TABLE).order_by(*order)).all()
+            rows = connection.execute(select(_TABLE).where(_TABLE.c.stream == self.stream).order_by(*order)).all()
         return tuple(SourceTable(**row._asdict()) for row in rows)
 
     def record_schema(self, table_id: int, schema: TableSchema, *, first_offset: str, is_newest: bool = True) -> str:
@@ -178,9 +184,10 @@ def read_table(
     return SourceTable(**row._asdict())
 
 
-def _named(name: TableName) -> ColumnElement[bool]:
+def _named(name: TableName, stream: str) -> ColumnElement[bool]:
     return (
-        (_TABLE.c.database_name == name.database)
+        (_TABLE.c.stream == stream)
+        & (_TABLE.c.database_name == name.database)
         & (_TABLE.c.schema_name == name.schema)
         & (_TABLE.c.table_name == name.table)
     )
@@ -199,10 +206,10 @@ def _changed(connection: Connection, table_id: int, **values: Any) -> SourceTabl
 
 
 def _check_same(known: SourceTable, new: NewTable) -> None:
-    if known.source_oid != new.source_oid or known.stream != new.stream:
+    if known.source_oid != new.source_oid:
         raise SourceChanged(
-            f"{new.name} is now the table with oid {new.source_oid} of the stream {new.stream}",
-            expected=f"oid {known.source_oid} of the stream {known.stream}",
+            f"{new.name} is now the table with oid {new.source_oid}",
+            expected=f"oid {known.source_oid}",
             remedy="another table has the name now: run cdc snapshot on it",
         )
     changed = [name for name in FIXED_SETTINGS if known.settings.get(name) != new.settings.get(name)]

@@ -45,6 +45,7 @@ READS = frozenset(
         "snapshot.read_ended",
         "snapshot.read_fence",
         "snapshot.read_published",
+        "snapshot.read_withheld",
         "snapshot_file.get",
         "snapshot_files.list",
         "snapshot_task.list",

@@ -13,7 +13,7 @@ _LEDGER = {
         SELECT stream, stream_partition, next_offset, watermark, label_start, label_end, last_position
         FROM cdc.stream_partition ORDER BY stream_partition""",
     "source_file": "SELECT * FROM cdc.source_file ORDER BY stream_partition, number",
-    "source_table": "SELECT * FROM cdc.source_table ORDER BY table_id",
+    "source_table": "SELECT to_jsonb(t) - 'registered_at' FROM cdc.source_table AS t ORDER BY table_id",
     "table_schema": "SELECT table_id, schema_id, document FROM cdc.table_schema ORDER BY table_id, schema_id",
     "boundary": """
         SELECT stream, position, commit_time, label_start, label_end, late_slices

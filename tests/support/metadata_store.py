@@ -140,7 +140,7 @@ def opened_store(url: str, on_step: OnStep = no_step) -> Iterator[tuple[Engine, 
     upgrade(url)
     engine = create_store_engine(url)
     try:
-        yield engine, metadata_store(Database(engine=engine, on_step=on_step))
+        yield engine, metadata_store(Database(engine=engine, on_step=on_step), STREAM.name)
     finally:
         engine.dispose()
 

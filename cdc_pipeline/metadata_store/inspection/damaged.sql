@@ -1,6 +1,7 @@
 -- Slice files that are not what was registered.
 SELECT *
 FROM cdc.v_damaged_slice
-WHERE CAST(:table AS text) IS NULL OR source_table = :table
+WHERE stream = :stream
+  AND (CAST(:table AS text) IS NULL OR source_table = :table)
 ORDER BY source_table, number
-LIMIT coalesce(CAST(:limit AS bigint), 100);
+LIMIT CAST(:limit AS bigint);

@@ -1,5 +1,6 @@
 -- Where the consumer stands in each stream partition.
 SELECT *
 FROM cdc.v_stream_partition
+WHERE stream = :stream
 ORDER BY stream, stream_partition
-LIMIT coalesce(CAST(:limit AS bigint), 100);
+LIMIT CAST(:limit AS bigint);

@@ -1,6 +1,7 @@
 -- The position and time as of which the lake equals the source.
 SELECT *
 FROM cdc.v_lake_position
-WHERE CAST(:table AS text) IS NULL OR source_table = :table
+WHERE stream = :stream
+  AND (CAST(:table AS text) IS NULL OR source_table = :table)
 ORDER BY source_table
-LIMIT coalesce(CAST(:limit AS bigint), 100);
+LIMIT CAST(:limit AS bigint);

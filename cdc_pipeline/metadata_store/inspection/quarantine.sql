@@ -1,7 +1,8 @@
 -- Events that were kept aside, and what became of them.
 SELECT *
 FROM cdc.v_quarantine
-WHERE (CAST(:table AS text) IS NULL OR source_table = :table)
+WHERE stream = :stream
+  AND (CAST(:table AS text) IS NULL OR source_table = :table)
   AND (CAST(:state AS text) IS NULL OR state = :state)
 ORDER BY quarantine_id DESC
-LIMIT coalesce(CAST(:limit AS bigint), 100);
+LIMIT CAST(:limit AS bigint);

@@ -1,6 +1,7 @@
--- The newest slices.
+-- The newest slices, of all tables.
 SELECT *
 FROM cdc.v_slice_history
-WHERE CAST(:table AS text) IS NULL OR source_table = :table
-ORDER BY source_table, number DESC
-LIMIT coalesce(CAST(:limit AS bigint), 100);
+WHERE stream = :stream
+  AND (CAST(:table AS text) IS NULL OR source_table = :table)
+ORDER BY boundary_id DESC, source_table, number DESC
+LIMIT CAST(:limit AS bigint);

@@ -1,6 +1,7 @@
 -- How far the snapshots are.
 SELECT *
 FROM cdc.v_snapshot_progress
-WHERE CAST(:table AS text) IS NULL OR source_table = :table
+WHERE stream = :stream
+  AND (CAST(:table AS text) IS NULL OR source_table = :table)
 ORDER BY started_at DESC, kind
-LIMIT coalesce(CAST(:limit AS bigint), 100);
+LIMIT CAST(:limit AS bigint);

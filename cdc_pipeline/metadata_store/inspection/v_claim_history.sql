@@ -22,6 +22,7 @@ SELECT c.table_id,
        c.lake_version,
        c.error,
        c.started_at,
-       c.finished_at
+       c.finished_at,
+       t.stream
 FROM cdc.claim AS c
 JOIN cdc.source_table AS t ON t.table_id = c.table_id;

@@ -7,7 +7,8 @@ SELECT d.table_id,
        d.found,
        d.expected,
        d.first_seen_at,
-       d.last_seen_at
+       d.last_seen_at,
+       t.stream
 FROM cdc.damaged_slice AS d
 JOIN cdc.slice AS s ON s.table_id = d.table_id AND s.number = d.number
 JOIN cdc.source_table AS t ON t.table_id = d.table_id

@@ -8,6 +8,7 @@ SELECT l.table_id,
        l.acquired_at,
        l.renewed_at,
        l.expires_at,
-       extract(epoch FROM greatest(l.expires_at - clock_timestamp(), interval '0')) AS seconds_left
+       extract(epoch FROM greatest(l.expires_at - clock_timestamp(), interval '0')) AS seconds_left,
+       t.stream
 FROM cdc.lease AS l
 JOIN cdc.source_table AS t ON t.table_id = l.table_id;

@@ -14,6 +14,7 @@ SELECT q.quarantine_id,
        q.snapshot_id,
        q.slice_number,
        q.decision,
-       q.decided_at
+       q.decided_at,
+       t.stream
 FROM cdc.quarantine AS q
 JOIN cdc.source_table AS t ON t.table_id = q.table_id;

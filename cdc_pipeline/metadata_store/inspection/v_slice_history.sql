@@ -23,7 +23,8 @@ SELECT s.table_id,
        s.applied_at,
        extract(epoch FROM s.applied_at - b.commit_time) AS seconds_from_commit_to_lake,
        c.claim_id,
-       c.lake_version
+       c.lake_version,
+       t.stream
 FROM cdc.slice AS s
 JOIN cdc.source_table AS t ON t.table_id = s.table_id
 JOIN cdc.boundary AS b ON b.boundary_id = s.boundary_id

@@ -20,7 +20,10 @@ SELECT n.snapshot_id,
        n.lake_version,
        coalesce(n.error, k.error) AS error,
        n.started_at,
-       n.finished_at
+       n.finished_at,
+       t.stream,
+       (SELECT count(*) FROM cdc.quarantine AS q
+        WHERE q.snapshot_id = n.snapshot_id AND q.state = 'waiting') AS rows_withheld
 FROM cdc.snapshot AS n
 JOIN cdc.source_table AS t ON t.table_id = n.table_id
 LEFT JOIN LATERAL (

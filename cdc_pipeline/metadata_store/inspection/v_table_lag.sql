@@ -22,9 +22,15 @@ SELECT p.table_id,
        f.failing_since,
        f.next_try_at,
        f.error AS failure,
-       (SELECT max(sp.alarm) FROM cdc.stream_partition AS sp WHERE sp.stream = t.stream) AS stream_alarm
+       (SELECT max(sp.alarm) FROM cdc.stream_partition AS sp WHERE sp.stream = t.stream) AS stream_alarm,
+       t.stream,
+       p.reason,
+       withheld.rows_withheld,
+       withheld.rows_incomplete,
+       t.snapshot_wanted
 FROM cdc.v_lake_position AS p
 JOIN cdc.source_table AS t ON t.table_id = p.table_id
+JOIN cdc.v_withheld AS withheld ON withheld.table_id = p.table_id
 LEFT JOIN cdc.lease AS l ON l.table_id = p.table_id AND l.expires_at > clock_timestamp()
 CROSS JOIN LATERAL (
     SELECT count(*) AS slices, coalesce(sum(s.rows), 0)::bigint AS rows

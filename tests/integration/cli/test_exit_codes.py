@@ -77,7 +77,7 @@ def test_a_table_without_a_snapshot_is_applied_as_far_as_there_is_nothing_to_do(
 
 def test_a_table_that_somebody_else_works_on_is_left_to_them(cdc: CommandLine) -> None:
     assert cdc.run("setup-source").exit_code == OK
-    with open_metadata_store(cdc.store_url, on_step=no_step) as store:
+    with open_metadata_store(cdc.store_url, stream="shop", on_step=no_step) as store:
         table_id = store.tables.table(TableName.parse(f"{cdc.name}.public.orders")).table_id
         store.leases.acquire(table_id, owner="somebody", duration=timedelta(hours=1))
         before = cdc.state()

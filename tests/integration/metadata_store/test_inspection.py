@@ -10,7 +10,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
 from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, query_names, view_names
-from tests.support.metadata_store import Shop, opened_shop
+from tests.support.metadata_store import Shop, new_table, opened_shop
 
 PAGE = (Path(__file__).parents[3] / "docs" / "inspection.md").read_text(encoding="utf-8")
 BLOCKS = tuple(re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
@@ -57,6 +57,26 @@ def test_a_named_query_runs_with_and_without_its_parameters(shop: Shop, name: st
 def test_a_named_query_can_be_narrowed_to_one_table(shop: Shop) -> None:
     rows = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
     assert [row["source_table"] for row in rows] == ["shop.public.orders"]
+
+
+def test_all_tables_are_shown_however_many_and_a_limit_that_cuts_says_so(shop: Shop) -> None:
+    for number in range(150):
+        shop.store.tables.register_table(new_table(f"table_{number}"))
+    assert len(shop.store.inspection.run("lag")) == 152
+    answers = [shop.store.inspection.ask("lag", {"limit": limit}) for limit in (152, 151, "10")]
+    assert [(len(answer.rows), answer.is_cut) for answer in answers] == [(152, False), (151, True), (10, True)]
+    with pytest.raises(UsageError, match="limit 'ten' is no number"):
+        shop.store.inspection.run("lag", {"limit": "ten"})
+
+
+def test_what_grows_for_ever_shows_its_newest_rows_of_all_tables_and_says_so(shop: Shop) -> None:
+    for end in range(5, 65):
+        shop.store.registry.register(
+            shop.cut(end - 1, end, {(shop.orders.table_id, 0): 0, (shop.customers.table_id, 0): 0})
+        )
+    answer = shop.store.inspection.ask("slices")
+    assert (len(answer.rows), answer.is_cut) == (100, True)
+    assert [row["source_table"].rpartition(".")[2] for row in answer.rows[:4]] == ["customers", "orders"] * 2
 
 
 def test_unknown_names_and_parameters_are_refused_with_what_there_is(shop: Shop) -> None:

@@ -70,7 +70,12 @@ def slices_of(shop: Shop) -> tuple[SliceRow, ...]:
 def test_two_consumers_at_once_register_one_history_without_gap_or_overlap(shop: Shop, seed: int) -> None:
     engines = [create_store_engine(shop.url) for _ in range(2)]
     rivals = [
-        Rival(name=name, shop=shop, store=metadata_store(Database(engine=engine)), chance=Random(f"{seed} {name}"))
+        Rival(
+            name=name,
+            shop=shop,
+            store=metadata_store(Database(engine=engine), STREAM.name),
+            chance=Random(f"{seed} {name}"),
+        )
         for name, engine in zip(("one", "other"), engines, strict=True)
     ]
     with ThreadPoolExecutor(2) as threads:

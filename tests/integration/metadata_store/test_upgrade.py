@@ -119,20 +119,23 @@ def test_a_store_of_newer_code_is_refused_by_its_revision_and_left_alone(migrate
         connection.exec_driver_sql("UPDATE cdc.alembic_version SET version_num = '9999'")
     with pytest.raises(SetupError, match=rf"revision 9999, which this code does not know; expected revision {head()}"):
         upgrade(database)
-    with pytest.raises(SetupError, match="revision 9999"), open_metadata_store(database):
+    with pytest.raises(SetupError, match="revision 9999"), open_metadata_store(database, stream="shop"):
         pass
     with migrated.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM cdc.alembic_version")) == "9999"
 
 
 def test_an_empty_database_is_no_store_and_says_what_to_run(database: str) -> None:
-    with pytest.raises(SetupError, match=r"has revision none.*run cdc up"), open_metadata_store(database):
+    with (
+        pytest.raises(SetupError, match=r"has revision none.*run cdc up"),
+        open_metadata_store(database, stream="shop"),
+    ):
         pass
 
 
 def test_a_server_that_is_away_is_worth_another_try(database: str) -> None:
     away = re.sub(r":\d+/", f":{free_port()}/", database)
-    with pytest.raises(StoreAway, match="did not answer") as caught, open_metadata_store(away):
+    with pytest.raises(StoreAway, match="did not answer") as caught, open_metadata_store(away, stream="shop"):
         pass
     assert caught.value.retryable
 

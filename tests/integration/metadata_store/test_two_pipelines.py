@@ -1,0 +1,84 @@
+"""Several pipelines keep their ledgers in one store, with tables of the same names, and none sees another's."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from uuid import uuid5
+
+import pytest
+
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.metadata_store.cut import QuarantinedEvent
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.inspection_files import query_names
+from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.record import encode_position
+from tests.support.metadata_store import NAMESPACE, OWNER, PARTITIONS, SCHEMA, STREAM, Shop, new_table, opened_shop
+
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Both have a table `shop.public.orders`; only the shop's has slices and a snapshot."""
+
+    shop: Shop
+    store: MetadataStore
+    orders: SourceTable
+
+
+@pytest.fixture
+def both(database: str) -> Iterator[Neighbours]:
+    with opened_shop(database) as shop:
+        store = metadata_store(Database(engine=shop.engine), OTHER)
+        store.streams.register_stream(replace(STREAM, name=OTHER, slot="other"), stream_partitions=len(PARTITIONS))
+        store.streams.take_stream(OTHER, owner=OWNER, first_offset=encode_position(0))
+        orders = store.tables.register_table(
+            replace(new_table("orders"), stream=OTHER, table_uuid=uuid5(NAMESPACE, OTHER))
+        )
+        store.tables.record_schema(orders.table_id, SCHEMA, first_offset=encode_position(0))
+        shop.register_orders(2)
+        lease = shop.acquire()
+        shop.publish(lease, 1)
+        shop.apply(lease, after=2, lake_version=2)
+        event = QuarantinedEvent(
+            table_id=shop.orders.table_id, stream_partition=0, version="v", reason="r", column="note", payload={}
+        )
+        cut = shop.cut(2, 3, {(shop.orders.table_id, 0): 0})
+        shop.store.registry.register(replace(cut, quarantined=(event,)))
+        yield Neighbours(shop=shop, store=store, orders=orders)
+
+
+def test_a_table_of_the_same_name_is_another_table(both: Neighbours) -> None:
+    mine, theirs = both.store.tables.table(both.orders.name), both.shop.store.tables.table(both.orders.name)
+    assert mine.name == theirs.name
+    assert (mine.table_id, theirs.table_id) == (both.orders.table_id, both.shop.orders.table_id)
+    assert mine.table_uuid != theirs.table_uuid
+    assert both.store.tables.tables() == (mine,)
+    assert [row.stream for row in both.shop.store.tables.tables()] == ["shop", "shop"]
+
+
+def test_registering_it_again_finds_it_and_leaves_the_other_alone(both: Neighbours) -> None:
+    again = replace(new_table("orders"), stream=OTHER, settings={"id": ["order_id"], "update_time": "at"})
+    assert both.store.tables.register_table(again).table_id == both.orders.table_id
+    assert "update_time" not in both.shop.store.tables.table(both.orders.name).settings
+
+
+def test_a_table_that_only_the_other_pipeline_has_is_unknown(both: Neighbours) -> None:
+    with pytest.raises(UsageError, match=r"no table shop\.public\.customers"):
+        both.store.tables.table(both.shop.customers.name)
+
+
+@pytest.mark.parametrize("name", query_names())
+def test_a_query_shows_nothing_of_another_pipeline(both: Neighbours, name: str) -> None:
+    assert {row["stream"] for row in both.store.inspection.run(name)} <= {OTHER}
+    assert {row["stream"] for row in both.shop.store.inspection.run(name)} <= {"shop"}
+
+
+def test_events_in_quarantine_are_listed_and_decided_by_their_own_pipeline(both: Neighbours) -> None:
+    (entry,) = both.shop.store.quarantine.entries()
+    assert both.store.quarantine.entries() == ()
+    for decide in (both.store.quarantine.entry, lambda number: both.store.quarantine.drop(number, "no")):
+        with pytest.raises(UsageError, match="no event"):
+            decide(entry.quarantine_id)
+    assert both.shop.store.quarantine.entry(entry.quarantine_id).state == "waiting"
