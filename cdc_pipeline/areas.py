@@ -1,6 +1,7 @@
 """The four areas of the bucket, and their key templates in both directions.
 
     cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
+    cdc-event/<db>/<schema>/<table>/pipeline.json
     cdc-event/stream=<name>/<place>.json
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
@@ -46,6 +47,11 @@ def table_prefix(area: str, table: TableName) -> str:
 
 def slice_key(table: TableName, stream_partition: int, file_name: str) -> str:
     return f"{table_prefix(CDC_EVENT, table)}/{stream_partition}/{file_name}"
+
+
+def owner_key(table: TableName) -> str:
+    """Of the object that names the pipeline which the table of this lake belongs to."""
+    return f"{table_prefix(CDC_EVENT, table)}/pipeline.json"
 
 
 def cut_key(stream: str, place: str) -> str:

@@ -95,9 +95,12 @@ def _register(
     pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
 ) -> Repaired:
     lake_table = pipeline.lake_table(table)
-    with source_copy(pipeline, table, held) as url, step(pipeline.on_step, "lake_table.compare"):
+    with (
+        source_copy(pipeline, table, held, lake_table.schema) as copy,
+        step(pipeline.on_step, "lake_table.compare"),
+    ):
         found = differing_rows(
-            pipeline.spark_session(), lake_table, url, pipeline.lake_url(table), version, most=MOST_ROWS + 1
+            pipeline.spark_session(), lake_table, copy.url, pipeline.lake_url(table), version, most=MOST_ROWS + 1
         )
     if found.num_rows > MOST_ROWS:
         raise CdcError(

@@ -19,7 +19,7 @@ def run_slices(pipeline: Pipeline, table: TableName, *, by_hand: bool = False) -
 
     So is one that pauses after a failure: the run that failed has said so, and a later one tries again.
     """
-    if all(row.name != table for row in pipeline.store.tables.tables()):
+    if pipeline.store.tables.find(table) is None:
         return {"table": str(table), "ended": "the consumer has not registered the table yet"}
     (result,) = apply_tables(pipeline, [table], by_hand=by_hand)
     if result.error is not None and not isinstance(result.error, (LeaseBusy, TablePauses)):

@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -16,13 +16,14 @@ from psycopg2 import sql
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import CdcError, LeaseBusy
-from cdc_pipeline.lake.comparison import Comparison, compare
+from cdc_pipeline.lake.comparison import Comparison, compare, lake_columns
 from cdc_pipeline.metadata_store.rows import Boundary
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.slice_cutter import CUT_AT
 from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.sources.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres_catalogue import read_slot
+from cdc_pipeline.sources.postgres_columns import read_columns
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, snapshot_connection
 from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, connect
 from cdc_pipeline.steps import step
@@ -37,17 +38,36 @@ _POLL = timedelta(milliseconds=200)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """One table's verdict as of `position` (as the source writes it), when the source's clock showed `time`."""
+    """One table's verdict as of `position` (as the source writes it), when the source's clock showed `time`.
+
+    Rows are compared over the columns that the source has there and the lake too. `columns_missing`: columns of the
+    source without a place in the lake; `columns_extra`: those that readers of the lake see and the source has not.
+    `rows_withheld`: rows of the source with a value that the lake's type cannot hold. `problem`: why nothing was
+    compared; then there is no `comparison`.
+    """
 
     table: TableName
     position: str
     time: datetime
-    lake_version: int | None
-    comparison: Comparison
+    lake_version: int | None = None
+    comparison: Comparison | None = None
+    columns_missing: tuple[str, ...] = ()
+    columns_extra: tuple[str, ...] = ()
+    rows_withheld: int = 0
+    problem: str = ""
 
     @property
     def is_equal(self) -> bool:
-        return self.comparison.differing_rows == 0
+        differs = self.problem or self.columns_missing or self.columns_extra or self.rows_withheld
+        return not differs and self.comparison is not None and self.comparison.differing_rows == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCopy:
+    """`url`: a Parquet file with rows of the source. `rows_withheld`: so many of them have values that are left out."""
+
+    url: str
+    rows_withheld: int
 
 
 def verify(
@@ -57,10 +77,22 @@ def verify(
 
     The stream is cut exactly at the position, so a lake version exists that equals it. A consumer that runs is asked
     for that cut; without one, this process reads the stream. Slices up to there are applied by whoever comes first.
+    Each table has its verdict, also one that is stale, fails or has no snapshot: nobody waits for it.
     """
     deadline = time.monotonic() + patience.total_seconds()
+    verdicts = dict[TableName, Verified]()
     with held_cut(pipeline, deadline, purpose="verify") as (held, boundary):
-        return tuple(_verify_table(pipeline, table, held, boundary, deadline) for table in tables)
+        while left := [table for table in tables if table not in verdicts]:
+            is_over = time.monotonic() >= deadline
+            for table in left:
+                found = _verdict(pipeline, table, held, boundary)
+                if found is None and is_over:
+                    found = _not_compared(table, held, "it was not applied up to the position in the time given")
+                if found is not None:
+                    verdicts[table] = found
+            if len(verdicts) < len(tables):
+                _pause()
+    return tuple(verdicts[table] for table in tables)
 
 
 @contextmanager
@@ -104,38 +136,82 @@ def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary
     raise _timed_out("the consumer did not register the cut")
 
 
-def _verify_table(
-    pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, deadline: float
-) -> Verified:
-    version = _lake_version_at(pipeline, table, boundary, deadline)
-    with source_copy(pipeline, table, held) as url, step(pipeline.on_step, "lake_table.compare"):
-        comparison = compare(
-            pipeline.spark_session(), pipeline.lake_table(table), [url], pipeline.lake_url(table), version
+def _verdict(pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary) -> Verified | None:
+    """None: somebody else is about to apply what is missing."""
+    try:
+        version = _lake_version_at(pipeline, table, boundary)
+        return None if version is None else _compared(pipeline, table, held, version)
+    except CdcError as error:
+        log.warning("table not compared", table=str(table), found=str(error))
+        return _not_compared(table, held, str(error))
+
+
+def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verified:
+    return Verified(table=table, position=held.lsn, time=held.time, problem=problem)
+
+
+def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary) -> int | None:
+    """Applies what is registered; None while somebody else does. A claim never reaches over a requested boundary."""
+    version = shown_version(pipeline, table, boundary)
+    if version is not None:
+        return version
+    try:
+        ended = pipeline.slice_worker().slice_to_lake(table).ended
+    except LeaseBusy:
+        return None
+    row = pipeline.store.tables.table(table)
+    if pipeline.store.history.published_snapshot(row.table_id) is None:
+        raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
+    return shown_version(pipeline, table, boundary)
+
+
+def _compared(pipeline: Pipeline, table: TableName, held: HeldPosition, version: int) -> Verified:
+    """Over the columns that the source's catalogue has at the position, whatever is registered of them."""
+    registered, url = pipeline.lake_table(table), pipeline.lake_url(table)
+    with step(pipeline.on_step, "lake_columns.read"):
+        in_lake = lake_columns(pipeline.spark_session(), url, version)
+    with snapshot_connection(pipeline.source_url, held.exported) as connection:
+        with step(pipeline.on_step, "source.check"):
+            columns = read_columns(connection, table)
+        if not columns:
+            raise CdcError(f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml")
+        # A value is read as the type by which the lake knows its column: what does not fit there is a difference.
+        types = {column.name: column for column in columns} | pipeline.store.tables.known_columns(
+            pipeline.store.tables.table(table).table_id
         )
-    return Verified(table=table, position=held.lsn, time=held.time, lake_version=version, comparison=comparison)
+        common = tuple(types[column.name] for column in columns if column.name in in_lake)
+        names = {column.name for column in common}
+        verdict = Verified(
+            table=table,
+            position=held.lsn,
+            time=held.time,
+            lake_version=version,
+            columns_missing=tuple(column.name for column in columns if column.name not in names),
+            columns_extra=_extra(pipeline, table, in_lake, {column.name for column in columns}, registered.schema),
+        )
+        if not common or not names.issuperset(registered.schema.key):
+            return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
+        schema = TableSchema(columns=common, key=registered.schema.key)
+        with (
+            _copied(pipeline, table, connection, schema) as copy,
+            step(pipeline.on_step, "lake_table.compare"),
+        ):
+            comparison = compare(pipeline.spark_session(), replace(registered, schema=schema), [copy.url], url, version)
+    return replace(verdict, comparison=comparison, rows_withheld=copy.rows_withheld)
 
 
-def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary, deadline: float) -> int:
-    """Applies what is registered, or waits for the one who does. A claim never reaches over a requested boundary."""
-    table_id = pipeline.store.tables.table(table).table_id
-    while time.monotonic() < deadline:
-        version = shown_version(pipeline, table, boundary)
-        if version is not None:
-            return version
-        try:
-            ended = pipeline.slice_worker().slice_to_lake(table).ended
-        except LeaseBusy:
-            _pause()
-        else:
-            if pipeline.store.history.published_snapshot(table_id) is None:
-                raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
-    raise _timed_out(f"{table} was not applied up to the position")
+def _extra(
+    pipeline: Pipeline, table: TableName, in_lake: Sequence[str], in_source: set[str], registered: TableSchema
+) -> tuple[str, ...]:
+    """Readers' views show the registered columns; a dropped one that is kept lies hidden beside them."""
+    shown = set(in_lake) if pipeline.settings.table(table).dropped_columns == "drop" else set(registered.names)
+    return tuple(name for name in in_lake if name in shown and name not in in_source)
 
 
 def shown_version(pipeline: Pipeline, table: TableName, boundary: Boundary) -> int | None:
     """What readers saw last before the first claim behind the boundary, whoever wrote it; None: not applied so far."""
     table_id = pipeline.store.tables.table(table).table_id
-    claimed = pipeline.store.positions.version_vector(boundary.boundary_id).get(table_id)
+    claimed = pipeline.store.positions.applied_version(table_id, boundary.boundary_id)
     fence = pipeline.lake.read_fence(pipeline.lake_table(table))
     if claimed is None or fence is None:
         return claimed
@@ -146,22 +222,32 @@ def shown_version(pipeline: Pipeline, table: TableName, boundary: Boundary) -> i
 
 
 @contextmanager
-def source_copy(pipeline: Pipeline, table: TableName, held: HeldPosition) -> Iterator[str]:
-    """URL of a Parquet file with the source's rows at the position, while the block runs; memory holds one block."""
-    schema = pipeline.lake_table(table).schema
-    key = f"{staging_prefix(table, f'verify-{pipeline.new_id().hex}')}/source.parquet"
+def source_copy(pipeline: Pipeline, table: TableName, held: HeldPosition, schema: TableSchema) -> Iterator[SourceCopy]:
+    """Rows of the source at the position, with the schema's columns, while the block runs."""
     with (
-        tempfile.TemporaryDirectory() as temporary,
         snapshot_connection(pipeline.source_url, held.exported) as connection,
+        _copied(pipeline, table, connection, schema) as copy,
     ):
+        yield copy
+
+
+@contextmanager
+def _copied(
+    pipeline: Pipeline, table: TableName, connection: psycopg2.extensions.connection, schema: TableSchema
+) -> Iterator[SourceCopy]:
+    """Memory holds one block."""
+    key = f"{staging_prefix(table, f'verify-{pipeline.new_id().hex}')}/source.parquet"
+    rows_withheld = 0
+    with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "source.parquet"
         with pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
             for copied in copy_record_batches(connection, _query(connection, table, schema.names), schema):
                 writer.write_batch(copied.rows)
+                rows_withheld += len(copied.unfit_rows)
         with step(pipeline.on_step, "verification_file.put"):
             pipeline.objects.put_file_if_absent(key, path)
     try:
-        yield pipeline.objects.spark_url(key)
+        yield SourceCopy(url=pipeline.objects.spark_url(key), rows_withheld=rows_withheld)
     finally:
         with step(pipeline.on_step, "verification_file.delete"):
             pipeline.objects.delete(key)

@@ -9,12 +9,11 @@ import typer
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
 from cdc_pipeline.cli.stack_verbs import Config
-from cdc_pipeline.errors import UsageError
+from cdc_pipeline.errors import CdcError, UsageError
 from cdc_pipeline.settings_file import json_schema
 from cdc_pipeline.stack.display import process_documents
 
 if TYPE_CHECKING:
-    from cdc_pipeline.lake.comparison import Difference
     from cdc_pipeline.verification import Verified
 
 CHECK_FAILED = 3
@@ -49,60 +48,85 @@ def verify(
     patience: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
     as_json: Json = False,
 ) -> None:
-    """Compare source and lake row by row at one position; exit code 3 and the differing ids when they are not equal."""
+    """Compare source and lake row by row at one position, over every column that the source has now.
+
+    Each table gets its verdict. Exit code 3 when one is not equal, or could not be compared.
+    """
     from cdc_pipeline.verification import verify as verify_tables
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
         verdicts = verify_tables(pipeline, names, patience=timedelta(seconds=patience))
-    differences = [_difference(verdict, found) for verdict in verdicts for found in verdict.comparison.differences]
+    differences = [found for verdict in verdicts for found in _differences(verdict)]
     if as_json:
         context.show(
             [_verdict(verdict) | {"differences": _of(str(verdict.table), differences)} for verdict in verdicts]
         )
     else:
-        equal = "lake does NOT equal source" if differences else "lake equals source"
-        context.show([_verdict(verdict) for verdict in verdicts], title=equal)
+        is_equal = all(verdict.is_equal for verdict in verdicts)
+        title = "lake equals source" if is_equal else "lake does NOT equal source"
+        context.show([_verdict(verdict) for verdict in verdicts], title=title)
         if differences:
             context.show(differences)
-    raise typer.Exit(CHECK_FAILED if differences else 0)
+    raise typer.Exit(0 if all(verdict.is_equal for verdict in verdicts) else CHECK_FAILED)
 
 
 def view(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
     """Print the statement for Spark that gives readers a table without deleted and incomplete rows."""
     from cdc_pipeline.lake.reader_view import reader_view_sql
 
-    context = context_of(config, as_json=as_json)
+    context, unknown = context_of(config, as_json=as_json), list[CdcError]()
+    statements = dict[str, str]()
     with context.pipeline(POSTGRES_ONLY) as pipeline:
-        statements = {
-            str(name): reader_view_sql(pipeline.lake_table(name), pipeline.lake_url(name))
-            for name in pipeline.table_names(tuple(tables or ()))
-        }
+        for name in pipeline.table_names(tuple(tables or ())):
+            try:
+                statements[str(name)] = reader_view_sql(pipeline.lake_table(name), pipeline.lake_url(name))
+            except CdcError as error:
+                unknown.append(error)
     if as_json:
         context.show([{"table": name, "sql": sql} for name, sql in statements.items()])
     else:
         typer.echo("\n".join(f"{sql};" for sql in statements.values()))
+    for found in unknown:
+        context.console.print(f"error: {found}")
+    raise typer.Exit(max((found.exit_code for found in unknown), default=0))
 
 
 def _verdict(verdict: "Verified") -> dict[str, Any]:
+    found = verdict.comparison
     return {
         "table": str(verdict.table),
-        "source_rows": verdict.comparison.source_rows,
-        "lake_rows": verdict.comparison.lake_rows,
-        "differing_rows": verdict.comparison.differing_rows,
+        "verdict": "equal" if verdict.is_equal else "not compared" if found is None else "different",
+        "source_rows": None if found is None else found.source_rows,
+        "lake_rows": None if found is None else found.lake_rows,
+        "differing_rows": None if found is None else found.differing_rows,
+        "rows_withheld": verdict.rows_withheld,
+        "problem": _problem_of(verdict),
         "position": verdict.position,
         "time": verdict.time,
     }
 
 
-def _difference(verdict: "Verified", found: "Difference") -> dict[str, Any]:
-    return {
-        "table": str(verdict.table),
-        "id": json.dumps(found.id, default=str),
-        "kind": found.kind,
-        "columns": list(found.columns),
-    }
+def _problem_of(verdict: "Verified") -> str | None:
+    parts = [
+        verdict.problem,
+        verdict.columns_missing and f"columns missing in the lake: {', '.join(verdict.columns_missing)}",
+        verdict.columns_extra and f"columns that the source does not have: {', '.join(verdict.columns_extra)}",
+    ]
+    return "; ".join(part for part in parts if part) or None
+
+
+def _differences(verdict: "Verified") -> list[dict[str, Any]]:
+    return [
+        {
+            "table": str(verdict.table),
+            "id": json.dumps(found.id, default=str),
+            "kind": found.kind,
+            "columns": list(found.columns),
+        }
+        for found in (verdict.comparison.differences if verdict.comparison else ())
+    ]
 
 
 def run_query(

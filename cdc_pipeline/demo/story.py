@@ -187,9 +187,11 @@ def _show_verdicts(pipeline: Pipeline, verdicts: tuple[Verified, ...], console: 
         found = verdict.comparison
         table.add_row(
             str(verdict.table),
-            str(found.source_rows),
-            str(found.lake_rows),
-            str(found.differing_rows),
+            *(
+                ("?", "?", "?")
+                if found is None
+                else map(str, (found.source_rows, found.lake_rows, found.differing_rows))
+            ),
             verdict.position,
             f"{verdict.time:%H:%M:%S}",
             str(applied_slices(pipeline, verdict.table)),

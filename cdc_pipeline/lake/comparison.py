@@ -9,9 +9,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as spark_functions
 
+from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier
-from cdc_pipeline.record import DELETED, OPERATION, Operation
+from cdc_pipeline.lake.session import spark_calls
+from cdc_pipeline.record import DELETED, OPERATION, OWN_PREFIX, Operation
 
 MOST_SHOWN = 100
 _IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
@@ -39,21 +41,32 @@ class Comparison:
     differences: tuple[Difference, ...]
 
 
+def lake_columns(session: SparkSession, lake_url: str, lake_version: int) -> tuple[str, ...]:
+    """The source's columns that the lake's table holds at the version: without our own."""
+    with spark_calls(f"reading the columns of {lake_url}"):
+        names = _lake(session, lake_url, lake_version).columns
+    return tuple(name for name in names if not name.startswith(OWN_PREFIX))
+
+
 def compare(
     session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
 ) -> Comparison:
-    """`source_urls`: Parquet files with the source's columns. NULL equals NULL and NaN equals NaN."""
-    names = table.schema.names
-    source, lake = _both(session, table, source_urls, lake_url, lake_version)
-    if table.schema.is_bag:
-        return _compare_copies(source, lake)
-    joined = _joined(source, lake, table)
-    counts = joined.select(
-        spark_functions.count(f"{_IN_SOURCE}"),
-        spark_functions.count(f"{_IN_LAKE}"),
-        spark_functions.count_if(_differs(names)),
-    ).collect()[0]
-    shown = _shown(joined, table) if counts[2] else ()
+    """`source_urls`: Parquet files with the columns of the table's schema, which the lake has too.
+
+    NULL equals NULL and NaN equals NaN.
+    """
+    with spark_calls(f"comparing {table.name} with its source"):
+        names = table.schema.names
+        source, lake = _both(session, table, source_urls, lake_url, lake_version)
+        if table.schema.is_bag:
+            return _compare_copies(source, lake)
+        joined = _joined(source, lake, table)
+        counts = joined.select(
+            spark_functions.count(f"{_IN_SOURCE}"),
+            spark_functions.count(f"{_IN_LAKE}"),
+            spark_functions.count_if(_differs(names)),
+        ).collect()[0]
+        shown = _shown(joined, table) if counts[2] else ()
     return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
 
 
@@ -80,13 +93,18 @@ def differing_rows(
 def _both(
     session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
 ) -> tuple[DataFrame, DataFrame]:
-    """The source's columns on both sides; of the lake, what readers see."""
-    lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
+    """The schema's columns on both sides; of the lake, what readers see."""
+    lake = _lake(session, lake_url, lake_version)
     if DELETED in lake.columns:
         lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
     lake = lake.select(*(_quoted(name) for name in table.schema.names))
-    source = session.read.schema(lake.schema).parquet(*source_urls) if source_urls else lake.limit(0)
+    definitions = ", ".join(map(definition, table.schema.columns))
+    source = session.read.schema(definitions).parquet(*source_urls) if source_urls else lake.limit(0)
     return source, lake
+
+
+def _lake(session: SparkSession, lake_url: str, lake_version: int) -> DataFrame:
+    return session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
 
 
 def _joined(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:

@@ -80,6 +80,12 @@ class Tables:
         with self.database.transaction("table.read") as connection:
             return read_table(connection, _named(name, self.stream), str(name))
 
+    def find(self, name: TableName) -> SourceTable | None:
+        """None: it is not registered."""
+        with self.database.transaction("table.read") as connection:
+            row = connection.execute(select(_TABLE).where(_named(name, self.stream))).one_or_none()
+        return None if row is None else SourceTable(**row._asdict())
+
     def table_by_id(self, table_id: int) -> SourceTable:
         with self.database.transaction("table.read") as connection:
             return read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")

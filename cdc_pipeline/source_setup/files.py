@@ -54,7 +54,7 @@ def set_up_files(pipeline: Pipeline, source: DebeziumFilesSource) -> dict[int, P
 
 def _refuse_changed_types(pipeline: Pipeline, table: TableSettings) -> None:
     """Before anything of it is registered: the lake would refuse every slice from then on."""
-    row = next((row for row in pipeline.store.tables.tables() if row.name == table.table), None)
+    row = pipeline.store.tables.find(table.table)
     if row is None or row.schema_id is None:
         return
     known = pipeline.store.tables.schema(row.table_id, row.schema_id)

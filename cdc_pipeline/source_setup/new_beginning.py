@@ -45,4 +45,4 @@ def begin_stream_again(pipeline: Pipeline) -> tuple[TableName, ...]:
         reason=f"changes of the source from {gap} were never read; run cdc snapshot on the table",
     )
     log.warning("stream begun again", stream=name, gap=gap)
-    return tuple(row.name for row in pipeline.store.tables.tables() if row.stream == name)
+    return tuple(row.name for row in pipeline.store.tables.tables())

@@ -6,6 +6,7 @@ from typing import Any
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import TableName, TableSchema, encode_position
+from cdc_pipeline.source_setup.lake_owner import own_lake_table
 from cdc_pipeline.sources.postgres_shape import Shape
 from cdc_pipeline.wiring import Pipeline
 
@@ -24,8 +25,11 @@ def register_table(
     """Idempotent. `schema` counts only for a table that has none yet; None where events have to show it first.
 
     `shapes`: those that its coming events may have. `begins_again`: for the snapshot that is to come, it is the
-    table that it is now, whatever it was.
+    table that it is now, whatever it was. Raises
+    SettingsError, before anything is registered, for a new table that another pipeline has in the lake.
     """
+    if pipeline.store.tables.find(name) is None:
+        own_lake_table(pipeline, name)
     settings = _settings(pipeline, name, key)
     if begins_again:
         table_id = pipeline.store.tables.table(name).table_id

@@ -21,6 +21,8 @@ READS = frozenset(
         "inspection.run",
         "kept_rows.get",
         "lake_claim.fold",
+        "lake_columns.read",
+        "lake_owner.get",
         "lake_schema.read",
         "lake_table.compare",
         "lake_version.read",
@@ -65,7 +67,9 @@ READS = frozenset(
         "table.read",
     }
 )
-SET_UP = frozenset({"source.set_up", "stream.register", "table.register", "table.set_shapes", "schema.record"})
+SET_UP = frozenset(
+    {"lake_owner.put", "source.set_up", "stream.register", "table.register", "table.set_shapes", "schema.record"}
+)
 STREAM_TO_SLICES = frozenset(
     {
         "cut_file.put",
@@ -180,7 +184,15 @@ _AWAY: dict[type[CdcError], frozenset[str]] = {
     SourceAway: frozenset({"position", "slot", "source"}),
     LakeError: frozenset({"lake_claim", "lake_schema", "lake_table", "snapshot_files"}),
     ObjectStoreAway: frozenset(
-        {"cut_file.put", "lake_file.put", "slice_file.put", "snapshot.publish", "snapshot_file.put", "staging_file.put"}
+        {
+            "cut_file.put",
+            "lake_file.put",
+            "lake_owner.put",
+            "slice_file.put",
+            "snapshot.publish",
+            "snapshot_file.put",
+            "staging_file.put",
+        }
     ),
 }
 """What a step's call raises when its answer is lost, by the step's noun or name; of all others it is StoreAway."""

@@ -102,6 +102,7 @@ def test_verify_finds_every_row_that_differs_and_says_how(pipeline: Pipeline, da
     take_snapshot(pipeline, items)
     run_sql(database, "UPDATE items SET name = 'later' WHERE id = 4")
     (equal,) = verify(pipeline, [items])
+    assert equal.comparison is not None
     assert (equal.is_equal, equal.comparison.source_rows, equal.comparison.lake_rows) == (True, 4, 4)
     lake = f"delta.`{pipeline.lake_url(items)}`"
     pipeline.spark_session().sql(f"UPDATE {lake} SET name = 'tampered' WHERE id = 1").collect()
@@ -109,6 +110,7 @@ def test_verify_finds_every_row_that_differs_and_says_how(pipeline: Pipeline, da
     pipeline.spark_session().sql(f"INSERT INTO {lake} SELECT 9, * EXCEPT (id) FROM {lake} WHERE id = 3").collect()
     (found,) = verify(pipeline, [items])
     assert not found.is_equal
+    assert found.comparison is not None
     assert found.comparison.differing_rows == len(found.comparison.differences)
     assert [(row.id["id"], row.kind) for row in found.comparison.differences][:2] == [(1, "different"), (2, "missing")]
     assert found.comparison.differences[0].columns == ("name",)

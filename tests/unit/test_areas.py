@@ -52,3 +52,4 @@ def test_the_four_areas_have_their_templates() -> None:
     assert areas.snapshot_prefix(ORDERS, "a:b") == "db-snapshot/shop/public/orders/a%3Ab"
     assert areas.staging_prefix(ORDERS, "s1") == "staging-area/shop/public/orders/s1"
     assert areas.lake_key(ORDERS) == "datalake/shop/public/orders"
+    assert areas.owner_key(ORDERS) == "cdc-event/shop/public/orders/pipeline.json"

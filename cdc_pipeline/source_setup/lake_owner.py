@@ -1,0 +1,46 @@
+"""Each table of a lake belongs to one pipeline: another one that begins there is refused by name."""
+
+import json
+import sys
+
+from cdc_pipeline.areas import lake_key, owner_key
+from cdc_pipeline.errors import ObjectExists, SettingsError
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import step
+from cdc_pipeline.wiring import Pipeline
+
+
+def own_lake_table(pipeline: Pipeline, table: TableName) -> None:
+    """Durable on return, and the same again: an object beside the table's slices names its pipeline.
+
+    Lakes of older versions have none; their log tells it. Raises SettingsError for the table of another pipeline.
+    """
+    own = pipeline.settings.name
+    published = _published_by(pipeline, table)
+    if published is not None and published != own:
+        raise _belongs_to(pipeline, table, published)
+    key = owner_key(table)
+    try:
+        with step(pipeline.on_step, "lake_owner.put"):
+            pipeline.objects.put_if_absent(key, json.dumps({"pipeline": own}).encode())
+    except ObjectExists as error:
+        with step(pipeline.on_step, "lake_owner.get"):
+            owner = json.loads(pipeline.objects.get(key))["pipeline"]
+        raise _belongs_to(pipeline, table, owner) from error
+
+
+def _published_by(pipeline: Pipeline, table: TableName) -> str | None:
+    """Without the history behind the newest commit of ours."""
+    with step(pipeline.on_step, "ledger.read"):
+        ledger = read_ledger(DeltaLog(pipeline.objects, lake_key(table)), None, after=sys.maxsize)
+    return None if ledger is None or ledger.published is None else ledger.published.stream["name"]
+
+
+def _belongs_to(pipeline: Pipeline, table: TableName, owner: str) -> SettingsError:
+    return SettingsError(
+        f"{table} in the lake {pipeline.objects.url} belongs to the pipeline {owner}",
+        expected=f"a lake in which no other pipeline than {pipeline.settings.name} has a table of this name",
+        remedy="give this pipeline another lake in pipeline.yml, or the name of the one that is there",
+    )
