@@ -1,0 +1,87 @@
+"""The columns of a table as of a held position: all that the source has, or a refusal where they cannot be told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2.extensions
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.postgres_columns import read_columns
+from cdc_pipeline.sources.postgres_position import hold_position, snapshot_connection
+from cdc_pipeline.steps import no_step
+from tests.support.streams import database_of, run_sql
+
+CREATE = (
+    "CREATE TABLE plain (id int PRIMARY KEY, gone text, a int, twice int GENERATED ALWAYS AS (a * 2) STORED)",
+    "ALTER TABLE plain DROP COLUMN gone",
+    "CREATE TABLE parted (id int, note text) PARTITION BY RANGE (id)",
+    "CREATE TABLE part_1 PARTITION OF parted FOR VALUES FROM (0) TO (10)",
+    "INSERT INTO plain VALUES (1, 2)",
+    "INSERT INTO parted VALUES (1, 'one')",
+)
+CHANGES = {
+    "rewritten": ("plain", "ALTER TABLE plain ALTER a TYPE text USING a::text, DROP COLUMN twice"),
+    "truncated": ("plain", "TRUNCATE plain"),
+    "a partition truncated": ("parted", "TRUNCATE part_1"),
+    "a partition detached": ("parted", "ALTER TABLE parted DETACH PARTITION part_1"),
+    "a partition attached": ("parted", "CREATE TABLE part_2 PARTITION OF parted FOR VALUES FROM (10) TO (20)"),
+    "a partition dropped": ("parted", "DROP TABLE part_1"),
+}
+
+
+@contextmanager
+def held(database: str, *meanwhile: str) -> Iterator[psycopg2.extensions.connection]:
+    """A connection at a position behind which `meanwhile` happens."""
+    with hold_position(database, f"cdc_test_{database_of(database)}", no_step) as position:
+        run_sql(database, *meanwhile)
+        with snapshot_connection(database, position.exported) as connection:
+            yield connection
+
+
+def named(database: str, table: str) -> TableName:
+    return TableName(database=database_of(database), schema="public", table=table)
+
+
+def test_generated_columns_count_and_dropped_ones_do_not(database: str) -> None:
+    run_sql(database, *CREATE)
+    with held(database, "ALTER TABLE plain ADD COLUMN later int") as connection:
+        columns = read_columns(connection, named(database, "plain"))
+    assert [(column.name, column.type, column.number) for column in columns] == [
+        ("id", "int4", 1),
+        ("a", "int4", 3),
+        ("twice", "int4", 4),
+    ]
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_table_whose_rows_are_not_what_they_were_is_not_read(database: str, kind: str) -> None:
+    run_sql(database, *CREATE)
+    table, change = CHANGES[kind]
+    with held(database, change) as connection, pytest.raises(SourceError, match="while it was to be read"):
+        read_columns(connection, named(database, table))
+
+
+def test_a_partitioned_table_that_stays_as_it_is_can_be_read(database: str) -> None:
+    run_sql(database, *CREATE)
+    with held(database, "INSERT INTO parted VALUES (2, 'two')", "ANALYZE parted") as connection:
+        assert [column.name for column in read_columns(connection, named(database, "parted"))] == ["id", "note"]
+
+
+def test_a_table_that_may_not_be_read_is_refused_in_the_servers_words(database: str) -> None:
+    role = f"{database_of(database)}_reader"
+    run_sql(database, *CREATE, f"CREATE ROLE {role}")
+    try:
+        with held(database) as connection:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET LOCAL ROLE {role}")
+            with pytest.raises(SourceError, match="permission denied for table plain"):
+                read_columns(connection, named(database, "plain"))
+    finally:
+        run_sql(database, f"DROP ROLE {role}")
+
+
+def test_a_table_that_is_not_there_has_no_columns(database: str) -> None:
+    with held(database) as connection:
+        assert read_columns(connection, named(database, "nothing")) == ()
