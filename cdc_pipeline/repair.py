@@ -33,13 +33,17 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What was found as of `position` and mended; `slice_number` None: nothing differed."""
+    """What was found as of `position` and mended; `slice_number` None: nothing differed.
+
+    `problem`: why the table could not be repaired; then there is no position.
+    """
 
     table: TableName
-    position: str
+    position: str | None
     rows_written: int
     rows_removed: int
     slice_number: int | None
+    problem: str | None = None
 
 
 def repair(pipeline: Pipeline, table: TableName, *, patience: timedelta = timedelta(minutes=10)) -> Repaired:
@@ -154,5 +158,15 @@ def _pause(deadline: float) -> None:
 
 
 def repair_tables(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Repaired, ...]:
-    """One after the other."""
-    return tuple(repair(pipeline, table) for table in tables)
+    """One after the other: one that cannot be repaired does not keep the next from its turn."""
+    return tuple(_repaired(pipeline, table) for table in tables)
+
+
+def _repaired(pipeline: Pipeline, table: TableName) -> Repaired:
+    try:
+        return repair(pipeline, table)
+    except CdcError as error:
+        log.warning("table not repaired", table=str(table), found=str(error))
+        return Repaired(
+            table=table, position=None, rows_written=0, rows_removed=0, slice_number=None, problem=str(error)
+        )

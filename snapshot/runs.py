@@ -44,6 +44,7 @@ def orchestrate_run(
         {
             "table": str(names[found.table_id]),
             "rows": found.rows,
+            "rows_withheld": pipeline.store.history.withheld(found.snapshot_id),
             "files": found.files,
             "lake_version": found.lake_version,
         }

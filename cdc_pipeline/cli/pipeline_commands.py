@@ -104,6 +104,7 @@ def repair(
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         repaired = repair_tables(pipeline, pipeline.table_names(tuple(tables)))
     context.show([{**asdict(found), "table": str(found.table)} for found in repaired])
+    raise typer.Exit(1 if any(found.problem for found in repaired) else 0)
 
 
 def rebuild(config: Config = None, as_json: Json = False) -> None:

@@ -39,6 +39,9 @@ def status(
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         rows = pipeline.store.inspection.run("lag")
+        known = {row["source_table"] for row in rows}
+        listed = [str(name) for name in pipeline.table_names()]
+    rows += [_unregistered(name, rows) for name in listed if name not in known]
     context.show(rows if as_json else [_short(row) for row in rows])
 
 
@@ -153,27 +156,36 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
+def _unregistered(name: str, others: list[dict[str, Any]]) -> dict[str, Any]:
+    """A table of pipeline.yml of which the metadata store knows nothing, with the columns of the others."""
+    known = {"source_table": name, "reason": "it is not registered: run cdc setup-source, which says why"}
+    return dict.fromkeys(others[0] if others else ()) | known
+
+
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    as_of = row["lake_as_of"]
+    as_of = row.get("lake_as_of")
     return {
         "table": row["source_table"],
-        "state": row["state"],
-        "waiting": f"{row['slices_waiting']} slices, {row['rows_waiting']} rows",
+        "state": row.get("state"),
+        "waiting": f"{row.get('slices_waiting') or 0} slices, {row.get('rows_waiting') or 0} rows",
         "lake_equals_source_as_of": f"{as_of:%Y-%m-%d %H:%M:%S}Z" if as_of else None,
-        "seconds_behind": row["seconds_behind"],
-        "worker": row["lease_owner"],
-        "rows_withheld": row["rows_withheld"],
+        "seconds_behind": row.get("seconds_behind"),
+        "worker": row.get("lease_owner"),
+        "rows_withheld": row.get("rows_withheld"),
         "problem": _problem(row),
     }
 
 
 def _problem(row: dict[str, Any]) -> str | None:
     """Why the position stands still; and what is wrong although it does not."""
-    next_try = f"next try {row['next_try_at']:%H:%M:%S}Z" if row["next_try_at"] else None
-    incomplete = f"{row['rows_incomplete']} rows were left incomplete" if row["rows_incomplete"] else None
-    failed = row["last_claim_error"] if row["failures"] is None else None
-    parts = dict.fromkeys(part for part in (row["reason"], next_try, failed, incomplete) if part)
-    return "; ".join(parts) or None
+    next_try, incomplete = row.get("next_try_at"), row.get("rows_incomplete")
+    parts = (
+        row["reason"],
+        f"next try {next_try:%H:%M:%S}Z" if next_try else None,
+        row.get("last_claim_error") if row.get("failures") is None else None,
+        f"{incomplete} rows were left incomplete" if incomplete else None,
+    )
+    return "; ".join(part for part in parts if part) or None
 
 
 def _parameter(text: str) -> tuple[str, str]:
