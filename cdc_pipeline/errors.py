@@ -8,6 +8,7 @@ CdcError
 │   ├── SourceGap           the source can no longer serve the next offset: a new snapshot is needed
 │   ├── SourceChanged       another system identifier, timeline or table oid
 │   │   └── TableStale      the stream does not tell this table whole: only a new snapshot mends it
+│   ├── SourceBusy          somebody else reads the slot; the same call may succeed when they have left
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
 ├── StoreAway               the metadata store does not answer; the same call is safe to repeat
@@ -88,6 +89,12 @@ class TableStale(SourceChanged):
     def __init__(self, found: str, *, table: object = "", expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again then")
         self.table = table
+
+
+class SourceBusy(SourceError):
+    """A reader whose network broke counts as one until the server has noticed."""
+
+    retryable: ClassVar[bool] = True
 
 
 class SourceAway(SourceError):

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from cdc_pipeline.sources.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres_catalogue import read_slot
 from cdc_pipeline.sources.postgres_columns import read_columns
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, snapshot_connection
-from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, connect
+from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, session
 from cdc_pipeline.steps import step
 from cdc_pipeline.types import arrow_schema
 from cdc_pipeline.wiring import Pipeline
@@ -118,7 +118,7 @@ def held_cut(pipeline: Pipeline, deadline: float, *, purpose: str) -> Iterator[t
 def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
     """The boundary at the held position; None when an earlier boundary is already behind it."""
     source, stream = pipeline.source_url, pipeline.settings.name
-    with closing(connect(source)) as connection, connection.cursor() as cursor:
+    with session(source) as connection, connection.cursor() as cursor:
         slot = read_slot(connection, pipeline.settings.postgres.slot)
         mark = f"{CUT_AT}{held.offset}:{pipeline.new_id()}"
         with step(pipeline.on_step, "source.mark"):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event
@@ -23,7 +23,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, is_held, snapshot_connection
-from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.sources.postgres_shape import Shape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.compaction import data_files, plan_compaction
@@ -184,7 +184,7 @@ class SnapshotOrchestrator:
         if shape is not None:
             name = self.store.tables.table_by_id(snapshot.table_id).name
             try:
-                with step(self.on_step, "source.check"), closing(connect(self.source_url)) as connection:
+                with step(self.on_step, "source.check"), session(self.source_url) as connection:
                     refuse_rewritten(connection, name, shape)
             except SnapshotError as error:
                 return self._fail(snapshot, str(error))

@@ -1,13 +1,12 @@
 """The verbs that move data: `setup-source`, `consume`, `apply`, `repair`, `rewind` and `rebuild`."""
 
-import signal
 from dataclasses import asdict
-from threading import Event
 from typing import Annotated, Any
 
 import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
+from cdc_pipeline.cli.ending import stop_on_signals, stopped_in_time
 from cdc_pipeline.cli.stack_verbs import Config
 
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="db.schema.table; default: all")]
@@ -56,14 +55,20 @@ def setup_source(
 def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     """Read the source's stream into registered slice files, until it is told to stop."""
     from cdc_pipeline.source_setup import consume as read_stream
-    from cdc_pipeline.source_setup import consume_until_idle
+    from cdc_pipeline.source_setup import consume_until_idle, retried
 
-    stop = _stop_on_signals()
-    with context_of(config, as_json=False).pipeline(POSTGRES_ONLY) as pipeline:
+    context = context_of(config, as_json=False)
+    with stopped_in_time() as stop:
         if until_idle:
-            consume_until_idle(pipeline)
-        else:
-            read_stream(pipeline, stop)
+            with context.pipeline(POSTGRES_ONLY) as pipeline:
+                consume_until_idle(pipeline)
+            return
+
+        def read() -> None:
+            with context.pipeline(POSTGRES_ONLY) as pipeline:
+                read_stream(pipeline, stop)
+
+        retried(read, stop)
 
 
 def apply(
@@ -78,7 +83,7 @@ def apply(
     """
     from cdc_pipeline.application import apply_tables
 
-    context, stop = context_of(config, as_json=as_json), _stop_on_signals()
+    context, stop = context_of(config, as_json=as_json), stop_on_signals()
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
         by_hand = bool(tables)
@@ -131,10 +136,3 @@ def rewind(
         (name,) = pipeline.table_names((table,))
         found = set_back(pipeline, name, to)
     context.show([{**asdict(found), "table": str(found.table)}])
-
-
-def _stop_on_signals() -> Event:
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop

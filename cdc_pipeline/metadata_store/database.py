@@ -6,24 +6,35 @@ from dataclasses import dataclass
 
 import psycopg2
 from sqlalchemy import Connection, Engine, create_engine, make_url
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from cdc_pipeline.errors import RegistryError, StoreAway
+from cdc_pipeline.errors import RegistryError, SettingsError, SetupError, StoreAway
+from cdc_pipeline.libpq import missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
 _SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
 _PATIENCE_SECONDS = 10
+_SETTING = "metadata_store"
 
 
 def create_store_engine(url: str) -> Engine:
     """For `postgresql://…`; nothing is connected yet. The caller owns it and disposes of it."""
+    try:
+        place = make_url(url)
+    except ArgumentError as error:
+        raise SettingsError(
+            "metadata_store is no URL of a PostgreSQL server",
+            expected="postgresql://user@host:port/database",
+            remedy="mend it in pipeline.yml or CDC_METADATA_STORE",
+        ) from error
+    session = {"options": _SESSION, "application_name": "cdc"}
     return create_engine(
-        make_url(url).set(drivername="postgresql+psycopg2"),
+        place.set(drivername="postgresql+psycopg2"),
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
         pool_timeout=_PATIENCE_SECONDS,
-        connect_args={"options": _SESSION, "connect_timeout": _PATIENCE_SECONDS, "application_name": "cdc"},
+        connect_args=session | missing_defaults(place.query),
     )
 
 
@@ -54,14 +65,22 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        words = _words(error)
         raise StoreAway(
-            f"the metadata store did not answer: {_words(error)}",
-            remedy="the same call is safe to repeat when the server is back",
+            f"the metadata store did not answer: {words}",
+            remedy=f"{remedy_for(words, None, setting=_SETTING)}; the same call is safe to repeat then",
         ) from error
     except (IntegrityError, DataError) as error:
         raise RegistryError(
             f"the metadata store refused a row: {_words(error)}",
             remedy="nothing was written; look at the row that the message names",
+        ) from error
+    except DBAPIError as error:
+        words = _words(error)
+        raise SetupError(
+            f"the metadata store refuses: {words}",
+            expected="a database of its own, and a role that owns what is in it",
+            remedy=f"mend {_SETTING} or the role's rights, and run the command again",
         ) from error
 
 

@@ -9,7 +9,7 @@ from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import oldest_of_files, set_up_files
 from cdc_pipeline.source_setup.new_beginning import begin_stream_again
 from cdc_pipeline.source_setup.postgres import plan_server, set_up_server
-from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer
+from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer, retried
 from cdc_pipeline.sources.postgres_setup import SourcePlan
 from cdc_pipeline.wiring import Pipeline
 
@@ -21,6 +21,7 @@ __all__ = [
     "oldest_version_to_come",
     "open_consumer",
     "plan_setup",
+    "retried",
     "set_up_source",
 ]
 

@@ -1,14 +1,12 @@
 """A stream that cannot be read on -> the same stream from a new slot on, all its tables waiting for a new snapshot."""
 
-from contextlib import closing
-
 import structlog
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.postgres import stream_of
 from cdc_pipeline.sources.postgres_position import lsn_text
-from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.sources.postgres_setup import plan_source
 from cdc_pipeline.sources.postgres_slot import replace_slot
 from cdc_pipeline.steps import step
@@ -27,7 +25,7 @@ def begin_stream_again(pipeline: Pipeline) -> tuple[TableName, ...]:
     registered = pipeline.store.streams.next_offset(name)
     if registered is None:
         raise SourceError(f"the stream {name} was never read", remedy="run cdc setup-source without --begin-again")
-    with closing(connect(pipeline.source_url)) as connection:
+    with session(pipeline.source_url) as connection:
         plan = plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables)
         if plan.server.end_position < decode_position(registered):
             raise SourceError(

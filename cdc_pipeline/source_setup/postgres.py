@@ -23,7 +23,7 @@ from cdc_pipeline.source_setup.table_guards import (
 from cdc_pipeline.source_setup.tables import register_table
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot
 from cdc_pipeline.sources.postgres_publication import Publication, read_publication
-from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
 from cdc_pipeline.sources.postgres_stream import PostgresStream
 from cdc_pipeline.wiring import Pipeline
@@ -42,7 +42,7 @@ class Prepared:
 
 def plan_server(pipeline: Pipeline) -> SourcePlan:
     """What `set_up_server` would do; changes nothing."""
-    with closing(connect(pipeline.source_url)) as connection:
+    with session(pipeline.source_url) as connection:
         return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables, known_tables(pipeline))
 
 
@@ -53,7 +53,7 @@ def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -
     """
     settings, source = pipeline.settings, pipeline.settings.postgres
     pipeline.cut_chain().catch_up()
-    with closing(connect(pipeline.source_url)) as connection:
+    with session(pipeline.source_url) as connection:
         known = known_tables(pipeline)
         plan = plan_source(connection, source, settings.tables, known)
         refuse_other_server(pipeline, plan.server)
@@ -163,5 +163,5 @@ def _transaction_end(pipeline: Pipeline, assignment: Assignment, slot: Slot, pos
 
 def _refuse_moved_slot(pipeline: Pipeline) -> None:
     """Again, now that nobody else can read the slot."""
-    with closing(connect(pipeline.source_url)) as connection:
+    with session(pipeline.source_url) as connection:
         refuse_gap(pipeline, read_slot(connection, pipeline.settings.postgres.slot), read_server(connection))

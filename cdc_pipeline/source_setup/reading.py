@@ -1,13 +1,14 @@
-"""A consumer opened, run, and opened again whenever its source changed under it."""
+"""A consumer opened, run, and opened again whenever its source changed under it, or a server was away."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 
 import structlog
 
 from cdc_pipeline.consumer import Consumer
-from cdc_pipeline.errors import CdcError, StaleEpoch, StreamMoved
+from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch, StreamMoved
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import open_files_consumer
 from cdc_pipeline.source_setup.postgres import open_slot_consumer
@@ -15,12 +16,15 @@ from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
 
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
 
 @contextmanager
 def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
     """Takes every stream partition; whoever had them before gets StaleEpoch at its next register.
 
-    What stops the stream for good is kept with it in the metadata store, for everybody to see.
+    What stops the stream is kept with it in the metadata store, for everybody to see, until the next cut.
     """
     source = pipeline.settings.source
     try:
@@ -33,19 +37,45 @@ def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
     except StaleEpoch:
         raise
     except CdcError as error:
-        if not error.retryable:
+        if not error.retryable or isinstance(error, SourceError):
             pipeline.store.streams.raise_alarm(pipeline.settings.name, f"{type(error).__name__}: {error}")
         raise
 
 
 def consume(pipeline: Pipeline, stop: Event) -> None:
-    """Until `stop` is set."""
+    """Until `stop` is set. While a server is away, or somebody else holds the slot, it is tried again and again."""
+
+    def read() -> None:
+        with open_consumer(pipeline) as consumer:
+            consumer.run(stop)
+
+    retried(read, stop)
+
+
+def retried(work: Callable[[], None], stop: Event) -> None:
+    """Until `work` returns or `stop` is set. Each failure is logged at once; the pauses between two tries grow.
+
+    Raises what no retry can mend.
+    """
+    pause = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
+        begun = time.monotonic()
         try:
-            with open_consumer(pipeline) as consumer:
-                consumer.run(stop)
+            work()
         except StreamMoved as error:
             log.warning("stream opened again", found=error.found)
+            continue
+        except CdcError as error:
+            if not error.retryable:
+                raise
+            failure = error
+        else:
+            return
+        if time.monotonic() - begun > _LONGEST_PAUSE_SECONDS:
+            pause = _FIRST_PAUSE_SECONDS
+        log.error("the stream stands still", found=failure.found, remedy=failure.remedy, next_try_seconds=pause)
+        stop.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def consume_until_idle(pipeline: Pipeline) -> int:

@@ -12,7 +12,7 @@ from psycopg2 import sql
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, encode_position, encode_version
-from cdc_pipeline.sources.postgres_session import connect, connect_for_replication
+from cdc_pipeline.sources.postgres_session import answering, connect_for_replication, session
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -52,7 +52,11 @@ def hold_position(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[
 
     Creating it waits until every transaction that runs now has ended.
     """
-    with closing(connect_for_replication(source_url)) as connection, connection.cursor() as cursor:
+    with (
+        answering(),
+        closing(connect_for_replication(source_url)) as connection,
+        connection.cursor() as cursor,
+    ):
         create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
         with step(on_step, "position.hold"):
             cursor.execute(create.format(sql.Identifier(slot_name)))
@@ -66,7 +70,7 @@ def hold_position(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[
 
 def is_held(source_url: str, slot_name: str) -> bool:
     """Whether somebody still holds a position under this name."""
-    with closing(connect(source_url)) as connection, connection.cursor() as cursor:
+    with session(source_url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (slot_name,))
         return cursor.fetchone() is not None
 
@@ -74,7 +78,7 @@ def is_held(source_url: str, slot_name: str) -> bool:
 @contextmanager
 def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.extensions.connection]:
     """A read-only connection that sees the database exactly at the position. Raises SnapshotError once it is gone."""
-    with closing(connect(source_url)) as connection:
+    with session(source_url) as connection:
         connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
         with connection.cursor() as cursor:
             try:
@@ -91,7 +95,7 @@ def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.ext
 
 
 def _source_time(source_url: str) -> datetime:
-    with closing(connect(source_url)) as connection, connection.cursor() as cursor:
+    with session(source_url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         row = cursor.fetchone()
         if row is None or not isinstance(row[0], datetime):

@@ -1,13 +1,14 @@
-"""Connections to the source, with the output formats that `cdc_pipeline.types` reads."""
+"""Connections to the source, with the output formats that `cdc_pipeline.types` reads; its errors become ours here."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg2
 import psycopg2.extensions
 import psycopg2.extras
 
-from cdc_pipeline.errors import SourceAway
+from cdc_pipeline.errors import SettingsError, SourceAway, SourceBusy, SourceError
+from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, missing_defaults, one_line, remedy_for
 
 MESSAGE_PREFIX = "cdc_pipeline"
 """Under which our own messages travel through the source's log."""
@@ -16,31 +17,56 @@ _FORMATS = (
     "-c extra_float_digits=1 -c timezone=UTC"
 )
 _BROKEN = (psycopg2.OperationalError, psycopg2.InterfaceError)
+_OBJECT_IN_USE = "55006"
+_SETTING = "source.url"
 
 
 def connect(url: str) -> psycopg2.extensions.connection:
-    """Raises SourceAway when there is no server."""
+    """Raises SourceAway when there is no server, SettingsError for what is no URL."""
     with answering():
-        return psycopg2.connect(url, options=_FORMATS)
+        return psycopg2.connect(_completed(url), options=_FORMATS)
 
 
 def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConnection:
     """The same, in replication mode."""
+    factory = psycopg2.extras.LogicalReplicationConnection
     with answering():
-        return psycopg2.connect(url, options=_FORMATS, connection_factory=psycopg2.extras.LogicalReplicationConnection)
+        return psycopg2.connect(_completed(url), options=_FORMATS, connection_factory=factory)
+
+
+@contextmanager
+def session(url: str) -> Iterator[psycopg2.extensions.connection]:
+    """A connection for the block, closed behind it. What the driver raises inside leaves it as an error of ours."""
+    with answering(), closing(connect(url)) as connection:
+        yield connection
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """A broken connection inside the block is raised as SourceAway.
+    """Errors of the driver inside the block are raised as SourceAway, SourceBusy or SourceError, in one line.
 
     A replication connection that ends without a word is no OperationalError but a plain DatabaseError.
     """
     try:
         yield
     except psycopg2.Error as error:
-        if not isinstance(error, _BROKEN) and type(error) is not psycopg2.DatabaseError:
-            raise
-        raise SourceAway(
-            f"the source does not answer: {str(error).strip()}", remedy="start it, or mend source.url"
+        words = one_line(error)
+        remedy = remedy_for(words, error.pgcode, setting=_SETTING)
+        if error.pgcode == _OBJECT_IN_USE:
+            raise SourceBusy(f"the source is in use: {words}", remedy=remedy) from error
+        if isinstance(error, _BROKEN) or type(error) is psycopg2.DatabaseError:
+            raise SourceAway(f"the source does not answer: {words}", remedy=remedy) from error
+        expected = "a role that may do this" if error.pgcode == INSUFFICIENT_PRIVILEGE else ""
+        raise SourceError(f"the source refuses: {words}", expected=expected, remedy=remedy) from error
+
+
+def _completed(url: str) -> str:
+    try:
+        given = psycopg2.extensions.parse_dsn(url)
+    except psycopg2.ProgrammingError as error:
+        raise SettingsError(
+            f"{_SETTING} is no URL of a PostgreSQL server: {one_line(error)}",
+            expected="postgresql://user@host:port/database",
+            remedy="mend it in pipeline.yml or CDC_SOURCE__URL",
         ) from error
+    return psycopg2.extensions.make_dsn(url, **missing_defaults(given))

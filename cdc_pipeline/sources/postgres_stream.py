@@ -2,6 +2,7 @@
 
 import contextlib
 import select
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -107,17 +108,33 @@ class PostgresStream:
     def _payloads(self, wait: timedelta) -> list[bytes]:
         """What the socket has. A short pause after the first bytes lets the server send more with fewer calls."""
         payloads: list[bytes] = []
-        size, pause = 0, wait
+        size, deadline = 0, time.monotonic() + wait.total_seconds()
         with answering():
             while len(payloads) < _MOST_MESSAGES and size < _MOST_BYTES:
                 message = self._cursor.read_message()
                 if message is not None:
                     payloads.append(message.payload)
                     size += len(message.payload)
-                elif not select.select([self._cursor], [], [], pause.total_seconds())[0]:
+                    deadline = time.monotonic() + _BURST.total_seconds()
+                elif not self._comes_until(deadline):
                     break
-                pause = _BURST
         return payloads
+
+    def _comes_until(self, deadline: float) -> bool:
+        """Whether the stream's socket has something to read before the deadline.
+
+        A server that shuts down asks for answers without a pause, and waits until its reader has left: that it does is
+        told by the other connection, which it ends at once.
+        """
+        pause = deadline - time.monotonic()
+        if pause <= 0:
+            return False
+        beside = self._sql_connection.fileno()
+        readable = select.select([self._cursor.fileno(), beside], [], [], pause)[0]
+        if beside in readable:
+            with self._sql_connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        return bool(readable)
 
     def _events(self, decoded: DecodedBatch) -> EventBatch:
         self._check_passed(decoded)

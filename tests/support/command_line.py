@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psycopg2
 import yaml
@@ -85,13 +85,13 @@ class CommandLine:
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
         return path
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
+    def start(self, *words: str, log: int | IO[bytes] = subprocess.PIPE) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, "-m", "cdc_pipeline", *words],
             cwd=self.folder,
             env=self._environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
             text=True,
         )
 

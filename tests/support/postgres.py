@@ -35,12 +35,22 @@ FIRST_WITH_STRATEGY = 150_000
 def started_server(
     environment: dict[str, str], kind: type[PostgresServer] = PostgresServer
 ) -> Iterator[PostgresServer]:
+    with stopped_server(environment, kind) as server, running_server(server):
+        _make_connecting_cheap(server)
+        yield server
+
+
+@contextmanager
+def stopped_server(
+    environment: dict[str, str], kind: type[PostgresServer] = PostgresServer
+) -> Iterator[PostgresServer]:
+    """For `running_server`, also again and again."""
     folder = Path(tempfile.mkdtemp(prefix="cdc-test-postgres-"))
     folder.chmod(0o711)
     try:
         account = server_account()
         (folder / "server").mkdir()
-        server = kind(
+        yield kind(
             folder=folder / "server",
             binaries=reachable_binaries(find_binaries(environment), account, folder),
             port=free_port(),
@@ -48,9 +58,6 @@ def started_server(
             account=account,
             durable=False,
         )
-        with running_server(server):
-            _make_connecting_cheap(server)
-            yield server
     finally:
         shutil.rmtree(folder)
 

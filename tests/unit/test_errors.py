@@ -75,6 +75,7 @@ def test_wrong_words_end_with_two_and_what_is_left_to_others_or_for_later_with_f
 def test_only_what_may_mend_itself_is_retried() -> None:
     assert {name for name, found in error_classes().items() if found.retryable} == {
         "SourceAway",
+        "SourceBusy",
         "StoreAway",
         "ObjectStoreAway",
         "StreamMoved",

@@ -1,0 +1,60 @@
+"""How every connection to a PostgreSQL server is made, and what to do about what a server or its driver says; pure."""
+
+from collections.abc import Collection, Mapping
+
+CONNECTION_DEFAULTS: Mapping[str, int] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+"""A network that drops everything is noticed within 25 seconds. `tcp_user_timeout` is in milliseconds."""
+INSUFFICIENT_PRIVILEGE = "42501"
+_BY_STATE = {
+    INSUFFICIENT_PRIVILEGE: "have an administrator run what cdc setup-source --print-sql prints",
+    "42P01": "run cdc setup-source: it says what is missing",
+    "3F000": "run cdc setup-source: it says what is missing",
+    "42P10": "run cdc setup-source: it says what is missing",
+    "55006": "stop the other reader, or wait until the server has noticed that it is gone",
+    "53300": "raise max_connections on the server, or end other sessions",
+    "53400": "raise max_replication_slots and max_wal_senders on the server, and restart it",
+    "55000": "run cdc setup-source: it says what the server lacks",
+}
+_BY_WORDS = (
+    ('publication "', "run cdc snapshot: it makes the publication again, and reads its tables anew"),
+    ('replication slot "', "run cdc setup-source --begin-again, then cdc snapshot"),
+    ("password authentication failed", "mend user and password in {setting}"),
+    ("no password supplied", "put the password into {setting}, or into PGPASSWORD or ~/.pgpass"),
+    ("no pg_hba.conf entry", "allow this host and user in the server's pg_hba.conf"),
+    ("could not translate host name", "mend the host's name in {setting}, or the name server"),
+    ("Connection refused", "start the server, or mend host and port in {setting}"),
+    ("too many clients", _BY_STATE["53300"]),
+    ("connection slots are reserved", _BY_STATE["53300"]),
+    ("number of requested standby connections", "raise max_wal_senders on the server, and restart it"),
+    ("is not permitted to log in", "run ALTER ROLE … LOGIN on the server, or mend the user in {setting}"),
+    ("starting up", "wait until it has started"),
+    ("shutting down", "start it again"),
+    ("timeout expired", "mend host and port in {setting}, or the network between"),
+    ("SSL", "mend sslmode and the certificates in {setting}"),
+    ("does not exist", "create it on the server, or mend {setting}"),
+)
+_ANYTHING = "start it, or mend {setting}"
+
+
+def missing_defaults(given: Collection[str]) -> dict[str, int]:
+    """The connection parameters to add to those that a URL names itself."""
+    return {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
+
+
+def one_line(words: object) -> str:
+    return " ".join(str(words).split())
+
+
+def remedy_for(words: str, sqlstate: str | None, *, setting: str) -> str:
+    """`setting`: where pipeline.yml says which server it is. Connection failures have no SQLSTATE, only words."""
+    if sqlstate is not None and sqlstate in _BY_STATE:
+        return _BY_STATE[sqlstate]
+    known = next((remedy for part, remedy in _BY_WORDS if part in words), _ANYTHING)
+    return known.format(setting=setting)
