@@ -1,7 +1,6 @@
-"""Single parts of an installation for one command: what is missing is started, and ends with the command."""
+"""Single parts of an installation for one command: what is missing is started, and ends with its last user."""
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from cdc_pipeline.stack.marked import marked, marks
 from cdc_pipeline.stack.planning import plan
 from cdc_pipeline.stack.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
 from cdc_pipeline.stack.state import Installation, exclusive, open_installation
-from cdc_pipeline.stack.users import one_user, parts_mark, wait_for_the_others
+from cdc_pipeline.stack.users import one_user, parts_mark, watch
 
 PATIENCE_SECONDS = 180
 POLL_SECONDS = 0.1
@@ -30,23 +29,21 @@ PORTS = {"postgres": POSTGRES, "spark": SPARK}
 def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[str]) -> Iterator[Endpoints]:
     """The named processes, and what they depend on, are there inside the block; what is external is left alone.
 
-    Only what does not run yet is started, and exactly that is ended: by this process, or by the kernel when it dies.
-    Another command that came to use it meanwhile is waited for. `postgres` brings its databases. The processes of the
-    stack itself are told every server by URL: nothing is embedded for them, and they wait for nobody.
+    Only what does not run yet is started. The command that leaves last ends what commands have started; the others
+    leave at once. `postgres` brings its databases. The processes of the stack itself are told every server by URL:
+    nothing is embedded for them.
     """
     installation = open_installation(home)
     wanted = _embedded(settings, parts)
     if not wanted:
         yield endpoints_of(settings, installation)
         return
-    with one_user(home) as users, ExitStack() as started:
+    with ExitStack() as started, one_user(installation) as users:
         if is_up(installation):
             users.close()
             _wait_until(lambda: _are_ready(home, wanted), installation, "the stack")
         else:
-            installation, own = _start_missing(settings, config, installation, wanted, started)
-            if own:  # a command inside another command's block started nothing, and must not wait for it
-                started.callback(wait_for_the_others, users)
+            installation = _start_missing(settings, config, installation, wanted, started)
         yield endpoints_of(settings, installation)
 
 
@@ -60,9 +57,8 @@ def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
 
 def _start_missing(
     settings: Settings, config: Path, installation: Installation, wanted: frozenset[str], started: ExitStack
-) -> tuple[Installation, list[str]]:
-    """The installation as it is now, and the names of what was started."""
-    own: list[str] = []
+) -> Installation:
+    """The installation as it is now. Behind `started`, what has ended is no child of this process any more."""
     with exclusive(installation.home / "parts.lock"):
         there = set(marked(parts_mark(installation)).values())
         free = [port for port, name in PORTS.items() if name not in there]
@@ -71,9 +67,11 @@ def _start_missing(
             if process.one_shot:
                 _run(process, renewed)
             elif process.name not in there:
+                watcher = watch(renewed)
+                if watcher is not None:
+                    started.callback(watcher.poll)
                 _start(process, renewed, started)
-                own.append(process.name)
-    return renewed, own
+    return renewed
 
 
 def _launch(process: Process, installation: Installation) -> "subprocess.Popen[bytes]":
@@ -85,7 +83,6 @@ def _launch(process: Process, installation: Installation) -> "subprocess.Popen[b
             folder=Path("/") if process.as_server_account else installation.home,
             output=output,
             account=account,
-            tied=True,
         )
 
 
@@ -97,9 +94,7 @@ def _run(process: Process, installation: Installation) -> None:
 
 def _start(process: Process, installation: Installation, started: ExitStack) -> None:
     child = _launch(process, installation)
-    ending = signal.SIGINT if process.as_server_account else signal.SIGTERM
-    started.callback(child.wait)
-    started.callback(child.send_signal, ending)
+    started.callback(child.poll)
 
     def answers() -> bool:
         if child.poll() is not None:
