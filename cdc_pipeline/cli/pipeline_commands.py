@@ -33,12 +33,12 @@ def setup_source(
     ] = False,
 ) -> None:
     """Create publication and slot on the source and register the tables; say by name what cannot work."""
-    from cdc_pipeline.source_setup import begin_stream_again, plan_setup, set_up_source
+    from cdc_pipeline.source_setup import begin_stream_again, missing_sql, set_up_source
 
     context = context_of(config, as_json=False)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         if print_sql:
-            for statement in plan_setup(pipeline).statements:
+            for statement in missing_sql(pipeline):
                 typer.echo(f"{statement};")
             return
         if begin_again:

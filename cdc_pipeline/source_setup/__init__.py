@@ -8,7 +8,7 @@ from cdc_pipeline.record import SNAPSHOT_ORDINAL, TableName, decode_position, en
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import oldest_of_files, set_up_files
 from cdc_pipeline.source_setup.new_beginning import begin_stream_again
-from cdc_pipeline.source_setup.postgres import plan_server, set_up_server
+from cdc_pipeline.source_setup.postgres import missing_statements, set_up_server
 from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer, retried
 from cdc_pipeline.sources.postgres_setup import SourcePlan
 from cdc_pipeline.wiring import Pipeline
@@ -18,9 +18,9 @@ __all__ = [
     "begin_stream_again",
     "consume",
     "consume_until_idle",
+    "missing_sql",
     "oldest_version_to_come",
     "open_consumer",
-    "plan_setup",
     "retried",
     "set_up_source",
 ]
@@ -38,12 +38,9 @@ class SetUp:
     refused: Mapping[TableName, SourceError] = field(default_factory=dict)
 
 
-def plan_setup(pipeline: Pipeline) -> SetUp:
-    """What `set_up_source` would do; changes nothing."""
-    if isinstance(pipeline.settings.source, PostgresSource):
-        plan = plan_server(pipeline)
-        return _set_up(plan)
-    return SetUp(tables=pipeline.table_names())
+def missing_sql(pipeline: Pipeline) -> tuple[str, ...]:
+    """The statements after which the source can be read, for whoever may run them; changes nothing."""
+    return missing_statements(pipeline) if isinstance(pipeline.settings.source, PostgresSource) else ()
 
 
 def _set_up(plan: SourcePlan) -> SetUp:

@@ -25,6 +25,7 @@ from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, r
 from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
+from cdc_pipeline.sources.postgres_statements import missing_on_source
 from cdc_pipeline.sources.postgres_stream import PostgresStream
 from cdc_pipeline.wiring import Pipeline
 
@@ -40,10 +41,17 @@ class Prepared:
     marks: dict[TableName, str]
 
 
-def plan_server(pipeline: Pipeline) -> SourcePlan:
-    """What `set_up_server` would do; changes nothing."""
+def missing_statements(pipeline: Pipeline) -> tuple[str, ...]:
+    """All that is missing on the source, for whoever may run it; changes nothing.
+
+    Raises SourceError for what no statement mends, once nothing else is in its way.
+    """
+    source, tables = pipeline.settings.postgres, pipeline.settings.tables
     with session(pipeline.source_url) as connection:
-        return plan_source(connection, pipeline.settings.postgres, pipeline.settings.tables, known_tables(pipeline))
+        statements = missing_on_source(connection, source, tables)
+        if not statements:
+            plan_source(connection, source, tables, known_tables(pipeline))
+    return statements
 
 
 def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -> Prepared:

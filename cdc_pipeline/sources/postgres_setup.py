@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import psycopg2.extensions
-from psycopg2 import sql
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
@@ -13,7 +12,8 @@ from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, r
 from cdc_pipeline.sources.postgres_guards import KnownTable, check_known, followed_shapes
 from cdc_pipeline.sources.postgres_publication import Publication, Published, read_publication
 from cdc_pipeline.sources.postgres_shape import Shape, read_end
-from cdc_pipeline.sources.postgres_slot import PLUGIN, check_server, check_slot_kind
+from cdc_pipeline.sources.postgres_slot import check_server, check_slot_kind
+from cdc_pipeline.sources.postgres_statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres_tables import CatalogueTable, read_table
 from cdc_pipeline.steps import OnStep, step
 
@@ -85,8 +85,8 @@ def plan_source(
     end = read_end(connection)
     missing = [table.name for table in found if look.published(table.name) is None]
     statements = [
-        *_publication_statements(connection, source, missing, is_new=look.publication is None),
-        *_slot_statements(connection, source, slot),
+        *publication_statements(connection, source, missing, is_new=look.publication is None),
+        *slot_statements(connection, source, slot),
     ]
     return SourcePlan(
         server=server,
@@ -247,29 +247,6 @@ def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[s
             expected="an id within the table's replica identity",
             remedy=f"run ALTER TABLE {_dotted(name)} REPLICA IDENTITY FULL, or USING a unique index on the id",
         )
-
-
-def _publication_statements(
-    connection: psycopg2.extensions.connection, source: PostgresSource, missing: Sequence[TableName], *, is_new: bool
-) -> list[str]:
-    if not missing:
-        return []
-    names = sql.SQL(", ").join(sql.Identifier(table.schema, table.table) for table in missing)
-    publication = sql.Identifier(source.publication)
-    template = "ALTER PUBLICATION {} ADD TABLE {}"
-    if is_new:
-        options = "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
-        template = "CREATE PUBLICATION {} FOR TABLE {} " + options
-    return [sql.SQL(template).format(publication, names).as_string(connection)]
-
-
-def _slot_statements(
-    connection: psycopg2.extensions.connection, source: PostgresSource, slot: Slot | None
-) -> list[str]:
-    if slot is not None:
-        return []
-    create = sql.SQL("SELECT pg_create_logical_replication_slot({}, {})")
-    return [create.format(sql.Literal(source.slot), sql.Literal(PLUGIN)).as_string(connection)]
 
 
 def _dotted(name: TableName) -> str:

@@ -6,9 +6,9 @@ import psycopg2.extensions
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_slot, rows
+from cdc_pipeline.sources.postgres_statements import PLUGIN
 
 _OLDEST_VERSION, _NEWEST_VERSION = 14, 18
-PLUGIN = "pgoutput"
 
 
 def check_server(server: Server, source: PostgresSource) -> None:

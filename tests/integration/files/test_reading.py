@@ -9,7 +9,7 @@ import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, StaleEpoch, UsageError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import oldest_version_to_come, open_consumer, plan_setup, set_up_source
+from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
@@ -178,7 +178,7 @@ def test_a_folder_that_is_missing_is_refused_before_anything_is_registered(event
 def test_setting_up_needs_no_statements_and_registers_the_tables(events: EventFolder) -> None:
     events.write("0/a.jsonl", create(1))
     with events.opened() as pipeline:
-        assert plan_setup(pipeline).statements == ()
+        assert missing_sql(pipeline) == ()
         assert set_up_source(pipeline) == set_up_source(pipeline)
         assert [row.name for row in pipeline.store.tables.tables()] == [NAME]
         assert pipeline.lake_table(NAME).ordered
