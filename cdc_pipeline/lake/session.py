@@ -17,6 +17,7 @@ log = structlog.get_logger()
 OpenSession = Callable[[], SparkSession]
 CancelSession = Callable[[str, str], object]
 """Of a session and the tag of a claim: see `cancel`."""
+# Spark's default for timestamps, INT96, has nanoseconds in other readers: they wrap before 1677 and after 2262.
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -26,6 +27,7 @@ TUNING = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "parquet.page.verify-checksum.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
