@@ -38,9 +38,9 @@ FENCE = 7
 
 def row(id_: int, year: int) -> dict[str, Any]:
     """The first or the last microsecond of a year."""
-    first = datetime(year, 1, 1)
-    local = first if id_ % 2 else datetime(year, 12, 31, 23, 59, 59, 999_999)
-    zoned = local.replace(tzinfo=UTC)
+    first = datetime(year, 1, 1, tzinfo=UTC)
+    zoned = first if id_ % 2 else datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    local = zoned.replace(tzinfo=None)
     return {"id": id_, "zoned": zoned, "local": local, "day": date(year, 10, 10), "many": [zoned, None]}
 
 
