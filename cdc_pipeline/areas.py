@@ -7,9 +7,9 @@
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
 
-Every component comes from data: it is percent-encoded to [A-Za-z0-9_.-], injectively, and refused when it is
-empty, `.`, `..` or longer than 200 bytes once encoded. Keys never begin or end with a slash. An encoded name holds no
-`=`, so no database shares its folder with a stream's.
+Every component comes from data: it is encoded to [A-Za-z0-9_.-] and !XX, injectively, and refused when it is empty,
+`.`, `..` or longer than 200 bytes once encoded. Keys never begin or end with a slash. An encoded name holds no `=`, so
+no database shares its folder with a stream's.
 """
 
 from urllib.parse import quote, unquote
@@ -22,11 +22,13 @@ DB_SNAPSHOT = "db-snapshot"
 STAGING_AREA = "staging-area"
 DATALAKE = "datalake"
 MAX_COMPONENT_BYTES = 200
+_ESCAPE = "!"
 
 
 def encode_component(component: str) -> str:
-    """One path component as [A-Za-z0-9_.-] and %XX of UTF-8; raises UsageError for one that no store may hold."""
-    encoded = quote(component, safe="").replace("~", "%7E")
+    """One path component as [A-Za-z0-9_.-] and !XX of UTF-8; raises UsageError for one that no store may hold."""
+    # Not %XX: readers of Delta tables decode a path once more than Spark does, and find no folder with a percent sign.
+    encoded = quote(component, safe="").replace("~", "%7E").replace("%", _ESCAPE)
     if component in ("", ".", "..") or len(encoded) > MAX_COMPONENT_BYTES:
         shown = encoded[:120]
         raise UsageError(
@@ -38,7 +40,7 @@ def encode_component(component: str) -> str:
 
 
 def decode_component(encoded: str) -> str:
-    return unquote(encoded, errors="strict")
+    return unquote(encoded.replace(_ESCAPE, "%"), errors="strict")
 
 
 def table_prefix(area: str, table: TableName) -> str:

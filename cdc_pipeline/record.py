@@ -1,5 +1,6 @@
 """A record's id, its version, and the columns that a change event carries beside the source's own."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,6 +16,9 @@ STATE = "_cdc_state"
 STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
 """Spark's type of STATE: the row's last deletion, and the versions of those columns that have another than the row."""
 OWN_PREFIX = "_cdc_"
+
+_PART = r'("(?:[^"]|"")+"|[^".][^.]*)'
+_THREE_PARTS = re.compile(rf"{_PART}\.{_PART}\.{_PART}")
 
 SNAPSHOT_ORDINAL = 0
 FIRST_ORDINAL = 1
@@ -52,7 +56,7 @@ def encode_version(commit_position: int, ordinal: int) -> str:
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class TableName:
-    """`db.schema.table` of the source."""
+    """`db.schema.table` of the source; a part that holds a dot or begins with a quote is quoted as in SQL."""
 
     database: str
     schema: str
@@ -61,15 +65,32 @@ class TableName:
     @classmethod
     def parse(cls, dotted: str) -> "TableName":
         """Accepts exactly three non-empty parts; raises ValueError otherwise."""
-        parts = dotted.split(".")
-        expected_parts = 3
-        if len(parts) != expected_parts or not all(parts):
+        found = _THREE_PARTS.fullmatch(dotted)
+        if found is None:
             message = f"{dotted!r} is not of the form db.schema.table"
             raise ValueError(message)
-        return cls(database=parts[0], schema=parts[1], table=parts[2])
+        database, schema, table = map(_unquoted, found.groups())
+        return cls(database=database, schema=schema, table=table)
 
     def __str__(self) -> str:
-        return f"{self.database}.{self.schema}.{self.table}"
+        return ".".join(map(_quoted, (self.database, self.schema, self.table)))
+
+    @property
+    def sql(self) -> str:
+        """The table as the source's SQL names it."""
+        return f"{_in_quotes(self.schema)}.{_in_quotes(self.table)}"
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+
+
+def _quoted(part: str) -> str:
+    return _in_quotes(part) if "." in part or part.startswith('"') else part
+
+
+def _in_quotes(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,10 +130,10 @@ class TableSettings(_Frozen):
     def table(self) -> TableName:
         return TableName.parse(self.name)
 
-    @model_validator(mode="after")
-    def _three_parts(self) -> "TableSettings":
-        _ = self.table
-        return self
+    @field_validator("name")
+    @classmethod
+    def _three_parts(cls, name: str) -> str:
+        return str(TableName.parse(name))
 
     @field_validator("columns")
     @classmethod

@@ -1,6 +1,7 @@
 """The orchestrator of snapshots: holds the cutoff, plans tasks, polls them, publishes each table when it is whole."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +12,7 @@ from uuid import UUID
 import structlog
 
 from cdc_pipeline.areas import kept_rows_key
-from cdc_pipeline.errors import LeaseBusy, SnapshotError
+from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.history import PublishedTable
 from cdc_pipeline.lake.protocol import DataFile, Lake, LakeTable, Publication
 from cdc_pipeline.lease_keeper import awaited_lease, held_lease
@@ -32,6 +33,7 @@ from snapshot.plan import plan_ranges, refuse_rewritten, shape_at
 log = structlog.get_logger()
 
 _BUSY_SECONDS = 0.5
+_MOST_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,13 @@ class SnapshotOrchestrator:
                     cutoff = holding.enter_context(hold_position(self.source_url, _slot_name(run_id), self.on_step))
                     ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
-            snapshots = self._advance_all(wanted)
+            failures = Counter[str]()
+            snapshots = self._advance_all(wanted, failures)
             while not stop.is_set() and any(found.state not in FINISHED_SNAPSHOTS for found in snapshots):
                 if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
                     holding.close()
                 stop.wait(self.poll_interval.total_seconds())
-                snapshots = self._advance_all(wanted)
+                snapshots = self._advance_all(wanted, failures)
         return tuple(snapshots)
 
     def _hold_still(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
@@ -113,7 +116,7 @@ class SnapshotOrchestrator:
             try:
                 shape = shape_at(connection, row)
             except SnapshotError as error:
-                return self._fail(self._create(row, snapshot_id, cutoff, None), str(error)).snapshot_id
+                return self._failed(self._create(row, snapshot_id, cutoff, None), str(error)).snapshot_id
             ranges = plan_ranges(connection, name, self.snapshot_file_bytes)
         self._create(row, snapshot_id, cutoff, shape)
         tasks = [
@@ -145,8 +148,26 @@ class SnapshotOrchestrator:
             )
         )
 
-    def _advance_all(self, snapshot_ids: Sequence[str]) -> list[Snapshot]:
-        return [self._advance(self.store.snapshots.snapshot(snapshot_id)) for snapshot_id in snapshot_ids]
+    def _advance_all(self, snapshot_ids: Sequence[str], failures: Counter[str]) -> list[Snapshot]:
+        """`failures`: how often each of them has failed so far."""
+        return [self._advance_alone(self.store.snapshots.snapshot(each), failures) for each in snapshot_ids]
+
+    def _advance_alone(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
+        """A table whose snapshot cannot go on fails alone, at once or after some tries; an outage stops all of them."""
+        try:
+            return self._advance(snapshot)
+        except CdcError as error:
+            if error.outage or isinstance(error, StaleEpoch):
+                raise
+            failures[snapshot.snapshot_id] += 1
+            if error.retryable and failures[snapshot.snapshot_id] < _MOST_FAILURES:
+                log.warning("snapshot is tried again", snapshot_id=snapshot.snapshot_id, error=str(error))
+                return snapshot
+            return self._failed(snapshot, str(error))
+
+    def _failed(self, snapshot: Snapshot, error: str) -> Snapshot:
+        log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
+        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
 
     def _advance(self, snapshot: Snapshot) -> Snapshot:
         """As many states forward as are complete."""
@@ -170,24 +191,17 @@ class SnapshotOrchestrator:
         tasks = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, kind)
         failed = next((task for task in tasks if task.state is TaskState.FAILED), None)
         if failed is not None:
-            return self._fail(snapshot, f"{kind} task {failed.ordinal}: {failed.error}")
+            return self._failed(snapshot, f"{kind} task {failed.ordinal}: {failed.error}")
         if any(task.state is not TaskState.DONE for task in tasks):
             return snapshot
         return self._advance(then(snapshot, tasks))
 
-    def _fail(self, snapshot: Snapshot, error: str) -> Snapshot:
-        log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
-        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
-
     def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
-        shape = self.shapes.pop(snapshot.snapshot_id, None)
+        shape = self.shapes.get(snapshot.snapshot_id)
         if shape is not None:
             name = self.store.tables.table_by_id(snapshot.table_id).name
-            try:
-                with step(self.on_step, "source.check"), session(self.source_url) as connection:
-                    refuse_rewritten(connection, name, shape)
-            except SnapshotError as error:
-                return self._fail(snapshot, str(error))
+            with step(self.on_step, "source.check"), session(self.source_url) as connection:
+                refuse_rewritten(connection, name, shape)
         tasks = [
             NewTask(
                 kind=TaskKind.STAGE,

@@ -43,6 +43,7 @@ _FEW_TRIES = 3
 _USER = "cdc"
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _UNREACHABLE = "UNAVAILABLE"
+_STACK_TRACE = "JVM stacktrace:"
 
 
 class SessionLost(LakeAway):
@@ -109,7 +110,7 @@ def spark_calls(doing: str) -> Iterator[None]:
         yield
     except PySparkException as error:
         raise _kind(error)(
-            f"Spark failed while {doing}: {str(error)[:2000]}",
+            f"Spark failed while {doing}: {str(error).partition(_STACK_TRACE)[0].strip()[:2000]}",
             expected="the Spark Connect server to answer",
             remedy="the same call may be repeated: the fence in the lake prevents a double effect",
         ) from error

@@ -126,7 +126,7 @@ def _whole(event: Event, row: Fields | None, layout: Layout) -> Fields:
         raise SourceError(
             f"an update or delete of {table}, which has no id, came without the whole old row",
             expected="an id in pipeline.yml or in the events' keys, or rows before that are whole",
-            remedy=f'give id under {table}, or run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL',
+            remedy=f"give id under {table}, or run ALTER TABLE {table.sql} REPLICA IDENTITY FULL",
         )
     if _may_hide_values(event, moved=False, alone=True):
         hidden = next((name for name, value in row.items() if _is_hidden(event, name, value, layout)), None)

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import psycopg2.extensions
 
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
 from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres_guards import KnownTable, check_known, followed_shapes
@@ -75,6 +77,8 @@ def plan_source(
         in_catalogue = read_table(connection, types, table.table)
         before = None if known is None or table.table in begun_again else known.get(table.table)
         try:
+            if before is None:
+                _check_folder(table, () if known is not None and table.table in known else tables)
             found.append(look.new(table, in_catalogue) if before is None else look.known(table, before, in_catalogue))
         except TableStale as error:
             look.stop(table, before, in_catalogue, error)
@@ -199,7 +203,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Sourc
         raise SourceError(
             f"the table {name} cannot be read",
             expected="SELECT on it, for the snapshot",
-            remedy=f"run GRANT SELECT ON {_dotted(name)} TO the pipeline's role",
+            remedy=f"run GRANT SELECT ON {name.sql} TO the pipeline's role",
         )
     key = settings.id or found.primary_key
     _check_columns(settings, found, key)
@@ -217,13 +221,37 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
                 expected=f"one of {', '.join(sorted(known))}",
                 remedy="mend id, create_time, update_time or partition_by in pipeline.yml",
             )
-    reserved = sorted(name for name in known if name.startswith("_cdc_"))
-    if reserved:
+    _check_names(settings, sorted(known))
+
+
+def _check_names(settings: TableSettings, names: Sequence[str]) -> None:
+    """Capitals do not count in Spark, nor in the schema of a Delta table."""
+    reserved = next((name for name in names if name.lower().startswith(OWN_PREFIX)), None)
+    if reserved is not None:
         raise SourceError(
-            f"the table {settings.name} has a column {reserved[0]!r}",
+            f"the table {settings.name} has a column {reserved!r}",
             expected="no column that begins with _cdc_: those are the pipeline's own",
             remedy="rename the column",
         )
+    for name, next_name in pairwise(sorted(names, key=str.lower)):
+        if name.lower() == next_name.lower():
+            raise SourceError(
+                f"the columns {name!r} and {next_name!r} of the table {settings.name} differ only in capitals",
+                expected="names that stay apart where capitals do not count, as in Spark and in Delta",
+                remedy="rename one of them, or leave the table out of pipeline.yml",
+            )
+
+
+def _check_folder(settings: TableSettings, listed: Sequence[TableSettings]) -> None:
+    """On a disk where capitals do not count, two tables would write into one folder."""
+    folder = lake_key(settings.table)
+    for other in listed:
+        if other.table != settings.table and lake_key(other.table).lower() == folder.lower():
+            raise SourceError(
+                f"the tables {settings.name} and {other.name} differ only in capitals",
+                expected="tables whose folders in the lake stay apart where capitals do not count",
+                remedy="rename one of them, or list it in a pipeline with a lake of its own",
+            )
 
 
 def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
@@ -245,9 +273,5 @@ def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[s
         raise SourceError(
             f"deletes of {name} do not carry {', '.join(outside)}",
             expected="an id within the table's replica identity",
-            remedy=f"run ALTER TABLE {_dotted(name)} REPLICA IDENTITY FULL, or USING a unique index on the id",
+            remedy=f"run ALTER TABLE {name.sql} REPLICA IDENTITY FULL, or USING a unique index on the id",
         )
-
-
-def _dotted(name: TableName) -> str:
-    return f'"{name.schema}"."{name.table}"'

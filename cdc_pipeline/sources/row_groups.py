@@ -84,7 +84,7 @@ def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
             f"an update or delete of {table}, which has no key, came without the whole old row",
             table=str(table),
             expected="REPLICA IDENTITY FULL for as long as the table has no key",
-            remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, then cdc snapshot {table}',
+            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, then cdc snapshot {table}",
         )
 
 
@@ -98,7 +98,7 @@ def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> N
             f"changes of {table} came without {', '.join(untold)}",
             table=str(table),
             expected="an id within the table's replica identity",
-            remedy=f'run ALTER TABLE "{table.schema}"."{table.table}" REPLICA IDENTITY FULL, or USING a unique index'
+            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, or USING a unique index"
             f" on the id, then cdc snapshot {table}",
         )
 

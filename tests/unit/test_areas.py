@@ -10,7 +10,7 @@ from cdc_pipeline import areas
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import TableName
 
-SAFE = re.compile(r"(?:[A-Za-z0-9_.-]|%[0-9A-F]{2})+")
+SAFE = re.compile(r"(?:[A-Za-z0-9_.-]|![0-9A-F]{2})+")
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=16).filter(lambda name: name not in (".", ".."))
 TABLES = st.builds(TableName, database=NAMES, schema=NAMES, table=NAMES)
 ORDERS = TableName(database="shop", schema="public", table="orders")
@@ -49,7 +49,7 @@ def test_the_table_is_read_back_from_any_key(table: TableName, area: str) -> Non
 
 def test_the_four_areas_have_their_templates() -> None:
     assert areas.slice_key(ORDERS, 3, "f.parquet") == "cdc-event/shop/public/orders/3/f.parquet"
-    assert areas.snapshot_prefix(ORDERS, "a:b") == "db-snapshot/shop/public/orders/a%3Ab"
+    assert areas.snapshot_prefix(ORDERS, "a:b") == "db-snapshot/shop/public/orders/a!3Ab"
     assert areas.staging_prefix(ORDERS, "s1") == "staging-area/shop/public/orders/s1"
     assert areas.lake_key(ORDERS) == "datalake/shop/public/orders"
     assert areas.owner_key(ORDERS) == "cdc-event/shop/public/orders/pipeline.json"

@@ -17,7 +17,7 @@ from cdc_pipeline.record import (
 
 POSITIONS = st.integers(0, 2**64 - 1)
 VERSIONS = st.tuples(POSITIONS, st.integers(0, 2**32 - 1))
-PARTS = st.text(min_size=1).filter(lambda part: "." not in part)
+PARTS = st.text(min_size=1) | st.text('."a', min_size=1)
 
 
 @given(VERSIONS, VERSIONS)
@@ -43,7 +43,25 @@ def test_a_table_name_goes_both_ways(database: str, schema: str, table: str) -> 
     assert TableName.parse(str(name)) == name
 
 
-@pytest.mark.parametrize("dotted", ["", "a", "a.b", "a.b.c.d", "a..c", ".b.c", "a.b."])
+@pytest.mark.parametrize(
+    ("dotted", "parts"),
+    [
+        ('shop.public."a.b"', ("shop", "public", "a.b")),
+        ('shop."my schema"."say ""hi"""', ("shop", "my schema", 'say "hi"')),
+        ("shop.public.my table", ("shop", "public", "my table")),
+        ("shop.public.Ünï", ("shop", "public", "Ünï")),
+    ],
+)
+def test_a_part_may_be_quoted_as_in_sql(dotted: str, parts: tuple[str, str, str]) -> None:
+    name = TableName.parse(dotted)
+    assert (name.database, name.schema, name.table) == parts
+
+
+def test_the_source_s_sql_quotes_whatever_a_name_holds() -> None:
+    assert TableName(database="d", schema="s", table='a".b').sql == '"s"."a"".b"'
+
+
+@pytest.mark.parametrize("dotted", ["", "a", "a.b", "a.b.c.d", "a..c", ".b.c", "a.b.", 'a.b."c', 'a.b.""', 'a.b."c"d'])
 def test_any_other_form_of_name_is_refused(dotted: str) -> None:
     with pytest.raises(ValueError, match=r"is not of the form db\.schema\.table"):
         TableName.parse(dotted)

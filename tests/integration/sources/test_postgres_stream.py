@@ -220,6 +220,9 @@ def test_a_value_that_does_not_fit_is_kept_aside_and_its_neighbours_arrive(datab
         ("CREATE TABLE items (id int PRIMARY KEY); ALTER TABLE items REPLICA IDENTITY NOTHING", "do not carry id"),
         ("CREATE VIEW items AS SELECT 1 AS id", "is not a table"),
         ("CREATE TABLE items (id int PRIMARY KEY, _cdc_x int)", "_cdc_x"),
+        ('CREATE TABLE items (id int PRIMARY KEY, "_CDC_version" int)', "_CDC_version"),
+        ('CREATE TABLE items (id int PRIMARY KEY, "ID" int)', "'ID' and 'id' .* differ only in capitals"),
+        ('CREATE TABLE items (id int PRIMARY KEY, "É" int, é int)', "'É' and 'é' .* differ only in capitals"),
     ],
 )
 def test_a_table_that_cannot_be_streamed_is_refused_by_name(database: str, create: str, message: str) -> None:
@@ -230,3 +233,14 @@ def test_a_table_that_cannot_be_streamed_is_refused_by_name(database: str, creat
     assert f"{database_of(database)}.public.items" in str(caught.value)
     with closing(connect(database)) as connection:
         assert read_slot(connection, "s") is None
+
+
+def test_new_tables_whose_folders_differ_only_in_capitals_are_refused_by_both_names(database: str) -> None:
+    run_sql(database, CREATE, CREATE.replace("items", '"Items"'))
+    tables = [items(database), TableSettings(name=f"{database_of(database)}.public.Items")]
+    source = PostgresSource(kind="postgres", url=database, publication="p", slot="s")
+    with closing(connect(database)) as connection:
+        for table in tables:
+            assert plan_source(connection, source, [table]).tables
+        with pytest.raises(SourceError, match=r"public\.items and .*public\.Items differ only in capitals"):
+            plan_source(connection, source, tables)

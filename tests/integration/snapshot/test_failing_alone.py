@@ -1,0 +1,67 @@
+"""A table whose snapshot cannot go on fails alone: its neighbours are published in the same run."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import LakeAway, LakeError, UsageError
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.steps import OnStep
+from tests.crash.world import World, new_world, take_snapshot
+from tests.support.memory_lake import MemoryLake
+from tests.support.pipelines import consume
+
+
+class RefusingLake(MemoryLake):
+    """Has no room for the table `things`, so many times."""
+
+    def __init__(self, objects: ObjectStore, on_step: OnStep, error: Exception, times: int) -> None:
+        super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+        self._error, self._times = error, times
+
+    def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
+        if table.name.table == "things" and self._times:
+            self._times -= 1
+            raise self._error
+        super().create_table(table, snapshot_id=snapshot_id)
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    with new_world(postgres, tmp_path) as world:
+        yield world
+
+
+def snapshot_states(world: World, error: Exception, times: int) -> dict[str, tuple[str, str | None]]:
+    """State and error by table."""
+    refusing = replace(world, make_lake=lambda objects, on_step: RefusingLake(objects, on_step, error, times))
+    with refusing.process() as pipeline:
+        consume(pipeline)
+        ended = take_snapshot(pipeline, world.tables)
+    return {name.table: (found.state, found.error) for name, found in zip(world.tables, ended, strict=True)}
+
+
+@pytest.mark.parametrize("error", [UsageError("no such column"), LakeError("Spark failed")])
+def test_a_table_that_the_lake_refuses_fails_alone(world: World, error: Exception) -> None:
+    assert snapshot_states(world, error, times=9) == {
+        "things": ("failed", str(error)),
+        "parts": ("published", None),
+        "notes": ("published", None),
+    }
+
+
+def test_a_table_that_the_lake_refuses_for_a_moment_is_published(world: World) -> None:
+    states = snapshot_states(world, LakeError("Spark failed"), times=2)
+    assert {state for state, _ in states.values()} == {"published"}
+
+
+def test_a_lake_that_is_away_fails_no_table_and_the_next_run_goes_on(world: World) -> None:
+    with pytest.raises(LakeAway):
+        snapshot_states(world, LakeAway("nobody answers"), times=1)
+    with world.process() as pipeline:
+        assert [found.state for found in take_snapshot(pipeline, world.tables)] == ["published"] * 3
