@@ -122,6 +122,9 @@ class TableSettings(_Frozen):
     dropped_columns: Literal["keep", "drop"] = Field(
         default="keep", description="what the lake does with the values of a column that the source dropped"
     )
+    as_text: tuple[str, ...] = Field(
+        default=(), description="columns that the lake keeps as the source's text, whatever their type"
+    )
     columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
         default={}, description="PostgreSQL's type of each column, where events do not tell their types"
     )
@@ -240,6 +243,10 @@ class Settings(BaseSettings):
         listed = next((table.name for table in self.tables if table.columns), None)
         if listed is not None and isinstance(self.source, PostgresSource):
             message = f"the table {listed} has columns: PostgreSQL's catalogue tells their types, so leave them out"
+            raise ValueError(message)
+        listed = next((table.name for table in self.tables if table.as_text), None)
+        if listed is not None and not isinstance(self.source, PostgresSource):
+            message = f"the table {listed} has as_text: events in files tell no text of the source, so leave it out"
             raise ValueError(message)
         return self
 

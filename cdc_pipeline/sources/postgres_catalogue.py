@@ -7,7 +7,7 @@ from typing import Any
 import psycopg2.extensions
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.types import canonical_name
+from cdc_pipeline.types import canonical_name, text_of
 from cdc_pipeline.types.table import ARRAY
 
 _SERVER = """
@@ -120,6 +120,11 @@ def canonical_type(types: Mapping[int, TypeRow], oid: int, modifier: int) -> str
     if row.category == "A" and row.element and row.name not in _VECTORS:
         return canonical_type(types, row.element, modifier) + ARRAY
     return canonical_name(namespace=row.namespace, name=row.name, modifier=modifier)
+
+
+def column_type(types: Mapping[int, TypeRow], oid: int, modifier: int, *, as_text: bool) -> str:
+    name = canonical_type(types, oid, modifier)
+    return text_of(name) if as_text else name
 
 
 def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | None:

@@ -74,7 +74,7 @@ def plan_source(
     types = read_types(connection)
     found: list[SourceTable] = []
     for table in tables:
-        in_catalogue = read_table(connection, types, table.table)
+        in_catalogue = read_table(connection, types, table.table, table.as_text)
         before = None if known is None or table.table in begun_again else known.get(table.table)
         try:
             if before is None:
@@ -213,13 +213,13 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Sourc
 
 def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
     known = set(found.columns)
-    named = [*key, settings.create_time, settings.update_time, *(part.column for part in settings.partition_by)]
-    for column in named:
+    partitions = (part.column for part in settings.partition_by)
+    for column in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
         if column is not None and column not in known:
             raise SourceError(
                 f"the table {settings.name} has no column {column!r}",
                 expected=f"one of {', '.join(sorted(known))}",
-                remedy="mend id, create_time, update_time or partition_by in pipeline.yml",
+                remedy="mend id, create_time, update_time, partition_by or as_text in pipeline.yml",
             )
     _check_names(settings, sorted(known))
 

@@ -4,14 +4,14 @@ A change event carries names and types of columns, nothing else. So the catalogu
 and before each cut is registered; `shape_changes` decides what a difference means.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import psycopg2.extensions
 
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.sources.postgres_catalogue import TypeRow, canonical_type, rows
+from cdc_pipeline.sources.postgres_catalogue import TypeRow, column_type, rows
 from cdc_pipeline.sources.postgres_session import answering
 
 _SHAPES = """
@@ -152,12 +152,13 @@ def read_end(connection: psycopg2.extensions.connection) -> int:
         return int(rows(connection, _END)[0][0])
 
 
-def named(shape: Shape, types: Mapping[int, TypeRow], generation: int = 0) -> Shape:
-    """The shape with the canonical names of its types."""
+def named(shape: Shape, types: Mapping[int, TypeRow], as_text: Collection[str] = ()) -> Shape:
+    """The shape with the canonical names of its types; `as_text`: columns that the lake keeps as the source's text."""
     columns = tuple(
-        replace(column, type=canonical_type(types, column.type_oid, column.modifier)) for column in shape.columns
+        replace(column, type=column_type(types, column.type_oid, column.modifier, as_text=column.name in as_text))
+        for column in shape.columns
     )
-    return replace(shape, columns=columns, generation=generation)
+    return replace(shape, columns=columns)
 
 
 def _shape(row: Sequence[Any]) -> Shape:

@@ -1,6 +1,6 @@
 """A table as the source's catalogue has it: what it is, who may read it, what its events carry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,9 +57,15 @@ class CatalogueTable:
 
 
 def read_table(
-    connection: psycopg2.extensions.connection, types: Mapping[int, TypeRow], name: TableName
+    connection: psycopg2.extensions.connection,
+    types: Mapping[int, TypeRow],
+    name: TableName,
+    as_text: Collection[str] = (),
 ) -> CatalogueTable | None:
-    """None when there is no such table, or when it went while it was read."""
+    """None when there is no such table, or when it went while it was read.
+
+    `as_text`: columns whose values the lake keeps as the source's text.
+    """
     found = rows(connection, _TABLE, (name.schema, name.table))
     if not found:
         return None
@@ -76,7 +82,7 @@ def read_table(
         oid=oid,
         relkind=relkind,
         readable=readable,
-        shape=named(shape, types),
+        shape=named(shape, types, as_text),
         primary_key=primary_key,
         identity=_identity(replica_identity, shape, primary_key, indexes),
         without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),

@@ -123,7 +123,8 @@ def _of_pairs(pairs: list[tuple[ShapeColumn, ShapeColumn]], fixed: Collection[st
             found.append(f"the column {old.name!r}, by which the lake's files are written, is now called {new.name!r}")
         if old.generated != new.generated:
             found.append(f"the column {new.name!r} is computed in another way")
-        if (old.type_oid, old.modifier) != (new.type_oid, new.modifier) and not _keeps_values(old.type, new.type):
+        is_same = (old.type_oid, old.modifier) == (new.type_oid, new.modifier)
+        if old.type != new.type and (is_same or not _keeps_values(old.type, new.type)):
             found.append(f"the column {new.name!r} was {old.type} and is {new.type}")
     return found
 

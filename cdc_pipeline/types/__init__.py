@@ -12,6 +12,7 @@ from cdc_pipeline.types.table import (
     numeric_name,
     resolve,
     spark_ddl,
+    text_of,
 )
 from cdc_pipeline.types.text import Parsed, parse_text
 
@@ -31,4 +32,5 @@ __all__ = [
     "parse_text",
     "resolve",
     "spark_ddl",
+    "text_of",
 ]

@@ -117,6 +117,11 @@ def canonical_name(*, namespace: str, name: str, modifier: int = -1) -> str:
     return "boolean" if name == "bool" else name
 
 
+def text_of(type_name: str) -> str:
+    """The type of a column whose values are kept as the text that the source prints for them: `text(date)`."""
+    return f"text({type_name})"
+
+
 def numeric_name(modifier: int) -> str:
     """`numeric`, or `numeric(p,s)` as the type modifier packs it; the scale is signed in 11 bits."""
     if modifier < _MODIFIER_HEADER:

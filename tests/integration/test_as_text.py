@@ -1,0 +1,70 @@
+"""Values that the lake's type cannot hold, in columns that are to be kept as text: every row is there, and equal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
+from tests.support.delta_rows import seen
+from tests.support.pipelines import consume, pipeline_settings
+from tests.support.postgres import fresh_store
+from tests.support.streams import run_sql
+
+CREATE = """
+CREATE TABLE odd (id int PRIMARY KEY, day date, at timestamptz, local timestamp, price numeric(5,2), list int[]);
+INSERT INTO odd VALUES
+    (1, 'infinity', '-infinity', '0044-03-15 BC', 'NaN', '{{1,2},{3,4}}'),
+    (2, '2024-01-01', '2024-01-01 12:00+02', '10000-01-01', 1.5, '{1,NULL}'),
+    (3, NULL, NULL, NULL, NULL, NULL)
+"""
+AS_TEXT = ("day", "at", "local", "price", "list")
+CHANGES = (
+    "INSERT INTO odd VALUES (4, '5874897-12-31', '4713-01-01 BC', '-infinity', 'NaN', '[0:1]={1,2}')",
+    "UPDATE odd SET day = '-infinity', price = 'NaN', list = '{}' WHERE id = 2",
+    "UPDATE odd SET day = '2025-01-01', at = 'infinity' WHERE id = 1",
+)
+WITHHELD = "SELECT count(*) FROM cdc.quarantine"
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[World]:
+    run_sql(database, CREATE)
+    settings = pipeline_settings(tmp_path, database, [{"name": "public.odd", "as_text": AS_TEXT}])
+    with fresh_store(postgres) as store_url:
+        yield World(settings=settings, source_url=database, store_url=store_url)
+
+
+def in_lake(world: World) -> list[tuple[Any, ...]]:
+    with world.process() as pipeline:
+        (table,) = lake_tables(pipeline)
+        rows = seen(memory_lake(pipeline).rows(table))
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def in_source(world: World) -> list[tuple[Any, ...]]:
+    columns = ", ".join(f"CASE WHEN {name} IS NOT NULL THEN {name}::text END" for name in AS_TEXT)
+    return world.query(f"SET timezone TO 'UTC'; SELECT id, {columns} FROM odd ORDER BY id")
+
+
+def test_columns_as_text_hold_every_value_by_snapshot_and_by_stream(world: World) -> None:
+    with world.process() as pipeline:
+        consume(pipeline)
+        take_snapshot(pipeline, world.tables)
+    assert in_lake(world) == in_source(world)
+    run_sql(world.source_url, *CHANGES)
+    with world.process() as pipeline:
+        consume(pipeline)
+        apply_all(pipeline)
+    assert in_lake(world) == in_source(world)
+    assert ("infinity" in str(in_lake(world)), "NaN" in str(in_lake(world))) == (True, True)
+    assert world.store_query(WITHHELD) == [(0,)]
+
+
+def test_a_column_that_is_not_there_is_refused_by_name(world: World) -> None:
+    run_sql(world.source_url, "ALTER TABLE odd DROP COLUMN list")
+    with world.process() as pipeline, pytest.raises(SourceError, match=r"has no column 'list'.*as_text"):
+        consume(pipeline)
