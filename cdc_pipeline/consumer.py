@@ -210,7 +210,7 @@ class Consumer:
         table_id, number = self._table_ids[name], part.stream_partition
         if rows is None:
             return NewSlice(table_id=table_id, stream_partition=number)
-        file = write_slice_file(rows.rows, rows.schema)
+        file = write_slice_file(rows.rows, rows.schema, rows.releases)
         file_name = SliceFileName(
             label=cut.label,
             start_offset=part.start_offset,

@@ -1,6 +1,6 @@
 """Where a stream is cut into time slices: label changes, size, schema changes, marks; always between transactions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -12,19 +12,26 @@ import pyarrow as pa
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.slice_file import align
 from cdc_pipeline.sources.protocol import EventBatch, Integers, Mark, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.spill import bytes_in_memory, spilled
 from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
 CUT_AT = "cut-at:"
+MEMORY_BYTES = 64 << 20
+"""Of rows that are not in a slice yet; what is more than that is moved into files."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRows:
-    """Change events of one table in one stream partition, under one schema, in stream order."""
+    """Change events of one table in one stream partition, under one schema.
+
+    `releases`: of rows that lie in files, let go of the memory that reading them took.
+    """
 
     schema: TableSchema
     rows: pa.Table
+    releases: tuple[Callable[[], None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +69,15 @@ class SliceCutter:
         slice_rows: int,
         last_label: Label | None = None,
         cut_at: Sequence[int] = (),
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._cut_at = cut_at
         self._start = start
         self._commit_time = commit_time
         self._length = slice_length
         self._slice_rows = slice_rows
+        self._memory_bytes = memory_bytes
+        self._filling: np.int64 | None = None
         self._floor = None if last_label is None else self._number(last_label.start)
         self._events: dict[TableName, list[TableEvents]] = {}
         self._unfit: list[tuple[TableName, UnfitEvent]] = []
@@ -92,6 +102,8 @@ class SliceCutter:
         cuts = [self._cut(self._start, requested=True)] if self._start in map(_asked, batch.marks) else []
         while (place := self._next_place()) is not None:
             cuts.append(self._cut(place[0], requested=place[1]))
+        if bytes_in_memory(self._events) > self._memory_bytes:
+            self._events = spilled(self._events)
         return cuts
 
     def _next_place(self) -> tuple[int, bool] | None:
@@ -129,7 +141,7 @@ class SliceCutter:
     def _schema_changes(self) -> list[int]:
         """Before the first transaction that shows a table with other columns."""
         changed = [
-            int(later.commit_position[0])
+            int(later.commit_position.min())
             for chunks in self._events.values()
             for earlier, later in pairwise(chunks)
             if earlier.schema != later.schema
@@ -142,8 +154,9 @@ class SliceCutter:
         places = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
         if sum(map(len, places)) < self._slice_rows:
             return []
-        filling = np.partition(np.concatenate(places), self._slice_rows - 1)[self._slice_rows - 1]
-        ends = self._transactions.end_position[self._transactions.commit_position == filling]
+        if self._filling is None:
+            self._filling = np.partition(np.concatenate(places), self._slice_rows - 1)[self._slice_rows - 1]
+        ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
         return [int(end) for end in ends]
 
     def _passed(self) -> list[int]:
@@ -190,6 +203,7 @@ class SliceCutter:
 
     def _keep_from(self, position: int) -> None:
         self._start = position
+        self._filling = None
         self._transactions = _from(self._transactions, position)
         self._marks = {place: text for place, text in self._marks.items() if place >= position}
         self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
@@ -219,12 +233,16 @@ def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]
     if not present:
         return {}
     schema = present[-1].schema
-    rows = pa.concat_tables([align(chunk.rows, chunk.schema, schema) for chunk in present])
-    numbers = np.concatenate([chunk.stream_partition for chunk in present])
     return {
-        int(number): SliceRows(schema=schema, rows=rows.filter(pa.array(numbers == number)))
-        for number in np.unique(numbers)
+        int(number): _slice_rows(present, schema, int(number))
+        for number in np.unique(np.concatenate([np.unique(chunk.stream_partition) for chunk in present]))
     }
+
+
+def _slice_rows(chunks: Sequence[TableEvents], schema: TableSchema, number: int) -> SliceRows:
+    own = [_select(chunk, chunk.stream_partition == number) for chunk in chunks]
+    rows = pa.concat_tables([align(chunk.rows, chunk.schema, schema) for chunk in own if chunk.rows.num_rows])
+    return SliceRows(schema=schema, rows=rows, releases=tuple(chunk.release for chunk in own if chunk.release))
 
 
 def _select(events: TableEvents, rows: npt.NDArray[np.bool_]) -> TableEvents:

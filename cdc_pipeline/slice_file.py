@@ -1,10 +1,12 @@
 """Change events of one table -> the immutable Parquet bytes of a slice file, and what the registry keeps about them."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,6 +24,7 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.types import parse_text, resolve
 
+Integers = npt.NDArray[np.int64]
 MOST_KEY_RANGES = 8
 ROW_GROUP_ROWS = 128_000
 
@@ -58,53 +61,82 @@ def event_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([*own, *old_id, *source])
 
 
-def write_slice_file(rows: pa.Table, schema: TableSchema) -> SliceFile:
-    """Sorts by id, then version; zstd-1 with page checksums and statistics. `rows` is in stream order.
+def file_order(rows: pa.Table, schema: TableSchema) -> Integers:
+    """Places of the rows by id, then version; events of a bag by version alone."""
+    order: Integers = np.asarray(
+        pc.sort_indices(
+            rows.select([*schema.key, VERSION]), sort_keys=[(name, "ascending") for name in (*schema.key, VERSION)]
+        )
+    ).astype(np.int64)
+    return order
 
-    Events of a bag stay in the order of their versions.
+
+def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Callable[[], None]] = ()) -> SliceFile:
+    """Sorts by id, then version; zstd-1 with page checksums and statistics.
+
+    With `releases` the rows lie in files: memory holds one row group of them at a time.
     """
-    order = [(name, "ascending") for name in (*schema.key, VERSION)]
-    in_order = rows.take(pc.sort_indices(rows, sort_keys=order))
+    fields = event_schema(schema)
+    rows = rows if releases else rows.combine_chunks()
+    batches = rows.to_batches()
+    places = file_order(rows, schema)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
-        in_order.schema,
+        fields,
         compression="zstd",
         compression_level=1,
         write_page_checksum=True,
-        use_dictionary=[OPERATION, f"{ABSENT}.list.element", *_texts(in_order)],
+        use_dictionary=[OPERATION, f"{ABSENT}.list.element", *_texts(fields)],
         store_schema=False,
     ) as writer:
-        if in_order.num_rows:
-            writer.write_table(in_order, row_group_size=ROW_GROUP_ROWS)
+        for start in range(0, len(places), ROW_GROUP_ROWS):
+            for release in releases:
+                release()
+            writer.write_table(_taken(batches, fields, places[start : start + ROW_GROUP_ROWS]), ROW_GROUP_ROWS)
     content = sink.getvalue().to_pybytes()
-    operations = in_order[OPERATION]
     return SliceFile(
         content=content,
         sha256=hashlib.sha256(content).hexdigest(),
-        rows=in_order.num_rows,
-        key_changes=_count(operations, Operation.MOVE),
-        partial_rows=in_order.num_rows - in_order[ABSENT].null_count,
-        truncates=_count(operations, Operation.TRUNCATE),
-        key_ranges=() if schema.is_bag else key_ranges(in_order[schema.key[0]]),
-        truncated_at=_last_truncate(in_order),
-        oldest_version=pc.min(in_order[VERSION]).as_py(),
+        rows=rows.num_rows,
+        key_changes=_count(rows[OPERATION], Operation.MOVE),
+        partial_rows=rows.num_rows - rows[ABSENT].null_count,
+        truncates=_count(rows[OPERATION], Operation.TRUNCATE),
+        key_ranges=() if schema.is_bag else key_ranges(rows[schema.key[0]]),
+        truncated_at=_last_truncate(rows),
+        oldest_version=pc.min(rows[VERSION]).as_py(),
     )
+
+
+def _taken(batches: Sequence[pa.RecordBatch], fields: pa.Schema, places: Integers) -> pa.Table:
+    """The rows at these places, in their order. From each batch alone: to take across them copies all of them."""
+    if len(batches) == 1:
+        return pa.Table.from_batches([batches[0].take(pa.array(places))], fields)
+    ends = np.cumsum([batch.num_rows for batch in batches])
+    owners = np.searchsorted(ends, places, side="right")
+    parts, found = [], []
+    for owner in np.unique(owners):
+        own = np.flatnonzero(owners == owner)
+        parts.append(batches[owner].take(pa.array(places[own] - ends[owner] + batches[owner].num_rows)))
+        found.append(own)
+    back = np.argsort(np.concatenate(found))
+    return pa.Table.from_batches(parts, fields).combine_chunks().take(pa.array(back))
 
 
 def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
     """At most MOST_KEY_RANGES inclusive ranges, cut at the widest gaps; none for a type without usable order.
 
-    `ids` is sorted. Texts give one range: the distance of two texts says nothing.
+    Texts give one range: the distance of two texts says nothing.
     """
     present = ids.drop_null()
     if len(present) == 0:
         return ()
     if pa.types.is_string(present.type):
-        return ((present[0].as_py(), present[-1].as_py()),)
+        ends = pc.min_max(present).as_py()
+        return ((ends["min"], ends["max"]),)
     if not pa.types.is_integer(present.type):
         return ()
-    values = np.asarray(present.to_numpy(), dtype=np.int64)
+    values = np.sort(np.asarray(present.to_numpy(), dtype=np.int64))
     gaps = np.diff(values)
     widest = np.sort(np.argsort(gaps)[::-1][: MOST_KEY_RANGES - 1])
     cuts = widest[gaps[widest] > 1]
@@ -124,8 +156,8 @@ def _last_truncate(rows: pa.Table) -> str | None:
     return version
 
 
-def _texts(rows: pa.Table) -> list[str]:
-    return [field.name for field in rows.schema if pa.types.is_string(field.type) and field.name != VERSION]
+def _texts(fields: pa.Schema) -> list[str]:
+    return [field.name for field in fields if pa.types.is_string(field.type) and field.name != VERSION]
 
 
 def align(rows: pa.Table, schema: TableSchema, wanted: TableSchema) -> pa.Table:

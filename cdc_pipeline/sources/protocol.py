@@ -1,6 +1,6 @@
 """What the consumer asks of a source: batches of change events in stream order, and a way to say how far it got."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -32,6 +32,8 @@ class TableEvents:
 
     `rows` has the columns of a slice file (`slice_file.event_schema`); `commit_position` and `stream_partition`
     have one entry per row. An event of a transaction that is not complete yet has the highest commit position.
+    `release`: of rows that lie in a file, lets go of the memory that reading them took; they are no longer in stream
+    order.
     """
 
     table: TableName
@@ -40,6 +42,7 @@ class TableEvents:
     commit_position: Integers
     stream_partition: Integers
     unfit: tuple[UnfitEvent, ...] = ()
+    release: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres_stream.py:_payloads": READS_ONLY,
     "cdc_pipeline/sources/postgres_stream.py:confirm": IN_A_STEP + "slot.confirm",
     "cdc_pipeline/sources/postgres_stream.py:send_mark": IN_A_STEP + "source.mark",
+    "cdc_pipeline/spill.py:spilled": "a file of this process's own, without a name",
     "cdc_pipeline/verification.py:_copied": "a folder of this process's own",
     "cdc_pipeline/warm_up.py:warm_up": READS_ONLY,
     "snapshot/plan.py:plan_ranges": READS_ONLY,

@@ -1,0 +1,102 @@
+"""Change events moved out of memory: their rows lie in a file without a name, and are mapped where they are read."""
+
+import mmap
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.slice_file import file_order
+from cdc_pipeline.sources.protocol import Integers, TableEvents
+
+Held = Mapping[TableName, Sequence[TableEvents]]
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """Events whose rows lie between two bytes of the file."""
+
+    events: TableEvents
+    start: int
+    end: int
+
+
+def bytes_in_memory(held: Held) -> int:
+    return sum(chunk.rows.nbytes for chunks in held.values() for chunk in chunks if chunk.release is None)
+
+
+def spilled(held: Held) -> dict[TableName, list[TableEvents]]:
+    """The same events. What was in memory is now in chunks of one stream partition, in the order of slice files.
+
+    The file is in the folder for temporary files. It has no name: it ends with this process, or earlier with the
+    chunks. `release` of a chunk takes the pages that were read out of this process again.
+    """
+    with tempfile.TemporaryFile() as file:
+        parts = {name: [_written(file, part) for part in _parts(chunks)] for name, chunks in held.items()}
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    buffer = pa.py_buffer(mapped)
+    return {name: [_read_back(part, mapped, buffer) for part in of_table] for name, of_table in parts.items()}
+
+
+def _parts(chunks: Sequence[TableEvents]) -> Iterator[TableEvents]:
+    """Neighbours under one schema together, by stream partition, the one that began first in front."""
+    for (_, is_spilled), group in groupby(chunks, key=lambda chunk: (chunk.schema, chunk.release is not None)):
+        if is_spilled:
+            yield from group
+            continue
+        whole = _joined(list(group))
+        numbers, firsts = np.unique(whole.stream_partition, return_index=True)
+        for number in numbers[np.argsort(firsts)]:
+            yield _in_file_order(whole, np.flatnonzero(whole.stream_partition == number))
+
+
+def _joined(chunks: Sequence[TableEvents]) -> TableEvents:
+    return replace(
+        chunks[0],
+        rows=pa.concat_tables([chunk.rows for chunk in chunks]).combine_chunks(),
+        commit_position=np.concatenate([chunk.commit_position for chunk in chunks]),
+        stream_partition=np.concatenate([chunk.stream_partition for chunk in chunks]),
+        unfit=(),
+    )
+
+
+def _in_file_order(whole: TableEvents, places: Integers) -> TableEvents:
+    rows = whole.rows if len(places) == whole.rows.num_rows else whole.rows.take(pa.array(places))
+    order = file_order(rows, whole.schema)
+    return replace(
+        whole,
+        rows=rows.take(pa.array(order)),
+        commit_position=_short(whole.commit_position[places][order]),
+        stream_partition=_short(whole.stream_partition[places]),
+    )
+
+
+def _short(numbers: Integers) -> Integers:
+    """One number in memory where all rows have the same: a large transaction has one commit."""
+    return np.broadcast_to(numbers[:1], numbers.shape) if (numbers == numbers[0]).all() else numbers
+
+
+def _written(file: IO[bytes], events: TableEvents) -> _Written:
+    if events.release is not None:
+        return _Written(events=events, start=0, end=0)
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    start = file.tell()
+    with pa.ipc.new_stream(file, events.rows.schema) as writer:
+        writer.write_table(events.rows)
+    without_rows = replace(events, rows=events.rows.schema.empty_table())
+    return _Written(events=without_rows, start=start, end=file.tell())
+
+
+def _read_back(written: _Written, mapped: mmap.mmap, buffer: pa.Buffer) -> TableEvents:
+    if written.events.release is not None:
+        return written.events
+    rows = pa.ipc.open_stream(buffer.slice(written.start, written.end - written.start)).read_all()
+    return replace(written.events, rows=rows, release=partial(mapped.madvise, mmap.MADV_DONTNEED))
