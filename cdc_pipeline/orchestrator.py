@@ -1,13 +1,19 @@
-"""The next move for one table, decided from what lake and registry say; pure, so that every case can be tried."""
+"""The next move for one table, and what a claim takes, decided from what lake and registry say; pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from itertools import pairwise
+from typing import Any
 
 from cdc_pipeline.errors import FenceMismatch
+from cdc_pipeline.lake.fitting import in_one_claim
 from cdc_pipeline.lake.history import LakeLedger, SliceIdentity
-from cdc_pipeline.lake.protocol import Fence
+from cdc_pipeline.lake.protocol import Fence, KeyRange, joined
 from cdc_pipeline.metadata_store.rows import Claim, SliceRow
 from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.record import TableSchema
+from cdc_pipeline.slice_file import MOST_KEY_RANGES
 
 REMEDY = "do not apply; run cdc rebuild: it makes the metadata store anew from bucket and lake"
 
@@ -122,6 +128,42 @@ def _check_fence(fence: Fence, view: View) -> None:
                 expected="the same slice under the same number",
                 remedy=REMEDY,
             )
+
+
+def of_one_shape(slices: Sequence[SliceRow], schema_of: Callable[[SliceRow], TableSchema]) -> tuple[SliceRow, ...]:
+    """Whole boundaries, up to the first whose rows cannot be merged together with those before it.
+
+    A late slice is read under its own schema and changes nothing of the lake's.
+    """
+    end = in_one_claim(None if row.schema_id is None or row.late else schema_of(row) for row in slices)
+    while 0 < end < len(slices) and slices[end].boundary_id == slices[end - 1].boundary_id:
+        end -= 1
+    if end == 0:
+        return tuple(row for row in slices if row.boundary_id == slices[0].boundary_id)
+    return tuple(slices[:end])
+
+
+def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
+    """At most MOST_KEY_RANGES ranges that cover those of all slices.
+
+    None when a slice with rows has none, or when the id's type changed between slices: then no order is common.
+    """
+    bounds = {type(bound) for row in slices for span in row.key_ranges for bound in span}
+    if len(bounds) > 1 or any(row.rows and not row.key_ranges for row in slices):
+        return ()
+    merged = joined((low, high) for row in slices for low, high in row.key_ranges)
+    kept = sorted([0, *_widest_gaps(merged), len(merged)])
+    return tuple(KeyRange(merged[first][0], merged[end - 1][1]) for first, end in pairwise(kept) if first < end)
+
+
+def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
+    """Places of the ranges that begin behind a gap that stays. Gaps have a width only between numbers."""
+    if len(ranges) <= MOST_KEY_RANGES:
+        return list(range(1, len(ranges)))
+    if not all(isinstance(bound, int) for span in ranges for bound in span):
+        return []
+    widths = {place: ranges[place][0] - ranges[place - 1][1] for place in range(1, len(ranges))}
+    return nlargest(MOST_KEY_RANGES - 1, widths, key=widths.__getitem__)
 
 
 def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:

@@ -125,6 +125,9 @@ class TableSettings(_Frozen):
     as_text: tuple[str, ...] = Field(
         default=(), description="columns that the lake keeps as the source's text, whatever their type"
     )
+    deletion_vectors: bool = Field(
+        default=True, description="off: files are written anew instead, for readers that cannot read deletion vectors"
+    )
     columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
         default={}, description="PostgreSQL's type of each column, where events do not tell their types"
     )

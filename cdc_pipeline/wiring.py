@@ -79,6 +79,8 @@ class Pipeline:
             deletes=settings.deletes,
             create_time=settings.create_time,
             update_time=settings.update_time,
+            keeps_dropped=settings.dropped_columns == "keep",
+            deletion_vectors=settings.deletion_vectors,
         )
 
     @property

@@ -4,15 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from heapq import nlargest
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
 
 from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, SliceDamaged, StaleEpoch, StoreAway, TableStale
-from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, Lake, LakeTable, SliceInput, UpsertOutcome, joined
+from cdc_pipeline.lake.protocol import ClaimWork, Lake, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.failures import Damage
@@ -21,11 +19,21 @@ from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow, SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.orchestrator import Apply, MarkApplied, Reopen, SetBack, View, Wait, check_ledger, next_move
+from cdc_pipeline.orchestrator import (
+    Apply,
+    MarkApplied,
+    Reopen,
+    SetBack,
+    View,
+    Wait,
+    check_ledger,
+    merged_ranges,
+    next_move,
+    of_one_shape,
+)
 from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_check import check_slice_file
-from cdc_pipeline.slice_file import MOST_KEY_RANGES
 from cdc_pipeline.steps import OnStep
 
 log = structlog.get_logger()
@@ -132,6 +140,7 @@ class SliceWorker:
         if active is not None:
             end = min(end, self.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
         within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))
+        within = of_one_shape(within, lambda row: self.store.tables.schema(row.table_id, row.schema_id or ""))
         open_claim = self.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
             behind = within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
@@ -245,31 +254,14 @@ class SliceWorker:
         schema = self.store.tables.schema(row.table_id, row.schema_id)
         check_slice_file(self.objects, self.on_step, row, schema, most_unpacked_bytes=self.limits.unpacked_bytes)
         return SliceInput(
-            number=row.number, slice_id=row.slice_id, key=row.path, rows=row.rows, sha256=row.sha256, schema=schema
+            number=row.number,
+            slice_id=row.slice_id,
+            key=row.path,
+            rows=row.rows,
+            sha256=row.sha256,
+            schema=schema,
+            late=row.late,
         )
-
-
-def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
-    """At most MOST_KEY_RANGES ranges that cover those of all slices.
-
-    None when a slice with rows has none, or when the id's type changed between slices: then no order is common.
-    """
-    bounds = {type(bound) for row in slices for span in row.key_ranges for bound in span}
-    if len(bounds) > 1 or any(row.rows and not row.key_ranges for row in slices):
-        return ()
-    merged = joined((low, high) for row in slices for low, high in row.key_ranges)
-    kept = sorted([0, *_widest_gaps(merged), len(merged)])
-    return tuple(KeyRange(merged[first][0], merged[end - 1][1]) for first, end in pairwise(kept) if first < end)
-
-
-def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
-    """Places of the ranges that begin behind a gap that stays. Gaps have a width only between numbers."""
-    if len(ranges) <= MOST_KEY_RANGES:
-        return list(range(1, len(ranges)))
-    if not all(isinstance(bound, int) for span in ranges for bound in span):
-        return []
-    widths = {place: ranges[place][0] - ranges[place - 1][1] for place in range(1, len(ranges))}
-    return nlargest(MOST_KEY_RANGES - 1, widths, key=widths.__getitem__)
 
 
 def _refuse_stale(row: SourceTable) -> None:

@@ -71,7 +71,7 @@ def _effect(policy: Policy) -> str:
 def _settled(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
     """`_cdc_f<n>`: the version of each column as the row will keep it."""
     finals = []
-    for place, _ in shape.others:
+    for place, name in shape.others:
         told, lacked = f"_cdc_n{place}", f"_cdc_m{place}"
         lapsed = f"IF({told} > _cdc_deletion_before AND NOT _cdc_p{place}, {told}, '{LAPSED}' || {told})"
         dying = (
@@ -79,7 +79,8 @@ def _settled(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange,
         )
         living = f"IF({told} <= _cdc_deletion AND {lacked} > _cdc_deletion, '{LACKED}' || {lacked}, {told})"
         finals.append(f"IF(_cdc_dead, {dying}, {living}) AS _cdc_f{place}")
-        finals.append(f"IF(startswith(_cdc_f{place}, '{LACKED}'), NULL, _cdc_w{place}) AS _cdc_v{place}")
+        unknown = shape.missing.get(name, "NULL")
+        finals.append(f"IF(startswith(_cdc_f{place}, '{LACKED}'), {unknown}, _cdc_w{place}) AS _cdc_v{place}")
     return f"""
         SELECT *{"".join(f", {part}" for part in finals)}
         FROM (SELECT *, _cdc_deletion >= {VERSION} AS _cdc_dead

@@ -4,7 +4,6 @@ The general way computes first what becomes of every id or row, which is counted
 nothing has no MERGE.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cdc_pipeline.lake.bag_sql import COPIES, NET, count_copies, merge_copies, net_changes, with_copies, without_looking
@@ -18,6 +17,7 @@ from cdc_pipeline.lake.merge_sql import merge_changes, merge_complete_rows
 from cdc_pipeline.lake.moves_sql import resolve_moves
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
+from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import OPERATION, STATE, VERSION
 
@@ -48,10 +48,11 @@ def claim_merge(
     table: LakeTable,
     work: ClaimWork,
     url: str,
-    lake_columns: Sequence[tuple[str, str]],
+    lake: Shape,
 ) -> ClaimMerge:
-    shape = fold_shape(table, work, lake_columns)
-    name_events(views, store, table, work, shape)
+    """`table` and `lake` as they fit the claim."""
+    shape = fold_shape(table, work, lake)
+    name_events(views, store, table, work, lake, shape)
     if table.schema.is_bag:
         return _bag(views, shape, table, work, url)
     if is_fast(table, work, shape):

@@ -1,6 +1,6 @@
 """Slice files of a claim -> the views that its MERGE is made of: the events that count, and maybe all rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
@@ -8,10 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.fold_sql import EVENT, LACKING, FoldShape
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
-from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.session import checkpointed
+from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Column, TableSchema
+from cdc_pipeline.types import resolve
 
 EVERY = "cdc_slice_row"
 _NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
@@ -53,29 +55,31 @@ def opened_views(session: SparkSession) -> Iterator[Views]:
         views.drop_all()
 
 
-def claim_columns(work: ClaimWork) -> tuple[Column, ...]:
-    """The columns that any slice of the claim has, in the order of their first slice; a name once."""
-    return tuple({column.name: column for content in work.slices for column in content.schema.columns}.values())
-
-
-def fold_shape(table: LakeTable, work: ClaimWork, lake_columns: Sequence[tuple[str, str]]) -> FoldShape:
-    """`lake_columns`: name and Spark type of all source columns that the lake has; never fewer than the claim's."""
-    anywhere = {column.name for column in claim_columns(work)}
-    everywhere = set.intersection(*(set(content.schema.names) for content in work.slices))
+def fold_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> FoldShape:
+    """`lake`: the lake's columns, which fit the claim's."""
+    known = [set(lake.places(content.schema).values()) for content in work.slices]
+    anywhere, everywhere = set.union(*known), set.intersection(*known)
     return FoldShape(
-        columns=tuple(lake_columns),
+        columns=tuple((column.name, column.type) for column in lake.columns),
         key=table.schema.key,
-        lacking=frozenset(name for name, _ in lake_columns if name not in everywhere),
-        dropped=frozenset(name for name, _ in lake_columns if name not in anywhere),
+        lacking=frozenset(name for name in lake.names if name not in everywhere),
+        dropped=frozenset(name for name in lake.names if name not in anywhere),
+        missing={
+            column.name: f"CAST({value_literal(column.missing_value, column.missing_type)} AS {column.type})"
+            for column in lake.columns
+            if column.missing is not None and not column.dropped
+        },
     )
 
 
-def name_events(views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, shape: FoldShape) -> None:
+def name_events(
+    views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, lake: Shape, shape: FoldShape
+) -> None:
     """EVENT without truncates, without what the snapshot holds already and without what a truncate took for good.
 
     A claim that truncates and moves has EVERY, too: all rows, in which `truncates_in` looks.
     """
-    rows = _slice_rows(views.session, store, work, shape)
+    rows = _slice_rows(views.session, store, work, lake, shape)
     if work.truncates and work.key_changes:
         views.name(EVERY, rows)
     kept = [f"{OPERATION} <> 't'", f"{VERSION} >= {text_literal(work.cutoff_version)}"]
@@ -95,17 +99,22 @@ def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
     return tuple(sorted(str(row["version"]) for row in rows))
 
 
-def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, shape: FoldShape) -> DataFrame:
-    """All rows of all slices. A column that a slice's schema lacks is NULL; an insert tells it so."""
+def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, lake: Shape, shape: FoldShape) -> DataFrame:
+    """All rows of all slices, each read under its own schema, with the lake's names and types.
+
+    A column that a slice's schema lacks has the value of older rows, or NULL; an insert tells it so.
+    """
     keys: dict[TableSchema, list[str]] = {}
     for content in work.slices:
         keys.setdefault(content.schema, []).append(store.spark_url(content.key))
     frames = []
     for schema, urls in keys.items():
-        lacking = [name for name in shape.names if name not in schema.names]
+        places = lake.places(schema)
+        held = {place: name for name, place in places.items()}
+        lacking = [name for name in shape.names if name not in held]
         names = f"IF({OPERATION} IN ('u', 'm'), array({', '.join(map(text_literal, lacking))}), {_NO_NAMES})"
         present = [
-            f"CAST(NULL AS {type_}) AS {identifier(name)}" if name in lacking else identifier(name)
+            f"{_value(schema, held.get(name), type_, shape.missing_value(name, type_))} AS {identifier(name)}"
             for name, type_ in shape.columns
         ]
         frame = session.read.schema(_file_schema(schema)).parquet(*urls)
@@ -113,9 +122,9 @@ def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, shap
             frame.selectExpr(
                 OPERATION,
                 VERSION,
-                f"coalesce({ABSENT}, {_NO_NAMES}) AS {ABSENT}",
+                f"{_absent(schema, places)} AS {ABSENT}",
                 f"{names if lacking else _NO_NAMES} AS {LACKING}",
-                *(identifier(OLD_ID_PREFIX + name) for name in schema.key),
+                *(f"{identifier(OLD_ID_PREFIX + held[key])} AS {identifier(OLD_ID_PREFIX + key)}" for key in shape.key),
                 *present,
             )
         )
@@ -123,6 +132,24 @@ def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, shap
     for frame in frames[1:]:
         rows = rows.unionAll(frame)
     return rows
+
+
+def _value(schema: TableSchema, name: str | None, type_: str, missing: str) -> str:
+    if name is None:
+        return missing
+    return (
+        identifier(name) if resolve(schema.column(name).type).spark == type_ else f"CAST({identifier(name)} AS {type_})"
+    )
+
+
+def _absent(schema: TableSchema, places: Mapping[str, str]) -> str:
+    """The lake's names of the columns that the event leaves out; "" for one that the lake keeps no more."""
+    absent = f"coalesce({ABSENT}, {_NO_NAMES})"
+    others = [(name, places.get(name, "")) for name in schema.names if places.get(name) != name]
+    if not others:
+        return absent
+    cases = " ".join(f"WHEN {text_literal(name)} THEN {text_literal(place)}" for name, place in others)
+    return f"transform({absent}, name -> CASE name {cases} ELSE name END)"
 
 
 def _file_schema(schema: TableSchema) -> str:

@@ -46,11 +46,6 @@ def check_partitions(table: LakeTable) -> None:
             )
 
 
-def lake_definitions(table: LakeTable) -> list[str]:
-    partitions = [f"{identifier(partition.lake_column)} STRING" for partition in table.partition_by]
-    return [*map(definition, table.schema.columns), *(f"{name} {type_}" for name, type_ in OWN_TYPES), *partitions]
-
-
 def stats_columns(table: LakeTable) -> list[str]:
     """Columns whose least and greatest value each file records: few, so that the table's state stays small."""
     wanted = [*table.schema.key, table.create_time, table.update_time]

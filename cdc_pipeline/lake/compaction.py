@@ -1,5 +1,6 @@
 """Staged snapshot rows -> sorted lake files under the table's folder, invisible until published."""
 
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 import pyarrow.parquet
@@ -40,12 +41,21 @@ def compact(
         rows = rows.repartitionByRange(work.target_files, *keys) if keys else rows.repartition(work.target_files)
     rows = rows.sortWithinPartitions(*order) if order else rows
     with step(on_step, "snapshot_files.write"):
-        writer = rows.write.options(**_NO_MARKER).mode("overwrite")
-        (writer.partitionBy(*partitions) if partitions else writer).parquet(store.spark_url(folder))
-    stats = tuple(physical[name][0] for name in stats_columns(table))
+        write_files(rows, partitions, store.spark_url(folder))
     with step(on_step, "snapshot_files.list"):
-        keys_written = [found.key for found in store.list_prefix(folder) if found.key.endswith(".parquet")]
-    files = [_data_file(store, folder, key, stats) for key in keys_written if not _hidden(key)]
+        return written_files(store, folder, tuple(physical[name][0] for name in stats_columns(table)))
+
+
+def write_files(rows: DataFrame, partitions: Sequence[str], url: str) -> None:
+    """Parquet files below a folder of their own; names and partition keys are those that files use."""
+    writer = rows.write.options(**_NO_MARKER).mode("overwrite")
+    (writer.partitionBy(*partitions) if partitions else writer).parquet(url)
+
+
+def written_files(store: ObjectStore, folder: str, stats: tuple[str, ...]) -> tuple[DataFile, ...]:
+    """Those that `write_files` left, with the statistics of these columns; empty ones are not returned."""
+    keys = [found.key for found in store.list_prefix(folder) if found.key.endswith(".parquet")]
+    files = [_data_file(store, folder, key, stats) for key in keys if not _hidden(key)]
     return tuple(file for file in files if file.rows)
 
 
@@ -64,10 +74,10 @@ def _lake_rows(
         values[DELETED] = "false"
     for partition in table.partition_by:
         values[partition.lake_column] = partition_expression(partition, identifier(partition.column))
-    return staged.select(*(_named(expr(value), *physical[name]) for name, value in values.items()))
+    return staged.select(*(named(expr(value), *physical[name]) for name, value in values.items()))
 
 
-def _named(value: SparkColumn, name: str, field_id: int | None) -> SparkColumn:
+def named(value: SparkColumn, name: str, field_id: int | None) -> SparkColumn:
     return value.alias(name) if field_id is None else value.alias(name, metadata={"parquet.field.id": field_id})
 
 

@@ -120,18 +120,34 @@ class DeltaLog:
         return DeltaLog(self._store, table_key)
 
     def metadata(self, latest: int) -> Action:
-        """The table's metaData action as of `latest`."""
-        return self.newest("metaData", latest)
+        """The table's metaData action as of `latest`: one read where Spark wrote that version."""
+        return self.newest("metaData", latest, summed="metadata")
 
-    def newest(self, kind: str, latest: int) -> Action:
-        """The last action of a kind of which each replaces the one before, as of `latest`."""
-        checkpoint = self._checkpoint_version()
-        for commit in self.backwards(latest):
-            if found := commit.of_kind(kind):
+    def newest(self, kind: str, latest: int, *, summed: str = "") -> Action:
+        """The last action of a kind of which each replaces the one before, as of `latest`.
+
+        `summed`: its name in the checksum that Spark writes beside a commit, which holds it as of that version.
+        """
+        checkpoint, keys = -1, list[str]()
+        for version in range(latest, -1, -1):
+            if summed and (sums := self._checksum(version)):
+                return dict(sums[summed])
+            commit = self.read(version)
+            found = [] if commit is None else commit.of_kind(kind)
+            if found:
                 return dict(found[0])
-            if checkpoint is not None and commit.version <= checkpoint:
+            if version == latest:
+                checkpoint, keys = self._checkpoint_before(latest)
+            if commit is None or version <= checkpoint:
                 break
-        return self.checkpointed(kind)[0]
+        return self._in_checkpoint(keys, kind)[0]
+
+    def _checksum(self, version: int) -> Action:
+        """Empty where there is none."""
+        try:
+            return dict(json.loads(self._store.get(f"{self._folder}/{version:020d}.crc")))
+        except ObjectMissing:
+            return {}
 
     def active_files(self, version: int) -> dict[FileIdentity, Action]:
         """`add` actions of all files that `version` consists of. Grows with the table: never on the slice path.

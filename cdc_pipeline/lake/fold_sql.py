@@ -5,7 +5,8 @@ Input, the view EVENT: `_cdc_op`, `_cdc_version`, `_cdc_absent` and `_cdc_lackin
 greatest version, so events may come in any order, in any parts, and more than once.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, STATE, STATE_TYPE, VERSION
@@ -25,13 +26,19 @@ VERSIONS = "_cdc_versions"
 class FoldShape:
     """The lake's source columns (id included) with their Spark types.
 
-    `lacking`: those that some file of the claim does not have; `dropped`: those that none has.
+    `lacking`: those that some file of the claim does not have; `dropped`: those that none has. `missing`: SQL of what
+    rows show that were written before the column was there, where that is not NULL.
     """
 
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
     lacking: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def missing_value(self, name: str, type_: str) -> str:
+        """Of a column that nothing ever told, in a row whose schema lacks it."""
+        return self.missing.get(name, f"CAST(NULL AS {type_})")
 
     @property
     def names(self) -> tuple[str, ...]:

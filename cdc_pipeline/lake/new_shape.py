@@ -2,7 +2,7 @@
 
 import json
 
-from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.errors import LakeError
@@ -14,6 +14,8 @@ from cdc_pipeline.types import resolve
 
 _VERSIONS = ("minReaderVersion", "minWriterVersion")
 _FEATURES = ("readerFeatures", "writerFeatures")
+_PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
+MOST_MAPPED = "delta.columnMapping.maxColumnId"
 
 
 def shape_key(table: LakeTable, snapshot_id: str) -> str:
@@ -27,19 +29,19 @@ def shape_log(store: ObjectStore, table: LakeTable, snapshot_id: str) -> DeltaLo
     return None if log.latest_version() is None else log
 
 
-def has_another_shape(session: SparkSession, log: DeltaLog, table: LakeTable, url: str) -> bool:
-    """Whether the table at `url` has other columns, types or data partitions than `table`; not if there is none."""
+def has_another_shape(log: DeltaLog, table: LakeTable) -> bool:
+    """Whether the lake's table has other columns, types or data partitions than `table`; not if there is none."""
     latest = log.latest_version()
     if latest is None:
         return False
-    fields = session.read.format("delta").load(url).schema.fields
-    found = {field.name: field.dataType.simpleString().upper() for field in fields}
+    metadata = log.metadata(latest)
+    found = dict(delta_fields(metadata))
     partitions = [partition.lake_column for partition in table.partition_by]
     wanted = {column.name: resolve(column.type).spark for column in table.schema.columns}
     wanted |= dict.fromkeys(partitions, "STRING")
     own = {name for name, _ in OWN_TYPES}
     theirs = {name: type_ for name, type_ in found.items() if name not in own}
-    return theirs != wanted or partitions != log.metadata(latest)["partitionColumns"] or not own <= found.keys()
+    return theirs != wanted or partitions != metadata["partitionColumns"] or not own <= found.keys()
 
 
 def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str) -> list[Action]:
@@ -51,7 +53,7 @@ def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str
     before, after = log.metadata(latest), shape.metadata(version)
     kept = {name: before[name] for name in ("id", "name", "createdTime") if name in before}
     return [
-        {"protocol": _both(log.newest("protocol", latest), shape.newest("protocol", version))},
+        {"protocol": both_protocols(log.newest("protocol", latest), shape.newest("protocol", version))},
         {"metaData": after | kept},
     ]
 
@@ -62,18 +64,50 @@ def physical_names(store: ObjectStore, table: LakeTable, snapshot_id: str) -> di
     latest = log.latest_version()
     if latest is None:
         raise LakeError(f"there is no lake table {table.name}", remedy="create it before its snapshot is compacted")
-    fields = json.loads(log.metadata(latest)["schemaString"])["fields"]
+    return physical_fields(log.metadata(latest))
+
+
+def physical_fields(metadata: Action) -> dict[str, tuple[str, int | None]]:
+    """The same, of a table that `metadata` describes."""
     return {
-        field["name"]: (
-            field["metadata"].get("delta.columnMapping.physicalName", field["name"]),
-            field["metadata"].get("delta.columnMapping.id"),
-        )
-        for field in fields
+        field["name"]: (field["metadata"].get(_PHYSICAL, field["name"]), field["metadata"].get(_ID))
+        for field in _fields(metadata)
     }
 
 
-def _both(first: Action, second: Action) -> Action:
-    """What readers and writers of either need."""
+def physical_parts(metadata: Action, name: str) -> list[str]:
+    """Names inside files of the parts of a struct column."""
+    (field,) = (field for field in _fields(metadata) if field["name"] == name)
+    return [part["metadata"].get(_PHYSICAL, part["name"]) for part in field["type"]["fields"]]
+
+
+def delta_fields(metadata: Action) -> list[tuple[str, str]]:
+    """Name and type, as Spark's DDL writes it, of all columns."""
+    found = StructType.fromJson(json.loads(metadata["schemaString"])).fields
+    return [(field.name, field.dataType.simpleString().upper()) for field in found]
+
+
+def with_fields_of(before: Action, after: Action) -> Action:
+    """`after` for files that `before` describes too: columns of both keep the names that they have inside files."""
+    known = {field["name"]: field for field in _fields(before)}
+    most = int(before["configuration"][MOST_MAPPED])
+    fields = []
+    for field in _fields(after):
+        if field["name"] not in known:
+            most += 1
+            field["metadata"][_ID] = most
+        fields.append(known.get(field["name"], field))
+    schema = json.dumps({"type": "struct", "fields": fields}, ensure_ascii=False)
+    return {**after, "schemaString": schema, "configuration": {**after["configuration"], MOST_MAPPED: str(most)}}
+
+
+def both_protocols(first: Action, second: Action, without: tuple[str, ...] = ()) -> Action:
+    """What readers and writers of either need, but for some features."""
     versions = {name: max(first.get(name, 0), second.get(name, 0)) for name in _VERSIONS}
-    features = {name: sorted({*first.get(name, ()), *second.get(name, ())}) for name in _FEATURES}
+    features = {name: sorted({*first.get(name, ()), *second.get(name, ())} - {*without}) for name in _FEATURES}
     return versions | {name: found for name, found in features.items() if found}
+
+
+def _fields(metadata: Action) -> list[Action]:
+    found: list[Action] = json.loads(metadata["schemaString"])["fields"]
+    return found

@@ -41,6 +41,8 @@ class LakeTable:
     """One table of the lake. `table_uuid` names it in its own log, for ever. A schema without a key makes it a bag.
 
     `ordered`: events of one id come in the order of their versions; otherwise deletes leave tombstones.
+    `keeps_dropped`: values of columns that the source dropped stay. `deletion_vectors`: what is deleted may be marked
+    beside its file; otherwise the file is written anew.
     """
 
     name: TableName
@@ -51,6 +53,8 @@ class LakeTable:
     ordered: bool = True
     create_time: str | None = None
     update_time: str | None = None
+    keeps_dropped: bool = True
+    deletion_vectors: bool = True
 
     @property
     def app_id(self) -> str:
@@ -64,7 +68,10 @@ def app_id_of(table_uuid: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceInput:
-    """A registered slice file with at least one row; `key` is its object-store key."""
+    """A registered slice file with at least one row; `key` is its object-store key.
+
+    `late`: it was made from events that come behind their turn, and its schema may be an older one.
+    """
 
     number: int
     slice_id: str
@@ -72,6 +79,7 @@ class SliceInput:
     rows: int
     sha256: str
     schema: TableSchema
+    late: bool = False
 
     @property
     def identity(self) -> SliceIdentity:
@@ -103,6 +111,11 @@ class ClaimWork:
     tombstones: bool = False
     truncated_at: str = ""
     position: str = ""
+
+    @property
+    def leading(self) -> TableSchema | None:
+        """The columns that the source's table has at the end of the claim; None where the claim does not tell."""
+        return next((content.schema for content in reversed(self.slices) if not content.late), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +213,12 @@ class Lake(Protocol):
 
     def read_version(self, table: LakeTable) -> int | None:
         """The latest lake version; None: no such table."""
+
+    def read_columns(self, table: LakeTable) -> tuple[str, ...]:
+        """Names of the source's columns as the lake has them now, without those that the source dropped.
+
+        Raises LakeError where there is no such table.
+        """
 
     def open(self) -> str:
         """Ready to upsert; the name of the session in which that happens, for `cancel`."""

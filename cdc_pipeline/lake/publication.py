@@ -11,6 +11,7 @@ from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.new_shape import shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakeTable, Publication
+from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -62,7 +63,7 @@ def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence
         fence_action(table.app_id, content.fence_number, now),
         *_shape(log, table, content, read, properties),
         *(remove(file, milliseconds) for file in log.active_files(read).values()),
-        *(_add(table, file, milliseconds) for file in content.files),
+        *(add(table, file, milliseconds) for file in content.files),
     ]
 
 
@@ -71,15 +72,16 @@ def _shape(
 ) -> list[Action]:
     """What changes of the table itself: its columns, where the snapshot has others, and what it keeps of itself."""
     actions = shape_actions(log, table, read, content.snapshot_id)
-    if not properties:
-        return actions
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
-    configuration = {**(metadata.get("configuration") or {}), **properties}
+    shape = shape_of_source(table.schema).properties()
+    configuration = {**(metadata.get("configuration") or {}), **properties, **shape}
+    if configuration == metadata.get("configuration"):
+        return actions
     others = [action for action in actions if "metaData" not in action]
     return [*others, {"metaData": {**metadata, "configuration": configuration}}]
 
 
-def _add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:
+def add(table: LakeTable, file: DataFile, milliseconds: int) -> Action:
     return {
         "add": {
             "path": quote(file.key.removeprefix(f"{lake_key(table.name)}/"), safe="/=-_.~"),

@@ -1,5 +1,9 @@
 """Names and values of the data as Spark SQL text."""
 
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
 from cdc_pipeline.errors import UsageError
 
 
@@ -20,6 +24,25 @@ def literal(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise UsageError(f"{value!r} is no key value", expected="a whole number or a text")
+
+
+def value_literal(value: Any, type_: str) -> str:
+    """Any value that the lake may hold, as SQL of this type."""
+    if value is None:
+        return f"CAST(NULL AS {type_})"
+    if isinstance(value, list):
+        element = type_.removeprefix("ARRAY<").removesuffix(">")
+        return f"CAST(array({', '.join(value_literal(each, element) for each in value)}) AS {type_})"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    text = (
+        value.isoformat(sep=" ")
+        if isinstance(value, datetime)
+        else f"{value:f}"
+        if isinstance(value, Decimal)
+        else str(value)
+    )
+    return f"CAST({text_literal(text)} AS {type_})"
 
 
 def table_at(url: str) -> str:

@@ -8,6 +8,7 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, fence_of, read_fence
 from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
+from cdc_pipeline.lake.new_shape import both_protocols
 from cdc_pipeline.lake.protocol import Clock, Fence, LakeTable
 from cdc_pipeline.lake.publication import remove
 from cdc_pipeline.steps import OnStep, step
@@ -27,17 +28,28 @@ def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_st
             return fence
         _check_kept(log, table, to_version, now)
         then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
+        shape = _shape_then(log, to_version, fence.lake_version)
     milliseconds = int(now.timestamp() * 1000)
     metadata = json.dumps(commit.user_metadata | {REWOUND_FROM: fence.number}, separators=(",", ":"))
     actions: list[Action] = [
         commit_info(operation="CDC REWIND", user_metadata=metadata, read_version=fence.lake_version, now=now),
         fence_action(table.app_id, number, now),
+        *shape,
         *(remove(file, milliseconds) for identity, file in latest.items() if identity not in then),
         *(_add(file) for identity, file in then.items() if identity not in latest),
     ]
     with step(on_step, "lake_table.rewind"):
         log.append(fence.lake_version + 1, actions)
     return replace(fence_of(commit, number, latest=fence.lake_version + 1), rewound_from=fence.number)
+
+
+def _shape_then(log: DeltaLog, version: int, latest: int) -> list[Action]:
+    """What describes the older version's files, where that is not what describes the latest; features only come."""
+    then, now = log.metadata(version), log.metadata(latest)
+    if all(then.get(name) == now.get(name) for name in ("schemaString", "partitionColumns", "configuration")):
+        return []
+    protocol = both_protocols(log.newest("protocol", latest), log.newest("protocol", version))
+    return [{"protocol": protocol}, {"metaData": then}]
 
 
 def _fence_at(log: DeltaLog, table: LakeTable, version: int) -> tuple[Commit, int]:

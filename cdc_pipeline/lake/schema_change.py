@@ -1,57 +1,97 @@
-"""A source table that changed: added columns are added to the lake, any other difference is refused by name."""
+"""A source table that changed: the lake's table takes the claim's columns in one commit, before the claim is merged."""
 
-from pyspark.sql import SparkSession
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from cdc_pipeline.errors import CdcError
-from cdc_pipeline.lake.columns import OWN_TYPES, definition, needs_mapping
-from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.lake.quoting import table_at
-from cdc_pipeline.lake.table_ddl import MAPPING, property_list
-from cdc_pipeline.record import Column
+import structlog
+
+from cdc_pipeline.errors import CdcError, LakeError
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.fence import commit_info
+from cdc_pipeline.lake.fitting import fitted
+from cdc_pipeline.lake.new_shape import delta_fields
+from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
+from cdc_pipeline.lake.reshaping import Reshaping, configuration_of, reshaping_of
+from cdc_pipeline.lake.shape import Change, Shape, shape_of
+from cdc_pipeline.record import TableSchema
+from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
-from cdc_pipeline.types import resolve
+
+logger = structlog.get_logger()
 
 
 class SchemaConflict(CdcError):
-    """A person decides: the lake never casts or drops on its own."""
+    """The lake neither casts values nor tells rows apart by another id on its own."""
 
 
-def add_missing_columns(
-    session: SparkSession, table: LakeTable, columns: tuple[Column, ...], url: str, on_step: OnStep
-) -> list[tuple[str, str]]:
-    """ALTER the lake table so that it has all of `columns` and of our own. Raises SchemaConflict for a changed type
-    or id. Gives name and Spark type of every source column that the lake has afterwards.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """`table` as the claim has it: its id and data partitions under the names that the lake has now."""
 
-    A column that the source dropped stays in the lake with the values it has.
+    table: LakeTable
+    shape: Shape
+
+
+def follow(
+    log: DeltaLog,
+    table: LakeTable,
+    work: ClaimWork,
+    read: int,
+    *,
+    actions_of: Callable[[LakeTable, Reshaping], list[Action]],
+    may_commit: Callable[[], None],
+    clock: Clock,
+    on_step: OnStep,
+) -> Fitted:
+    """`read`: the lake version at which the claim's fence was read. A change becomes the version after it, or nothing.
+
+    Raises SchemaConflict for what the lake cannot follow, LakeError (retryable) when somebody else was first.
     """
-    target = table_at(url)
     with step(on_step, "lake_schema.read"):
-        fields = session.read.format("delta").load(url).schema.fields
-    lake = {field.name: field.dataType.simpleString().upper() for field in fields}
-    names = [column.name for column in columns]
-    problems = [f"the id column {name!r} is gone" for name in table.schema.key if name not in names]
-    problems += [
-        f"{column.name!r} is {column.type} ({resolve(column.type).spark}) and {lake[column.name]} in the lake"
-        for column in columns
-        if column.name in lake and lake[column.name] != resolve(column.type).spark
-    ]
-    if problems:
-        raise SchemaConflict(
-            f"the schema of {table.name} no longer fits its lake table: {'; '.join(problems)}",
-            expected="the lake's columns with their types, and new ones beside them",
-            remedy="take a new snapshot of the table into a new lake table",
+        metadata = log.metadata(read)
+    reshaping = reshaping_of(
+        metadata, read, lambda before: planned(table, work, before), vectors=table.deletion_vectors
+    )
+    if not reshaping.is_none:
+        words = reshaping.change.words()
+        info = commit_info(
+            operation="CDC SHAPE", user_metadata=json.dumps({"shape": words}), read_version=read, now=clock()
         )
-    added = [column for column in columns if column.name not in lake]
-    own = [f"{name} {type_}" for name, type_ in OWN_TYPES if name not in lake]
-    ours = {*(name for name, _ in OWN_TYPES), *(partition.lake_column for partition in table.partition_by)}
-    everything = [(name, type_) for name, type_ in lake.items() if name not in ours]
-    everything += [(column.name, resolve(column.type).spark) for column in added]
-    if not added and not own:
-        return everything
-    if needs_mapping([column.name for column in added]) and not needs_mapping(list(lake)):
-        with step(on_step, "lake_schema.map"):
-            session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({property_list(MAPPING)})").collect()
-    with step(on_step, "lake_schema.alter"):
-        definitions = ", ".join([*map(definition, added), *own])
-        session.sql(f"ALTER TABLE {target} ADD COLUMNS ({definitions})").collect()
-    return everything
+        actions = actions_of(table, reshaping)
+        may_commit()
+        with step(on_step, "lake_schema.commit"):
+            log.append(read + 1, [info, *actions])
+        logger.info("the lake follows its source", table=str(table.name), lake_version=read + 1, **words)
+    after = reshaping.change.after
+    return Fitted(table=_of_claim(table, work, after, reshaping.partitions), shape=after)
+
+
+def latest_shape(log: DeltaLog) -> Shape:
+    """Raises LakeError where there is no table."""
+    latest = log.latest_version()
+    if latest is None:
+        raise LakeError("there is no such lake table", remedy="take its snapshot first")
+    metadata = log.metadata(latest)
+    return shape_of(delta_fields(metadata), configuration_of(metadata))
+
+
+def planned(table: LakeTable, work: ClaimWork, before: Shape) -> Change:
+    """Raises SchemaConflict for what the lake cannot follow."""
+    others = dict.fromkeys(content.schema for content in work.slices if content.schema != work.leading)
+    change = fitted(before, work.leading, tuple(others), keeps_dropped=table.keeps_dropped)
+    if change.problems:
+        raise SchemaConflict(
+            f"the schema of {table.name} no longer fits its lake table: {'; '.join(change.problems)}",
+            expected="the lake's columns with types that hold the lake's values, and new ones beside them",
+            remedy="take a new snapshot of the table: cdc snapshot",
+        )
+    return change
+
+
+def _of_claim(table: LakeTable, work: ClaimWork, shape: Shape, partitions: tuple[PartitionBy, ...]) -> LakeTable:
+    schema = work.leading or work.slices[0].schema
+    places = shape.places(schema)
+    columns = tuple(replace(column, name=places[column.name]) for column in schema.columns if column.name in places)
+    key = tuple(places[name] for name in schema.key)
+    return replace(table, schema=TableSchema(columns=columns, key=key), partition_by=partitions)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
-from cdc_pipeline.lake import compaction, maintenance, publication, rewind
-from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge, counted
-from cdc_pipeline.lake.claim_view import claim_columns, opened_views
+from cdc_pipeline.lake import compaction, maintenance, outcomes, publication, rewind
+from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge
+from cdc_pipeline.lake.claim_view import opened_views
 from cdc_pipeline.lake.columns import check_partitions
-from cdc_pipeline.lake.delta_log import Commit, DeltaLog
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import (
     claim_metadata,
     commit_info,
@@ -40,7 +39,8 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
     always,
 )
-from cdc_pipeline.lake.schema_change import add_missing_columns
+from cdc_pipeline.lake.reshaping import Reshaper
+from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
 from cdc_pipeline.lake.session import (
     CancelSession,
     OpenSession,
@@ -94,7 +94,7 @@ class SparkLake:
         check_partitions(table)
         url = self._url(table)
         with step(self._on_step, "lake_table.create"), self._calls(f"creating {table.name}"):
-            if snapshot_id is not None and has_another_shape(self.session, self._log(table), table, url):
+            if snapshot_id is not None and has_another_shape(self._log(table), table):
                 url = self._store.spark_url(shape_key(table, snapshot_id))
             self.session.sql(create_sql(table, url)).collect()
 
@@ -111,6 +111,10 @@ class SparkLake:
     def read_version(self, table: LakeTable) -> int | None:
         with step(self._on_step, "lake_version.read"):
             return self._log(table).latest_version()
+
+    def read_columns(self, table: LakeTable) -> tuple[str, ...]:
+        with step(self._on_step, "lake_schema.read"):
+            return latest_shape(self._log(table)).shown
 
     def open(self) -> str:
         with spark_calls("opening a session"):
@@ -134,13 +138,17 @@ class SparkLake:
                 may_commit()
                 self._move_fence(log, table, work, fence)
             else:
-                merged = self._merge(log, table, work, may_commit)
-                if merged is not None:
-                    return self._outcome(log, table, work, fence, merged, started)
+                merge = self._merge(log, table, work, fence, may_commit)
+                if merge is not None:
+                    with step(self._on_step, "fence.read"):
+                        commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
+                    return outcomes.merged(commit, table, work, merge, started)
         commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
         prove_applied(commit, work)
         version = fence.lake_version if commit is None else commit.version
-        return _nothing_new(version, already=fence.number >= work.last_number or bool(work.slices), started=started)
+        return outcomes.nothing_new(
+            version, already=fence.number >= work.last_number or bool(work.slices), started=started
+        )
 
     def compact(self, table: LakeTable, compaction_work: Compaction) -> tuple[DataFile, ...]:
         with self._calls(f"compacting {table.name}"):
@@ -210,7 +218,7 @@ class SparkLake:
             log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
 
     def _merge(
-        self, log: DeltaLog, table: LakeTable, work: ClaimWork, may_commit: Callable[[], None]
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, may_commit: Callable[[], None]
     ) -> ClaimMerge | None:
         """None: a claim whose number the table's log already has comes back from Delta without a row.
 
@@ -223,10 +231,10 @@ class SparkLake:
                 self._calls(f"merging claim {work.claim_id} into {table.name}"),
                 tagged(session, claim_tag(work.claim_id)),
             ):
-                columns = add_missing_columns(session, table, claim_columns(work), url, self._on_step)
+                fitted = self._follow(log, table, work, fence.lake_version, may_commit)
                 with opened_views(session) as views:
                     with step(self._on_step, "lake_claim.fold"):
-                        merge = claim_merge(views, self._store, table, work, url, columns)
+                        merge = claim_merge(views, self._store, fitted.table, work, url, fitted.shape)
                     may_commit()
                     if merge.sql is None:
                         return merge if self._pass_over(log, table, work) else None
@@ -237,6 +245,21 @@ class SparkLake:
                 raise
             logger.warning("the answer was lost, the commit was not", claim=work.claim_id, found=error.found)
             return merge
+
+    def _follow(
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, read: int, may_commit: Callable[[], None]
+    ) -> Fitted:
+        reshaper = Reshaper(session=self.session, store=self._store, log=log, clock=self._clock, on_step=self._on_step)
+        return follow(
+            log,
+            table,
+            work,
+            read,
+            actions_of=reshaper.actions,
+            may_commit=may_commit,
+            clock=self._clock,
+            on_step=self._on_step,
+        )
 
     def _has_landed(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> bool:
         with step(self._on_step, "fence.read"):
@@ -251,49 +274,7 @@ class SparkLake:
         self._move_fence(log, table, work, fence)
         return True
 
-    def _outcome(
-        self, log: DeltaLog, table: LakeTable, work: ClaimWork, before: Fence, merged: ClaimMerge, started: float
-    ) -> UpsertOutcome:
-        with step(self._on_step, "fence.read"):
-            commit = find_claim(log, table.app_id, work, _latest(log, before.lake_version))
-        if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
-            raise LakeError(
-                f"MERGE of claim {work.claim_id} answered, but no commit of {table.name} carries it",
-                expected="a commit with the claim's id right after the MERGE",
-                remedy="retry: the fence tells whether the claim was applied",
-            )
-        counts = counted(commit, merged)
-        return UpsertOutcome(
-            rows_read=sum(content.rows for content in work.slices),
-            **asdict(counts),
-            lake_version=commit.version,
-            bytes_written=_bytes_added(commit),
-            already_applied=False,
-            seconds=time.monotonic() - started,
-        )
-
 
 def _latest(log: DeltaLog, known: int) -> int:
     latest = log.latest_version(known)
     return known if latest is None else latest
-
-
-def _bytes_added(commit: Commit) -> int:
-    """New data files and deletion vectors; a file that only got a deletion vector was not written again."""
-    vectors = [add["deletionVector"] for add in commit.of_kind("add") if add.get("deletionVector")]
-    files = [add["size"] for add in commit.of_kind("add") if not add.get("deletionVector")]
-    return sum(map(int, files)) + sum(int(vector["sizeInBytes"]) for vector in vectors)
-
-
-def _nothing_new(version: int, *, already: bool, started: float) -> UpsertOutcome:
-    return UpsertOutcome(
-        rows_read=0,
-        inserted=0,
-        updated=0,
-        deleted=0,
-        ignored=0,
-        lake_version=version,
-        bytes_written=0,
-        already_applied=already,
-        seconds=time.monotonic() - started,
-    )

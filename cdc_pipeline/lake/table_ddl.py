@@ -1,29 +1,59 @@
 """CREATE TABLE of a lake table, with the properties that keep its upserts cheap."""
 
-from cdc_pipeline.lake.columns import lake_definitions, needs_mapping, stats_columns
+from collections.abc import Sequence
+
+from cdc_pipeline.lake.columns import OWN_TYPES, needs_mapping, stats_columns
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
+from cdc_pipeline.lake.shape import Shape, shape_of_source
+from cdc_pipeline.settings import PartitionBy
 
 MAPPING = {"delta.columnMapping.mode": "name"}
+STATS = "delta.dataSkippingStatsColumns"
+VECTORS = "delta.enableDeletionVectors"
 
 
 def create_sql(table: LakeTable, url: str) -> str:
+    names = [*table.schema.names, *(partition.lake_column for partition in table.partition_by)]
+    return shape_sql(
+        shape_of_source(table.schema),
+        table.partition_by,
+        stats_columns(table),
+        url,
+        mapped=needs_mapping(names),
+        vectors=table.deletion_vectors,
+    )
+
+
+def shape_sql(
+    shape: Shape,
+    partition_by: Sequence[PartitionBy],
+    stats: Sequence[str],
+    url: str,
+    *,
+    mapped: bool,
+    vectors: bool,
+) -> str:
+    keys = [identifier(partition.lake_column) for partition in partition_by]
+    columns = [
+        *(f"{identifier(column.name)} {column.type}" for column in shape.columns),
+        *(f"{name} {type_}" for name, type_ in OWN_TYPES),
+        *(f"{key} STRING" for key in keys),
+    ]
     properties = {
-        "delta.enableDeletionVectors": "true",
-        "delta.dataSkippingStatsColumns": ",".join(map(identifier, stats_columns(table))),
+        VECTORS: "true" if vectors else "false",
+        STATS: ",".join(map(identifier, stats)),
         "delta.checkpointInterval": "20",
         "delta.logRetentionDuration": "interval 7 days",
         "delta.deletedFileRetentionDuration": "interval 7 days",
     }
-    names = [*table.schema.names, *(partition.lake_column for partition in table.partition_by)]
-    if needs_mapping(names):
-        properties |= MAPPING
-    partitions = ", ".join(identifier(partition.lake_column) for partition in table.partition_by)
+    properties |= shape.properties() | (MAPPING if mapped else {})
+    partitioned = f" PARTITIONED BY ({', '.join(keys)})" if keys else ""
     return (
-        f"CREATE TABLE IF NOT EXISTS {table_at(url)} ({', '.join(lake_definitions(table))}) USING delta"
-        f"{f' PARTITIONED BY ({partitions})' if partitions else ''} TBLPROPERTIES ({property_list(properties)})"
+        f"CREATE TABLE IF NOT EXISTS {table_at(url)} ({', '.join(columns)}) USING delta"
+        f"{partitioned} TBLPROPERTIES ({_listed(properties)})"
     )
 
 
-def property_list(properties: dict[str, str]) -> str:
+def _listed(properties: dict[str, str]) -> str:
     return ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())

@@ -61,8 +61,8 @@ def die(world: ChaosWorld, table: TableName, name: str) -> None:
 @pytest.mark.parametrize(
     ("before", "name"),
     [
-        (a_new_column, "lake_schema.alter"),
-        (a_new_column_with_a_blank, "lake_schema.map"),
+        (a_new_column, "lake_schema.commit"),
+        (a_new_column_with_a_blank, "lake_files.write"),
         (silence, "fence.move"),
         (an_open_claim, "claim.resume"),
         (a_claim_in_the_lake, "claim.mark_applied_through"),

@@ -145,7 +145,7 @@ AFTER_FAULTS = frozenset(
 """What the four verbs do only when something went wrong, or when nothing at all happened for long."""
 IN_TIME = frozenset({"lease.renew", "snapshot_task.renew"})
 """Taken by a thread beside the work when a third of a lease is over."""
-ON_SPARK = frozenset({"lake_schema.alter", "lake_schema.map", "snapshot_files.write"})
+ON_SPARK = frozenset({"lake_files.write", "lake_schema.commit", "lake_schema.prepare", "snapshot_files.write"})
 """What a lake on Spark does besides: killed by `make chaos`."""
 OTHER_VERBS = frozenset(
     {

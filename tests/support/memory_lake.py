@@ -36,6 +36,7 @@ from cdc_pipeline.lake.fence import (
 )
 from cdc_pipeline.lake.history import LakeLedger
 from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -47,12 +48,14 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
     always,
 )
-from cdc_pipeline.lake.schema_change import SchemaConflict
+from cdc_pipeline.lake.reshaping import Reshaping
+from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
+from cdc_pipeline.lake.shape import Shape, shape_of_source
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
-from cdc_pipeline.types import arrow_schema
 from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, purged, source_columns
+from tests.support.memory_shape import described, described_again, reshaped, stored_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +77,12 @@ class MemoryLake:
         self._on_step = on_step
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
-        """A snapshot's files bring their columns with them."""
-        del snapshot_id
         check_partitions(table)
+        log = self._log(table)
         with step(self._on_step, "lake_table.create"), suppress(LakeError):
-            self._log(table).append(0, [{"metaData": {"id": table.table_uuid}}])
+            if snapshot_id is not None and has_another_shape(log, table):
+                log = log.beside(shape_key(table, snapshot_id))
+            log.append(0, described(shape_of_source(table.schema), table.table_uuid, vectors=table.deletion_vectors))
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
         with step(self._on_step, "fence.read"):
@@ -93,6 +97,10 @@ class MemoryLake:
     def read_version(self, table: LakeTable) -> int | None:
         with step(self._on_step, "lake_version.read"):
             return self._log(table).latest_version()
+
+    def read_columns(self, table: LakeTable) -> tuple[str, ...]:
+        with step(self._on_step, "lake_schema.read"):
+            return latest_shape(self._log(table)).shown
 
     def open(self) -> str:
         """Nothing of it runs anywhere else."""
@@ -110,7 +118,7 @@ class MemoryLake:
             may_commit()
             if not work.slices:
                 return self._move_fence(log, table, work, fence, started)
-            merged = self._merge(log, table, work, started)
+            merged = self._merge(log, table, work, fence, started)
             if merged is not None:
                 return merged
         commit = find_claim(log, table.app_id, work, log.latest_version() or 0)
@@ -184,7 +192,8 @@ class MemoryLake:
         files = tuple(log.active_files(latest).values())
         keys = [f"{lake_key(table.name)}/{unquote(file['path'])}" for file in files]
         parts = [pq.read_table(io.BytesIO(self._store.get(key))) for key in keys]
-        rows = pa.concat_tables(parts or [lake_schema(table).empty_table()], promote_options="default")
+        metadata = log.metadata(latest)
+        rows = pa.concat_tables([stored_schema(metadata).empty_table(), *parts], promote_options="default")
         numbers = (commit.transaction_version(table.app_id) for commit in log.backwards(latest))
         transaction = next((number for number in numbers if number is not None), None)
         return Stored(version=latest, rows=rows, files=files, transaction=transaction)
@@ -200,15 +209,32 @@ class MemoryLake:
             log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
         return _outcome({}, version=fence.lake_version + 1, already=False, started=started)
 
-    def _merge(self, log: DeltaLog, table: LakeTable, work: ClaimWork, started: float) -> UpsertOutcome | None:
+    def _follow(self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence) -> Fitted:
+        """As the real lake, but for the rows, which are rewritten here."""
+
+        def actions(table: LakeTable, shaped: Reshaping) -> list[Action]:
+            metadata, stored = described_again(shaped), self._stored(log, table)
+            if not (shaped.rewrites and stored.files):
+                return [{"metaData": metadata}]
+            rows = reshaped(stored.rows, shaped.change, stored_schema(metadata))
+            file = self._data_file(table, f"shape-{uuid.uuid4()}", rows)
+            return [{"metaData": metadata}, *_replace(table, stored, file, data_change=True)]
+
+        read, on_step = fence.lake_version, self._on_step
+        return follow(log, table, work, read, actions_of=actions, may_commit=always, clock=self._clock, on_step=on_step)
+
+    def _merge(
+        self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, started: float
+    ) -> UpsertOutcome | None:
         """None: the log already has this transaction number. Raises LakeError when another commit came between."""
-        with step(self._on_step, "lake_schema.read"):
-            stored = self._stored(log, table)
+        fitted = self._follow(log, table, work, fence)
+        table = fitted.table
+        stored = self._stored(log, table)
         if stored.transaction is not None and stored.transaction >= work.last_number:
             return None
-        schema = _widened(stored.rows.schema, table, work)
+        schema = stored.rows.schema
         columns, before = source_columns(schema, table), stored.rows.to_pylist()
-        events = [event for event in self._events(work, columns) if event.version >= work.cutoff_version]
+        events = [event for event in self._events(work, fitted.shape) if event.version >= work.cutoff_version]
         if table.schema.is_bag:
             after, effects = bag_claim(table, work, before, events, columns)
         else:
@@ -225,13 +251,13 @@ class MemoryLake:
             log.append(stored.version + 1, actions)
         return _outcome(effects, version=stored.version + 1, already=False, started=started, work=work)
 
-    def _events(self, work: ClaimWork, columns: tuple[str, ...]) -> list[Event]:
+    def _events(self, work: ClaimWork, lake: Shape) -> list[Event]:
         found = [
             (row, content)
             for content in work.slices
             for row in pq.read_table(io.BytesIO(self._store.get(content.key))).to_pylist()
         ]
-        return [event_of(row, content, columns) for row, content in found]
+        return [event_of(row, content, lake) for row, content in found]
 
     def _data_file(self, table: LakeTable, name: str, rows: pa.Table) -> DataFile:
         sink = io.BytesIO()
@@ -248,17 +274,6 @@ def _checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fe
     if fence.number != work.first_number - 1 and fence.number < work.last_number:
         raise FenceMismatch(f"the lake is at slice {fence.number}", expected=f"{work.first_number - 1}")
     return fence
-
-
-def _widened(stored: pa.Schema, table: LakeTable, work: ClaimWork) -> pa.Schema:
-    """The stored columns and those that only the claim's slices have."""
-    fields = {field.name: field for field in stored}
-    for field in (field for content in work.slices for field in arrow_schema(content.schema)):
-        if not fields.setdefault(field.name, field).type.equals(field.type):
-            raise SchemaConflict(
-                f"{field.name!r} of {table.name} is now {field.type}, {fields[field.name].type} before"
-            )
-    return pa.schema(fields.values())
 
 
 def _replace(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:

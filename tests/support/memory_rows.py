@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
+from datetime import date, datetime, time
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from cdc_pipeline.fold.kernel import (
 )
 from cdc_pipeline.fold.model import Content, Event, Id, Row
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
 from cdc_pipeline.types import arrow_schema
 
@@ -31,18 +32,26 @@ def lake_schema(table: LakeTable) -> pa.Schema:
     return pa.schema([*arrow_schema(table.schema), *own])
 
 
-def event_of(row: dict[str, Any], content: SliceInput, columns: Iterable[str]) -> Event:
-    """`columns`: all that the lake has."""
+def event_of(row: dict[str, Any], content: SliceInput, lake: Shape) -> Event:
+    """With the lake's names and types."""
     operation, schema = Operation(row[OPERATION]), content.schema
+    places, types = lake.places(schema), {column.name: column.type for column in lake.columns}
     absent = (*schema.key, *(row[ABSENT] or ()))
     silent = operation is Operation.TRUNCATE or (operation is Operation.DELETE and not schema.is_bag)
+    values = {place: _widened(row[name], types[place]) for name, place in places.items() if name not in absent}
+    filled = operation is Operation.INSERT or schema.is_bag
+    missing = {
+        column.name: column.missing_value
+        for column in lake.columns
+        if filled and column.missing is not None and not column.dropped and column.name not in places.values()
+    }
     return Event(
         operation=operation,
         version=row[VERSION],
         id=() if operation is Operation.TRUNCATE else tuple(row[name] for name in schema.key),
         old_id=tuple(row[OLD_ID_PREFIX + name] for name in schema.key) if operation is Operation.MOVE else (),
-        values={} if silent else {name: row[name] for name in schema.names if name not in absent},
-        lacking=frozenset(name for name in columns if name not in schema.names),
+        values={} if silent else missing | values,
+        lacking=frozenset(name for name in lake.names if name not in places.values()) - missing.keys(),
     )
 
 
@@ -165,4 +174,15 @@ def _row_of(id_: Id, state: State, rows: KeyedTable, table: LakeTable, columns: 
 
 
 def source_columns(schema: pa.Schema, table: LakeTable) -> tuple[str, ...]:
-    return tuple(name for name in schema.names if not name.startswith(OWN_PREFIX) and name not in table.schema.key)
+    return tuple(
+        name
+        for name in schema.names
+        if (not name.startswith(OWN_PREFIX) or name.startswith(DROPPED_PREFIX)) and name not in table.schema.key
+    )
+
+
+def _widened(value: Any, type_: str) -> Any:
+    """A slice file may be of before its column was wider."""
+    if type_ == "TIMESTAMP_NTZ" and isinstance(value, date) and not isinstance(value, datetime):
+        return datetime.combine(value, time())
+    return value

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_pipeline.orchestrator import merged_ranges
 from cdc_pipeline.slice_file import MOST_KEY_RANGES
-from cdc_pipeline.worker import merged_ranges
 from tests.support.slice_rows import slice_row
 
 BOUNDS = st.integers(-(2**63), 2**63 - 1)

@@ -1,0 +1,50 @@
+"""What an upsert did, as the table's log tells it."""
+
+import time
+from dataclasses import asdict
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.claim_merge import ClaimMerge, counted
+from cdc_pipeline.lake.delta_log import Commit
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, UpsertOutcome
+
+
+def merged(
+    commit: Commit | None, table: LakeTable, work: ClaimWork, merge: ClaimMerge, started: float
+) -> UpsertOutcome:
+    """Raises LakeError where `commit` is not the claim's."""
+    if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
+        raise LakeError(
+            f"MERGE of claim {work.claim_id} answered, but no commit of {table.name} carries it",
+            expected="a commit with the claim's id right after the MERGE",
+            remedy="retry: the fence tells whether the claim was applied",
+        )
+    return UpsertOutcome(
+        rows_read=sum(content.rows for content in work.slices),
+        **asdict(counted(commit, merge)),
+        lake_version=commit.version,
+        bytes_written=_bytes_added(commit),
+        already_applied=False,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _bytes_added(commit: Commit) -> int:
+    """New data files and deletion vectors; a file that only got a deletion vector was not written again."""
+    vectors = [add["deletionVector"] for add in commit.of_kind("add") if add.get("deletionVector")]
+    files = [add["size"] for add in commit.of_kind("add") if not add.get("deletionVector")]
+    return sum(map(int, files)) + sum(int(vector["sizeInBytes"]) for vector in vectors)
+
+
+def nothing_new(version: int, *, already: bool, started: float) -> UpsertOutcome:
+    return UpsertOutcome(
+        rows_read=0,
+        inserted=0,
+        updated=0,
+        deleted=0,
+        ignored=0,
+        lake_version=version,
+        bytes_written=0,
+        already_applied=already,
+        seconds=time.monotonic() - started,
+    )

@@ -1,0 +1,194 @@
+"""What gives a lake table another shape: another description and, where its rows are to look otherwise, other files.
+
+Spark makes an empty table of the new shape beside it, whose description is taken, and writes the rows anew into files
+that nobody sees before the commit.
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake.columns import OWN_TYPES, needs_mapping
+from cdc_pipeline.lake.compaction import write_files, written_files
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.new_shape import (
+    MOST_MAPPED,
+    both_protocols,
+    delta_fields,
+    physical_fields,
+    shape_key,
+    with_fields_of,
+)
+from cdc_pipeline.lake.protocol import Clock, LakeTable
+from cdc_pipeline.lake.publication import add, remove
+from cdc_pipeline.lake.quoting import identifier
+from cdc_pipeline.lake.rewritten_rows import rewritten_rows
+from cdc_pipeline.lake.shape import Change, Shape, shape_of
+from cdc_pipeline.lake.table_ddl import MAPPING, STATS, VECTORS, shape_sql
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import OWN_PREFIX
+from cdc_pipeline.settings import PartitionBy
+from cdc_pipeline.steps import OnStep, step
+
+_PARTITION = re.compile(rf"{OWN_PREFIX}(?P<column>.+)_(?P<unit>value|year|month|day|hour)", re.DOTALL)
+_OF_SHAPE = (*MAPPING, MOST_MAPPED, STATS, VECTORS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshaping:
+    """What becomes of the table that `metadata` describes as of version `read`.
+
+    `partitions`: the data partition keys under their new names, in the order of `metadata`. `mapped`: column names are
+    mapped to others inside the files. `vectors`: whether commits may leave deletion vectors.
+    """
+
+    metadata: Action
+    read: int
+    change: Change
+    partitions: tuple[PartitionBy, ...]
+    mapped: bool
+    vectors: bool
+
+    @property
+    def is_none(self) -> bool:
+        return self.change.is_none and self.is_described
+
+    @property
+    def is_described(self) -> bool:
+        """Whether only our own properties change."""
+        return not (self.rewrites or self.change.added or self._lacks_own or self.vectors != self._had_vectors)
+
+    @property
+    def rewrites(self) -> bool:
+        return self.change.rewrites or self.loses_vectors or self.mapped != self._was_mapped
+
+    @property
+    def loses_vectors(self) -> bool:
+        return self._had_vectors and not self.vectors
+
+    @property
+    def partition_names(self) -> dict[str, PartitionBy]:
+        """Data partition key before -> after."""
+        before = (partition.lake_column for partition in data_partitions(self.metadata))
+        return dict(zip(before, self.partitions, strict=True))
+
+    @property
+    def stats(self) -> list[str]:
+        """Columns with statistics, under their new names."""
+        known = f",{self.configuration.get(STATS, '')},"
+        places = {**self.change.sources, **{name: name for name, _ in OWN_TYPES}}
+        return [name for name, was in places.items() if was is not None and f",{identifier(was)}," in known]
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        return configuration_of(self.metadata)
+
+    @property
+    def _was_mapped(self) -> bool:
+        return is_mapped(self.metadata)
+
+    @property
+    def _had_vectors(self) -> bool:
+        return self.configuration.get(VECTORS) == "true"
+
+    @property
+    def _lacks_own(self) -> bool:
+        return not {name for name, _ in OWN_TYPES} <= {name for name, _ in delta_fields(self.metadata)}
+
+
+def reshaping_of(metadata: Action, read: int, plan: Callable[[Shape], Change], *, vectors: bool) -> Reshaping:
+    change = plan(shape_of(delta_fields(metadata), configuration_of(metadata)))
+    partitions = tuple(
+        PartitionBy(column=change.renamed.get(found.column, found.column), unit=found.unit)
+        for found in data_partitions(metadata)
+    )
+    names = [*change.after.names, *(partition.lake_column for partition in partitions)]
+    return Reshaping(
+        metadata=metadata,
+        read=read,
+        change=change,
+        partitions=partitions,
+        mapped=is_mapped(metadata) or needs_mapping(names),
+        vectors=vectors,
+    )
+
+
+def configuration_of(metadata: Action) -> Mapping[str, str]:
+    return metadata.get("configuration") or {}
+
+
+def is_mapped(metadata: Action) -> bool:
+    return configuration_of(metadata).items() >= MAPPING.items()
+
+
+def data_partitions(metadata: Action) -> tuple[PartitionBy, ...]:
+    """As the names of the lake's partition columns tell them."""
+    found = (_PARTITION.fullmatch(name) for name in metadata.get("partitionColumns", ()))
+    return tuple(PartitionBy.model_validate(parts.groupdict()) for parts in found if parts is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshaper:
+    """For one table, whose log is `log`."""
+
+    session: SparkSession
+    store: ObjectStore
+    log: DeltaLog
+    clock: Clock
+    on_step: OnStep
+
+    def actions(self, table: LakeTable, work: Reshaping) -> list[Action]:
+        """For one commit right behind `work.read`."""
+        properties = work.change.after.properties()
+        if work.is_described:
+            return [{"metaData": {**work.metadata, "configuration": {**work.configuration, **properties}}}]
+        side, key = self._empty_table(table, work)
+        with step(self.on_step, "lake_schema.read"):
+            described, protocol = side.metadata(0), side.newest("protocol", 0)
+            old = self.log.newest("protocol", work.read)
+        made = configuration_of(described)
+        configuration = {**made, **work.configuration, **{name: made[name] for name in _OF_SHAPE if name in made}}
+        after = {**work.metadata, "configuration": {**configuration, **properties}}
+        after |= {name: described[name] for name in ("schemaString", "partitionColumns")}
+        if work.mapped and not work.rewrites:
+            after = with_fields_of(work.metadata, after)
+        lost = ("deletionVectors",) if work.loses_vectors else ()
+        files = self._files(table, work, after, key) if work.rewrites else []
+        return [{"protocol": both_protocols(old, protocol, without=lost)}, {"metaData": after}, *files]
+
+    def _empty_table(self, table: LakeTable, work: Reshaping) -> tuple[DeltaLog, str]:
+        """Of the new shape, beside the table; and a name for what belongs to this try."""
+        name = f"shape-{work.read + 1}-{uuid.uuid4().hex}"
+        key = shape_key(table, name)
+        sql = shape_sql(
+            work.change.after,
+            work.partitions,
+            work.stats,
+            self.store.spark_url(key),
+            mapped=work.mapped,
+            vectors=work.vectors,
+        )
+        with step(self.on_step, "lake_schema.prepare"):
+            self.session.sql(sql).collect()
+        return self.log.beside(key), name
+
+    def _files(self, table: LakeTable, work: Reshaping, after: Action, name: str) -> list[Action]:
+        """The rows of the version that was read, in new files; the old ones go."""
+        milliseconds = int(self.clock().timestamp() * 1000)
+        with step(self.on_step, "lake_schema.read"):
+            old = self.log.active_files(work.read).values()
+        if not old:
+            return []
+        physical = {column: inside for column, (inside, _) in physical_fields(after).items()}
+        folder = f"{lake_key(table.name)}/{name}"
+        with step(self.on_step, "lake_files.write"):
+            url = self.store.spark_url(lake_key(table.name))
+            rows = rewritten_rows(self.session, url, work.read, work.change, work.partition_names, after)
+            keys = [physical[partition.lake_column] for partition in work.partitions]
+            write_files(rows, keys, self.store.spark_url(folder))
+            files = written_files(self.store, folder, tuple(physical[column] for column in work.stats))
+        return [*(remove(file, milliseconds) for file in old), *(add(table, file, milliseconds) for file in files)]

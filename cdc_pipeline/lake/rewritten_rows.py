@@ -1,0 +1,52 @@
+"""All rows of a lake table as they are to look after its source was changed, under the names that files use."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+
+from cdc_pipeline.lake.columns import partition_expression
+from cdc_pipeline.lake.compaction import named
+from cdc_pipeline.lake.delta_log import Action
+from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
+from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
+from cdc_pipeline.lake.shape import Change, LakeColumn
+from cdc_pipeline.record import DELETED, STATE, VERSION
+from cdc_pipeline.settings import PartitionBy
+
+
+def rewritten_rows(
+    session: SparkSession, url: str, read: int, change: Change, partitions: Mapping[str, PartitionBy], after: Action
+) -> DataFrame:
+    """Dead rows too. `partitions`: data partition key before -> after. `after` describes the table."""
+    rows = session.read.format("delta").option("versionAsOf", read).load(url)
+    values = {column.name: _value(change, column) for column in change.after.columns}
+    values |= {name: identifier(name) for name in (VERSION, DELETED) if name in rows.columns}
+    if STATE in rows.columns:
+        values[STATE] = _state(change, *map(identifier, physical_parts(after, STATE)))
+    for before, partition in partitions.items():
+        recomputed = partition.column in change.widened
+        values[partition.lake_column] = (
+            partition_expression(partition, values[partition.column]) if recomputed else identifier(before)
+        )
+    physical = physical_fields(after)
+    return rows.select(*(named(expr(value), *physical[name]) for name, value in values.items()))
+
+
+def _value(change: Change, column: LakeColumn) -> str:
+    was = change.sources[column.name]
+    if was is not None:
+        return f"CAST({identifier(was)} AS {column.type})" if column.name in change.widened else identifier(was)
+    return f"CAST({value_literal(column.missing_value, column.missing_type)} AS {column.type})"
+
+
+def _state(change: Change, deletion: str, columns: str) -> str:
+    """Versions are kept by the columns' names."""
+    kept = f"{STATE}.columns"
+    if change.removed:
+        kept = f"map_filter({kept}, (name, version) -> name NOT IN ({', '.join(map(text_literal, change.removed))}))"
+    if change.renamed:
+        cases = " ".join(f"WHEN {text_literal(was)} THEN {text_literal(name)}" for was, name in change.renamed.items())
+        kept = f"transform_keys({kept}, (name, version) -> CASE name {cases} ELSE name END)"
+    type_ = f"STRUCT<{deletion}: STRING, {columns}: MAP<STRING, STRING>>"
+    return f"IF({STATE} IS NULL, NULL, CAST(named_struct('deletion', {STATE}.deletion, 'columns', {kept}) AS {type_}))"
