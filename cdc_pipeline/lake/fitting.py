@@ -1,6 +1,7 @@
 """What fits a lake table to a source table that changed, and which slices one claim may take; pure."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -14,29 +15,37 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 def fitted(
-    before: Shape, leading: TableSchema | None, others: Sequence[TableSchema] = (), *, keeps_dropped: bool = True
+    before: Shape,
+    leading: TableSchema | None,
+    earlier: Sequence[TableSchema] = (),
+    late: Sequence[TableSchema] = (),
+    *,
+    keeps_dropped: bool = True,
 ) -> Change:
     """What makes the table hold rows of all these schemas.
 
-    The `leading` one says how the table looks afterwards; the others only add columns that nobody knew before. One that
-    names nothing but numbers up to the highest known lacks what was dropped, and gets no column for it.
+    The `leading` one says how the table looks afterwards: a column that only `earlier` ones have is dropped already.
+    One that only `late` ones have is new if its number is higher than all that are known, and was dropped otherwise.
     """
     plan = _Plan(before=before)
     for column in leading.columns if leading is not None else ():
         plan.follow(column)
     plan.leave(leading, keeps_dropped=keeps_dropped)
-    for column in chain.from_iterable(schema.columns for schema in others):
-        plan.make_room(column)
-    for schema in filter(None, (leading, *others)):
+    for column in chain.from_iterable(schema.columns for schema in earlier):
+        plan.make_room(column, dropped=column.number is not None, wanted=column.number is None or keeps_dropped)
+    for column in chain.from_iterable(schema.columns for schema in late):
+        plan.make_room(column, dropped=False, wanted=column.number is None or column.number > plan.highest)
+    for schema in filter(None, (leading, *earlier, *late)):
         plan.check_key(schema)
     return plan.change()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
+    """`after`: columns with the column before that holds their values, "" for a new one."""
+
     before: Shape
-    after: list[LakeColumn] = field(default_factory=list)
-    sources: dict[str, str | None] = field(default_factory=dict)
+    after: list[tuple[LakeColumn, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     highest: int = 0
 
@@ -50,56 +59,67 @@ class _Plan:
             self._add(column)
             return
         if wider(was.type, wanted) != wanted:
-            self.problems.append(f"{column.name!r} is {column.type} ({wanted}) and {was.type} in the lake")
+            self._refuse(column, was)
         known = was if was.number is not None or column.number is None else new_column(column)
-        self._keep(replace(known, name=column.name, type=wanted, dropped=False), was.name)
+        self.after.append((replace(known, name=column.name, type=wanted, dropped=False), was.name))
 
     def leave(self, leading: TableSchema | None, *, keeps_dropped: bool) -> None:
         """Columns that the leading schema lacks. Only numbers tell that the source dropped them."""
-        taken = {column.name.lower() for column in self.after}
         tells = leading is not None and any(column.number is not None for column in leading.columns)
-        for own in [own for own in self.before.columns if own.name not in self.sources.values()]:
-            if not tells:
-                self._keep(own, own.name)
-            elif keeps_dropped:
-                name = f"{DROPPED_PREFIX}{own.number or 0}_{own.name}" if own.name.lower() in taken else own.name
-                self._keep(replace(own, name=name, dropped=True), own.name)
+        held = {was for _, was in self.after}
+        for own in [own for own in self.before.columns if own.name not in held]:
+            if keeps_dropped or not tells:
+                self.after.append((replace(own, dropped=own.dropped or tells), own.name))
 
-    def make_room(self, column: Column) -> None:
-        found, wanted = self._shape().find(column), resolve(column.type).spark
+    def make_room(self, column: Column, *, dropped: bool, wanted: bool) -> None:
+        """A column that is not `wanted` has no place, but for one that it has already."""
+        found, type_ = self._shape().find(column), resolve(column.type).spark
         if found is None:
-            if column.number is None or column.number > self.highest:
+            if wanted:
                 self.highest = max(self.highest, column.number or 0)
-                self._add(column)
+                self._add(column, dropped=dropped)
             return
-        both = wider(found.type, wanted) or wider(wanted, found.type)
+        both = wider(found.type, type_) or wider(type_, found.type)
         if both is None:
-            self.problems.append(f"{column.name!r} is {column.type} ({wanted}) and {found.type} in the lake")
+            self._refuse(column, found)
         else:
-            self.after[self.after.index(found)] = replace(found, type=both)
+            self.after = [(replace(own, type=both) if own == found else own, was) for own, was in self.after]
 
     def check_key(self, schema: TableSchema) -> None:
         places = self._shape().places(schema)
         self.problems += [f"the id column {name!r} is gone" for name in schema.key if name not in places]
 
     def change(self) -> Change:
-        after, names = self._shape(), [column.name for column in self.after]
-        twice = {name for name in names if names.count(name) > 1}
-        problems = [*self.problems, *(f"two columns are called {name!r}" for name in sorted(twice))]
-        return Change(before=self.before, after=after, sources=self.sources, problems=tuple(dict.fromkeys(problems)))
-
-    def _add(self, column: Column) -> None:
-        new = new_column(column)
-        if new.missing is not None and new.missing_value is None:
-            self.problems.append(f"the default {column.missing!r} of {column.name!r} does not fit into {new.type}")
-        self._keep(new, None)
+        """A dropped column leaves its name to whoever else has it."""
+        names = Counter(column.name.lower() for column, _ in self.after)
+        self.after = [
+            (replace(own, name=f"{DROPPED_PREFIX}{own.number or 0}_{own.name}"), was)
+            if own.dropped and names[own.name.lower()] > 1
+            else (own, was)
+            for own, was in self.after
+        ]
+        twice = Counter(column.name for column, _ in self.after)
+        self.problems += [f"two columns are called {name!r}" for name, count in twice.items() if count > 1]
+        return Change(
+            before=self.before,
+            after=self._shape(),
+            sources={column.name: was or None for column, was in self.after},
+            problems=tuple(dict.fromkeys(self.problems)),
+        )
 
     def _shape(self) -> Shape:
-        return Shape(columns=tuple(self.after), highest=self.highest)
+        return Shape(columns=tuple(column for column, _ in self.after), highest=self.highest)
 
-    def _keep(self, column: LakeColumn, was: str | None) -> None:
-        self.after.append(column)
-        self.sources[column.name] = was
+    def _add(self, column: Column, *, dropped: bool = False) -> None:
+        new = replace(new_column(column), dropped=dropped)
+        if new.missing is not None and new.missing_value is None:
+            self.problems.append(f"the default {column.missing!r} of {column.name!r} does not fit into {new.type}")
+        self.after.append((new, ""))
+
+    def _refuse(self, column: Column, own: LakeColumn) -> None:
+        self.problems.append(
+            f"{column.name!r} is {column.type} ({resolve(column.type).spark}) and {own.type} in the lake"
+        )
 
 
 def in_one_claim(schemas: Iterable[TableSchema | None]) -> int:

@@ -78,8 +78,9 @@ def latest_shape(log: DeltaLog) -> Shape:
 
 def planned(table: LakeTable, work: ClaimWork, before: Shape) -> Change:
     """Raises SchemaConflict for what the lake cannot follow."""
-    others = dict.fromkeys(content.schema for content in work.slices if content.schema != work.leading)
-    change = fitted(before, work.leading, tuple(others), keeps_dropped=table.keeps_dropped)
+    others = dict.fromkeys((each.schema, each.late) for each in work.slices if each.schema != work.leading)
+    earlier, late = ([schema for schema, is_late in others if is_late == kind] for kind in (False, True))
+    change = fitted(before, work.leading, earlier, late, keeps_dropped=table.keeps_dropped)
     if change.problems:
         raise SchemaConflict(
             f"the schema of {table.name} no longer fits its lake table: {'; '.join(change.problems)}",

@@ -10,21 +10,11 @@ import pytest
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake import Lake, LakeTable
 from cdc_pipeline.lake.schema_change import SchemaConflict
-from cdc_pipeline.record import DELETED, OWN_PREFIX, VERSION, Column, TableSchema
+from cdc_pipeline.record import DELETED, OWN_PREFIX, VERSION
 from cdc_pipeline.steps import Moment, no_step
 from tests.support.lake import Feed, event, move, table_of, version
 from tests.support.lakes import Arm
-
-
-def columns(*described: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
-    """`name type number`, and maybe what rows show that were written before the column was added."""
-    parts = [text.split(maxsplit=3) for text in described]
-    found = tuple(
-        Column(name=name, type=type_, number=int(number), missing=missing[0] if missing else None)
-        for name, type_, number, *missing in parts
-    )
-    return TableSchema(columns=found, key=key)
-
+from tests.support.shapes import columns
 
 FIRST = columns("id int8 1", "a text 2", "b int4 3")
 
