@@ -17,7 +17,7 @@ from cdc_pipeline.lake.history import PublishedTable
 from cdc_pipeline.lake.protocol import DataFile, Lake, LakeTable, Publication
 from cdc_pipeline.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
-from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask, SourceTable
+from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -28,7 +28,8 @@ from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.sources.postgres_shape import Shape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.compaction import data_files, plan_compaction
-from snapshot.plan import plan_ranges, refuse_rewritten, shape_at
+from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at
+from snapshot.plan import plan_ranges
 
 log = structlog.get_logger()
 
@@ -116,9 +117,11 @@ class SnapshotOrchestrator:
             try:
                 shape = shape_at(connection, row)
             except SnapshotError as error:
-                return self._failed(self._create(row, snapshot_id, cutoff, None), str(error)).snapshot_id
+                return self._failed(create_snapshot(self.store, row, snapshot_id, cutoff), str(error)).snapshot_id
             ranges = plan_ranges(connection, name, self.snapshot_file_bytes)
-        self._create(row, snapshot_id, cutoff, shape)
+        if shape is not None:
+            self.shapes[snapshot_id] = shape
+        create_snapshot(self.store, row, snapshot_id, cutoff, shape)
         tasks = [
             NewTask(kind=TaskKind.EXPORT, ordinal=ordinal, input=pages.to_json())
             for ordinal, pages in enumerate(ranges)
@@ -126,27 +129,6 @@ class SnapshotOrchestrator:
         self.store.snapshot_tasks.add_tasks(snapshot_id, tasks)
         log.info("snapshot begun", table=str(name), snapshot_id=snapshot_id, cutoff=cutoff.offset, files=len(tasks))
         return snapshot_id
-
-    def _create(self, row: SourceTable, snapshot_id: str, cutoff: HeldPosition, shape: Shape | None) -> Snapshot:
-        """Under the columns that the table has at the cutoff, or under those of its newest slice."""
-        schema_id = row.schema_id
-        if shape is not None:
-            self.shapes[snapshot_id] = shape
-            schema = shape.schema(row.settings["id"])
-            schema_id = self.store.tables.record_schema(row.table_id, schema, first_offset=cutoff.offset)
-        if schema_id is None:
-            raise SnapshotError(f"{row.name} has no schema yet", remedy="run cdc setup-source")
-        return self.store.snapshots.create_snapshot(
-            registry.NewSnapshot(
-                snapshot_id=snapshot_id,
-                table_id=row.table_id,
-                cutoff_offset=cutoff.offset,
-                cutoff_version=cutoff.version,
-                cutoff_time=cutoff.time,
-                schema_id=schema_id,
-                exported_snapshot=cutoff.exported,
-            )
-        )
 
     def _advance_all(self, snapshot_ids: Sequence[str], failures: Counter[str]) -> list[Snapshot]:
         """`failures`: how often each of them has failed so far."""
@@ -294,7 +276,9 @@ class SnapshotOrchestrator:
         )
 
     def _table(self, snapshot: Snapshot) -> LakeTable:
-        return self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
+        """With the columns of the snapshot: its stream may have shown others since."""
+        table = self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
+        return replace(table, schema=self.store.tables.schema(snapshot.table_id, snapshot.schema_id))
 
 
 def _slot_name(run_id: str) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
@@ -95,8 +95,8 @@ class SnapshotWorker:
 
     def _do(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
         row = self.store.tables.table_by_id(snapshot.table_id)
-        table = self.lake_table(row.name)
         schema = self.store.tables.schema(row.table_id, snapshot.schema_id)
+        table = replace(self.lake_table(row.name), schema=schema)
         staging = Staging(
             table=row.name,
             schema=schema,

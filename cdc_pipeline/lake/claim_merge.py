@@ -50,7 +50,9 @@ def claim_merge(
     url: str,
     lake: Shape,
 ) -> ClaimMerge:
-    """`table` and `lake` as they fit the claim."""
+    """`table` and `lake` as they fit the claim. A claim may carry nothing but a change of columns."""
+    if not any(content.rows for content in work.slices):
+        return ClaimMerge(sql=None, counts=Counts())
     shape = fold_shape(table, work, lake)
     name_events(views, store, table, work, lake, shape)
     if table.schema.is_bag:

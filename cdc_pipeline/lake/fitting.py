@@ -26,8 +26,12 @@ def fitted(
 
     The `leading` one says how the table looks afterwards: a column that only `earlier` ones have is dropped already.
     One that only `late` ones have is new if its number is higher than all that are known, and was dropped otherwise.
+    A `leading` schema that is older than what the table followed last leads nothing: all are late then.
     """
-    plan = _Plan(before=before)
+    if leading is not None and leading.generation < before.generation:
+        late = (leading, *earlier, *late)
+        leading, earlier = None, ()
+    plan = _Plan(before=before, generation=before.generation if leading is None else leading.generation)
     for column in leading.columns if leading is not None else ():
         plan.follow(column)
     plan.leave(leading, keeps_dropped=keeps_dropped)
@@ -45,6 +49,7 @@ class _Plan:
     """`after`: columns with the column before that holds their values, "" for a new one."""
 
     before: Shape
+    generation: int
     after: list[tuple[LakeColumn, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     highest: int = 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cdc_pipeline.record import OWN_PREFIX, Column, TableSchema
 from cdc_pipeline.types import parse_text, resolve
 
-COLUMNS, HIGHEST = "cdc.columns", "cdc.highest_column"
+COLUMNS, HIGHEST, GENERATION = "cdc.columns", "cdc.highest_column", "cdc.generation"
 """Properties of the Delta table: a JSON object that says of each column by name what is not in Delta's own schema."""
 DROPPED_PREFIX = f"{OWN_PREFIX}dropped_"
 
@@ -48,10 +48,14 @@ class LakeColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The source's columns of a lake table. `highest`: the greatest number that any of them ever had."""
+    """The source's columns of a lake table. `highest`: the greatest number that any of them ever had.
+
+    `generation`: that of the schema which the table followed last; an older schema never changes the table back.
+    """
 
     columns: tuple[LakeColumn, ...]
     highest: int = 0
+    generation: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +86,8 @@ class Shape:
         if not self.highest:
             return {}
         known = {column.name: _kept(column) for column in self.columns if column.number is not None or column.dropped}
-        return {COLUMNS: json.dumps(known, ensure_ascii=False), HIGHEST: str(self.highest)}
+        told = {COLUMNS: json.dumps(known, ensure_ascii=False), HIGHEST: str(self.highest)}
+        return told | {GENERATION: str(self.generation)} if self.generation else told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +156,14 @@ def shape_of(fields: Iterable[tuple[str, str]], properties: Mapping[str, str]) -
         for name, type_ in fields
         if not name.startswith(OWN_PREFIX) or name.startswith(DROPPED_PREFIX)
     )
-    return Shape(columns=columns, highest=int(properties.get(HIGHEST, 0)))
+    numbers = {"highest": int(properties.get(HIGHEST, 0)), "generation": int(properties.get(GENERATION, 0))}
+    return Shape(columns=columns, **numbers)
 
 
 def shape_of_source(schema: TableSchema) -> Shape:
     """A table that holds just the source's columns."""
-    return Shape(columns=tuple(map(new_column, schema.columns)), highest=_highest(schema.columns))
+    columns = tuple(map(new_column, schema.columns))
+    return Shape(columns=columns, highest=_highest(schema.columns), generation=schema.generation)
 
 
 def new_column(column: Column) -> LakeColumn:
