@@ -1,0 +1,54 @@
+"""What looks at many tables shows each of them, and says so where it does not."""
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.streams import run_sql
+
+CHECK_FAILED, USAGE = 3, 2
+
+
+@pytest.fixture
+def added(cdc: CommandLine) -> str:
+    """A table that is in pipeline.yml since the set-up."""
+    assert cdc.run("setup-source").exit_code == 0
+    run_sql(cdc.source_url, "CREATE TABLE later (id int PRIMARY KEY)")
+    tables = [{"name": f"{cdc.name}.public.{table}"} for table in ("orders", "later")]
+    cdc.write_settings(tables=tables)
+    return f"{cdc.name}.public.later"
+
+
+def test_status_shows_also_the_tables_that_nobody_has_registered(cdc: CommandLine, added: str) -> None:
+    orders, later = cdc.run("status", "--json").rows
+    assert orders.keys() == later.keys()
+    assert (later["source_table"], later["state"], later["seconds_behind"]) == (added, None, None)
+    assert "run cdc setup-source" in later["reason"]
+    assert (orders["lake_as_of"], orders["reason"]) == (None, "it has no snapshot yet")
+    assert float(orders["seconds_behind"]) > 0
+    shown = cdc.run("status")
+    assert (shown.exit_code, "it is not registered" in shown.output) == (0, True)
+
+
+def test_view_prints_the_statements_that_there_are_and_names_the_tables_that_have_none(
+    cdc: CommandLine, added: str
+) -> None:
+    shown = cdc.run("view")
+    assert (shown.exit_code, shown.output.count("CREATE OR REPLACE VIEW")) == (USAGE, 1)
+    assert added in shown.errors.replace("\n", " ")
+
+
+def test_verify_gives_a_verdict_on_every_table_and_ends_with_three(cdc: CommandLine, added: str) -> None:
+    del added
+    ended = cdc.run("verify", "--patience", "5", "--json")
+    assert ended.exit_code == CHECK_FAILED
+    assert [row["verdict"] for row in ended.rows] == ["not compared"] * 2
+    assert all("has no published snapshot yet; run cdc snapshot first" in row["problem"] for row in ended.rows)
+    assert {row["differing_rows"] for row in ended.rows} == {None}
+
+
+def test_a_limit_that_leaves_rows_out_says_so_on_stderr(cdc: CommandLine, added: str) -> None:
+    del added
+    assert cdc.run("consume", "--until-idle").exit_code == 0
+    cut, whole = (cdc.run("sql", "lag", "--json", "--set", f"limit={limit}") for limit in (1, 2))
+    assert (len(cut.rows), "the first 1 rows: there are more" in cut.errors) == (1, True)
+    assert (len(whole.rows), "there are more" in whole.errors) == (2, False)
