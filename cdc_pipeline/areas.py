@@ -56,9 +56,14 @@ def owner_key(table: TableName) -> str:
     return f"{table_prefix(CDC_EVENT, table)}/pipeline.json"
 
 
+def stream_prefix(stream: str) -> str:
+    """Of the stream's cut files."""
+    return f"{CDC_EVENT}/stream={encode_component(stream)}"
+
+
 def cut_key(stream: str, place: str) -> str:
     """Of the cut file that decides what follows in the stream at `place`."""
-    return f"{CDC_EVENT}/stream={encode_component(stream)}/{encode_component(place)}.json"
+    return f"{stream_prefix(stream)}/{encode_component(place)}.json"
 
 
 def snapshot_prefix(table: TableName, snapshot_id: str) -> str:

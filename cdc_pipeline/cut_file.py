@@ -1,7 +1,7 @@
 """Cut files: the one object per cut, or per late slice, that decides what follows at a place of a stream; as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -68,6 +68,19 @@ class CutFile:
             schemas={name: TableSchema.from_json(schema) for name, schema in document["schemas"].items()},
             content=_late_of(document["late"]) if "late" in document else _cut_of(document["cut"], stream.name),
         )
+
+    def of_tables(self, uuids: Collection[UUID]) -> "CutFile":
+        """Without those that were removed since: what came later under their names is another table."""
+        kept = [index for index, table in enumerate(self.tables) if table.table_uuid in uuids]
+        if len(kept) == len(self.tables) or isinstance(self.content, LateSlice):
+            return self
+        content = replace(
+            self.content,
+            slices=tuple(new for new in self.content.slices if new.table_id in kept),
+            quarantined=tuple(event for event in self.content.quarantined if event.table_id in kept),
+        )
+        numbers = {index: number for number, index in enumerate(kept)}
+        return replace(self, tables=tuple(self.tables[index] for index in kept), content=_renumbered(content, numbers))
 
     def content_for(self, table_ids: Sequence[int]) -> Cut | LateSlice:
         """The content for a metadata store that gave these numbers to `tables`."""

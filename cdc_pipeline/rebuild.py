@@ -70,8 +70,9 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
         _refuse_to_forget(empty, files)
         tables = _found(pipeline, files)
         _begin(pipeline, empty, store, files, tables)
+        known = {found.identity.table_uuid for found in tables}
         for place, file in files:
-            chain.adopt(file, place)
+            chain.adopt(file.of_tables(known), place)
         empty.check_nothing_is_lost()
         rebuilt = tuple(_relearn(empty, store, found) for found in tables)
     for table in rebuilt:

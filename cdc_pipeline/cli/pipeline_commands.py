@@ -1,4 +1,4 @@
-"""The verbs that move data: `setup-source`, `consume`, `apply`, `repair`, `rewind` and `rebuild`."""
+"""The verbs that move data: `setup-source`, `consume`, `apply`, `repair`, `rewind`, `rebuild` and `remove`."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -8,6 +8,8 @@ import typer
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
 from cdc_pipeline.cli.ending import stop_on_signals, stopped_in_time
 from cdc_pipeline.cli.stack_verbs import Config
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.record import TableName
 
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="db.schema.table; default: all")]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON on stdout")]
@@ -23,6 +25,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(repair)
     app.command()(rewind)
     app.command()(rebuild)
+    app.command()(remove)
 
 
 def setup_source(
@@ -120,6 +123,42 @@ def rebuild(config: Config = None, as_json: Json = False) -> None:
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         tables = make_anew(pipeline)
     context.show([{**asdict(found), "table": str(found.table), "notes": "; ".join(found.notes)} for found in tables])
+
+
+def remove(
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="db.schema.table")] = None,
+    config: Config = None,
+    pipeline_too: Annotated[bool, typer.Option("--pipeline", help="the whole pipeline instead of one table")] = False,
+    lake: Annotated[bool, typer.Option("--lake", help="also slices, snapshots and the lake's tables")] = False,
+    source_is_gone: Annotated[
+        bool, typer.Option("--source-is-gone", help="with --pipeline: ask nothing of the source")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """End a table that pipeline.yml no longer lists, or the pipeline: publication, slot, metadata.
+
+    Statements that the pipeline's role may not run are printed, for an administrator.
+    """
+    from cdc_pipeline.removal import remove_pipeline, remove_table
+
+    if (table is None) is not pipeline_too or (source_is_gone and not pipeline_too):
+        raise UsageError("it is not said what to remove", expected="one TABLE, or --pipeline")
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        if table is None:
+            removed = remove_pipeline(pipeline, with_lake=lake, source_is_gone=source_is_gone)
+        else:
+            removed = remove_table(pipeline, _parsed(table), with_lake=lake)
+    left = "".join(f"{statement};\n" for statement in removed.left_to_do)
+    shown = {"was_known": removed.was_known, "objects_deleted": removed.objects, "left_to_do": left}
+    context.show([{"table": str(name), **shown} for name in removed.tables])
+
+
+def _parsed(name: str) -> TableName:
+    try:
+        return TableName.parse(name)
+    except ValueError as error:
+        raise UsageError(str(error), expected="the name as pipeline.yml had it") from error
 
 
 def rewind(

@@ -14,6 +14,7 @@ from cdc_pipeline.metadata_store.positions import Positions
 from cdc_pipeline.metadata_store.quarantine import Quarantine
 from cdc_pipeline.metadata_store.rebuilding import Rebuilding
 from cdc_pipeline.metadata_store.registry import Registry
+from cdc_pipeline.metadata_store.removal import Removal
 from cdc_pipeline.metadata_store.rewinds import Rewinds
 from cdc_pipeline.metadata_store.slices import Slices
 from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
@@ -38,6 +39,7 @@ class MetadataStore:
     tables: Tables
     stale_tables: StaleTables
     rebuilding: Rebuilding
+    removal: Removal
     registry: Registry
     leases: Leases
     slices: Slices
@@ -59,6 +61,7 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),
         rebuilding=Rebuilding(database=database),
+        removal=Removal(database=database),
         registry=Registry(database=database),
         leases=Leases(database=database),
         slices=Slices(database=database),

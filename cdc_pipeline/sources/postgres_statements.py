@@ -32,7 +32,7 @@ def missing_on_source(
     """
     server, slot = read_server(connection), read_slot(connection, source.slot)
     publication = read_publication(connection, source.publication)
-    members = set(rows(connection, _MEMBERS, (source.publication,)))
+    members = published_tables(connection, source)
     types = read_types(connection)
     found = ((table, read_table(connection, types, table.table)) for table in tables)
     there = [(settings, table) for settings, table in found if table is not None]
@@ -48,6 +48,11 @@ def missing_on_source(
         *_whole_statements(connection, source, publication, names, hidden),
         *slot_statements(connection, source, slot),
     )
+
+
+def published_tables(connection: psycopg2.extensions.connection, source: PostgresSource) -> set[tuple[str, str]]:
+    """Schema and name of each that the publication was given, a partitioned one under its own name."""
+    return set(rows(connection, _MEMBERS, (source.publication,)))
 
 
 def publication_statements(
