@@ -17,7 +17,7 @@ from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
 CUT_AT = "cut-at:"
-MEMORY_BYTES = 64 << 20
+MEMORY_BYTES = 32 << 20
 """Of rows that are not in a slice yet; what is more than that is moved into files."""
 _MICROSECOND = timedelta(microseconds=1)
 

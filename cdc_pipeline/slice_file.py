@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,9 @@ def event_schema(schema: TableSchema) -> pa.Schema:
 
 def file_order(rows: pa.Table, schema: TableSchema) -> Integers:
     """Places of the rows by id, then version; events of a bag by version alone."""
-    order: Integers = np.asarray(
-        pc.sort_indices(
-            rows.select([*schema.key, VERSION]), sort_keys=[(name, "ascending") for name in (*schema.key, VERSION)]
-        )
-    ).astype(np.int64)
-    return order
+    names = (*schema.key, VERSION)
+    order: Integers = np.asarray(pc.sort_indices(rows.select(names), sort_keys=[(name, "ascending") for name in names]))
+    return order.view(np.int64)
 
 
 def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Callable[[], None]] = ()) -> SliceFile:
@@ -76,10 +73,26 @@ def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Cal
 
     With `releases` the rows lie in files: memory holds one row group of them at a time.
     """
-    fields = event_schema(schema)
     rows = rows if releases else rows.combine_chunks()
-    batches = rows.to_batches()
-    places = file_order(rows, schema)
+    ranges = () if schema.is_bag else key_ranges(rows[schema.key[0]])
+    known = SliceFile(
+        content=b"",
+        sha256="",
+        rows=rows.num_rows,
+        key_changes=_count(rows[OPERATION], Operation.MOVE),
+        partial_rows=rows.num_rows - rows[ABSENT].null_count,
+        truncates=_count(rows[OPERATION], Operation.TRUNCATE),
+        key_ranges=ranges,
+        truncated_at=_last_truncate(rows),
+        oldest_version=pc.min(rows[VERSION]).as_py(),
+    )
+    content = _content(rows, schema, releases)
+    return replace(known, content=content, sha256=hashlib.sha256(content).hexdigest())
+
+
+def _content(rows: pa.Table, schema: TableSchema, releases: Sequence[Callable[[], None]]) -> bytes:
+    fields = event_schema(schema)
+    batches, places = rows.to_batches(), file_order(rows, schema)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -94,18 +107,8 @@ def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Cal
             for release in releases:
                 release()
             writer.write_table(_taken(batches, fields, places[start : start + ROW_GROUP_ROWS]), ROW_GROUP_ROWS)
-    content = sink.getvalue().to_pybytes()
-    return SliceFile(
-        content=content,
-        sha256=hashlib.sha256(content).hexdigest(),
-        rows=rows.num_rows,
-        key_changes=_count(rows[OPERATION], Operation.MOVE),
-        partial_rows=rows.num_rows - rows[ABSENT].null_count,
-        truncates=_count(rows[OPERATION], Operation.TRUNCATE),
-        key_ranges=() if schema.is_bag else key_ranges(rows[schema.key[0]]),
-        truncated_at=_last_truncate(rows),
-        oldest_version=pc.min(rows[VERSION]).as_py(),
-    )
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _taken(batches: Sequence[pa.RecordBatch], fields: pa.Schema, places: Integers) -> pa.Table:
@@ -128,7 +131,7 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
 
     Texts give one range: the distance of two texts says nothing.
     """
-    present = ids.drop_null()
+    present = ids.drop_null() if ids.null_count else ids
     if len(present) == 0:
         return ()
     if pa.types.is_string(present.type):
@@ -136,13 +139,23 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
         return ((ends["min"], ends["max"]),)
     if not pa.types.is_integer(present.type):
         return ()
-    values = np.sort(np.asarray(present.to_numpy(), dtype=np.int64))
-    gaps = np.diff(values)
-    widest = np.sort(np.argsort(gaps)[::-1][: MOST_KEY_RANGES - 1])
-    cuts = widest[gaps[widest] > 1]
+    values = np.array(present.to_numpy(), dtype=np.int64)
+    values.sort()
+    cuts = _widest(np.diff(values))
     lows = values[np.concatenate(([0], cuts + 1))]
     highs = values[np.concatenate((cuts, [len(values) - 1]))]
     return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
+
+
+def _widest(gaps: Integers) -> Integers:
+    """Places of the widest gaps, rising; of as many as there may be cuts."""
+    most = min(MOST_KEY_RANGES - 1, len(gaps))
+    if not most:
+        return gaps
+    least = max(2, int(np.partition(gaps, -most)[-most]))
+    wider = np.flatnonzero(gaps > least)
+    as_wide = np.flatnonzero(gaps == least)
+    return np.sort(np.concatenate((wider, as_wide[: most - len(wider)])))
 
 
 def _count(operations: pa.ChunkedArray, operation: Operation) -> int:

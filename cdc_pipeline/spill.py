@@ -42,6 +42,7 @@ def spilled(held: Held) -> dict[TableName, list[TableEvents]]:
         parts = {name: [_written(file, part) for part in _parts(chunks)] for name, chunks in held.items()}
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    pa.default_memory_pool().release_unused()
     buffer = pa.py_buffer(mapped)
     return {name: [_read_back(part, mapped, buffer) for part in of_table] for name, of_table in parts.items()}
 

@@ -2,18 +2,35 @@
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from threading import Event
 
 import psycopg2
 import psycopg2.extensions
+import structlog
 from psycopg2 import sql
 
-from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.errors import SnapshotError, SourceAway
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, encode_position, encode_version
+from cdc_pipeline.sources.postgres_catalogue import rows
 from cdc_pipeline.sources.postgres_session import answering, connect_for_replication, session
 from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
+
+_REPORT_EVERY = timedelta(seconds=30)
+_WAITED_FOR = """
+-- a logical slot is created behind all transactions that run: its process waits for the lock on the id of each
+WITH waited_for AS (SELECT transactionid FROM pg_locks WHERE pid = %(process)s AND NOT granted)
+SELECT a.pid, NULL, a.usename::text, a.xact_start, a.state, left(a.query, 500)
+FROM pg_stat_activity AS a WHERE a.pid = ANY (pg_blocking_pids(%(process)s))
+UNION ALL
+SELECT NULL, p.gid, p.owner::text, p.prepared, 'prepared', NULL
+FROM pg_prepared_xacts AS p JOIN waited_for AS w ON w.transactionid = p.transaction
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +64,12 @@ def lsn_text(position: int) -> str:
 
 
 @contextmanager
-def hold_position(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[HeldPosition]:
+def hold_position(
+    source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = timedelta(seconds=3)
+) -> Iterator[HeldPosition]:
     """A temporary slot of this name gives the position; it and the snapshot are gone when the block is left.
 
-    Creating it waits until every transaction that runs now has ended.
+    Creating it waits until every transaction that runs now has ended; which one it waits for is logged.
     """
     with (
         answering(),
@@ -58,7 +77,8 @@ def hold_position(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[
         connection.cursor() as cursor,
     ):
         create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
-        with step(on_step, "position.hold"):
+        process = connection.info.backend_pid
+        with step(on_step, "position.hold"), _reported_wait(source_url, process, report_after):
             cursor.execute(create.format(sql.Identifier(slot_name)))
         row = cursor.fetchone()
         if row is None:
@@ -66,6 +86,39 @@ def hold_position(source_url: str, slot_name: str, on_step: OnStep) -> Iterator[
         high, low = str(row[1]).split("/")
         position = (int(high, 16) << 32) + int(low, 16)
         yield HeldPosition(position=position, time=_source_time(source_url), exported=str(row[2]))
+
+
+@contextmanager
+def _reported_wait(source_url: str, process: int, report_after: timedelta) -> Iterator[None]:
+    """Logs which transactions the server process waits for, for as long as the block runs."""
+    stop = Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="position") as executor:
+        reporting = executor.submit(_report_waits, source_url, process, report_after, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+    reporting.result()
+
+
+def _report_waits(source_url: str, process: int, report_after: timedelta, stop: Event) -> None:
+    pause = report_after
+    while not stop.wait(pause.total_seconds()):
+        pause = max(report_after, _REPORT_EVERY)
+        with contextlib.suppress(SourceAway), session(source_url) as connection:
+            for pid, prepared, user, since, state, query in rows(connection, _WAITED_FOR, {"process": process}):
+                log.warning(
+                    "the snapshot's position waits for a transaction to end",
+                    pid=pid,
+                    prepared=prepared,
+                    user=user,
+                    since=since.isoformat(),
+                    state=state,
+                    query=query,
+                    remedy=f"COMMIT PREPARED or ROLLBACK PREPARED '{prepared}'"
+                    if prepared
+                    else f"end it, or run SELECT pg_terminate_backend({pid})",
+                )
 
 
 def is_held(source_url: str, slot_name: str) -> bool:

@@ -146,7 +146,7 @@ def test_nothing_is_removed_while_somebody_is_at_work(world: World) -> None:
         for words in (("--pipeline",), (orders,)):
             refused = cdc.run("remove", *words)
             assert (refused.exit_code, "a consumer reads the slot" in refused.error) == (BUSY, True)
-    with open_metadata_store(world.store_url) as store:
+    with open_metadata_store(world.store_url, stream=world.settings.name) as store:
         table_id = store.tables.table(TableName.parse(orders)).table_id
         store.leases.acquire(table_id, owner="somebody", duration=timedelta(hours=1))
         before = rows_of_store(world.store_url)

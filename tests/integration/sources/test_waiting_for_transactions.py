@@ -1,0 +1,66 @@
+"""A position waits for the transactions that run, and says which ones they are."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+import pytest
+from structlog.testing import capture_logs
+
+from cdc_pipeline.sources.postgres_position import hold_position
+from cdc_pipeline.steps import no_step
+from tests.support.eventually import eventually
+from tests.support.streams import run_sql
+
+CREATE = "CREATE TABLE items (id int PRIMARY KEY)"
+OPEN = "INSERT INTO items VALUES (1)"
+WAITS = "the snapshot's position waits for a transaction to end"
+
+
+@pytest.fixture
+def connection(database: str) -> Any:
+    run_sql(database, CREATE)
+    with closing(psycopg2.connect(database)) as opened, opened.cursor() as cursor:
+        cursor.execute(OPEN)
+        yield opened
+
+
+def held_at(database: str) -> int:
+    with hold_position(database, "waits", no_step, report_after=timedelta(milliseconds=50)) as held:
+        return held.position
+
+
+def reports_until(database: str, end: Callable[[], None]) -> list[Any]:
+    """What is said while the position waits, until `end` ends the transaction."""
+    with capture_logs() as logs, ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(held_at, database)
+        try:
+            assert eventually(lambda: any(said["event"] == WAITS for said in logs))
+        finally:
+            end()
+        assert waiting.result() > 0
+    return [said for said in logs if said["event"] == WAITS]
+
+
+def test_the_session_that_holds_it_up_is_named_with_its_query(
+    connection: psycopg2.extensions.connection, database: str
+) -> None:
+    (said, *_) = reports_until(database, connection.commit)
+    pid = connection.info.backend_pid
+    assert (said["pid"], said["user"], said["state"], said["query"]) == (pid, "cdc", "idle in transaction", OPEN)
+    assert said["since"]
+    assert said["remedy"] == f"end it, or run SELECT pg_terminate_backend({pid})"
+
+
+def test_a_prepared_transaction_that_holds_it_up_is_named(
+    connection: psycopg2.extensions.connection, database: str
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("PREPARE TRANSACTION 'left behind'")
+    (said, *_) = reports_until(database, lambda: run_sql(database, "COMMIT PREPARED 'left behind'"))
+    assert (said["pid"], said["prepared"], said["user"]) == (None, "left behind", "cdc")
+    assert said["remedy"] == "COMMIT PREPARED or ROLLBACK PREPARED 'left behind'"
