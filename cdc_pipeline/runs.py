@@ -17,10 +17,14 @@ log = structlog.get_logger()
 def run_slices(pipeline: Pipeline, table: TableName, *, by_hand: bool = False) -> dict[str, Any]:
     """Applies what waits. A busy lease is a success, its holder does the work; so is a table that is still unknown.
 
-    So is one that pauses after a failure: the run that failed has said so, and a later one tries again.
+    So is one that pauses after a failure: the run that failed has said so, and a later one tries again. So is one that
+    waits for the snapshot that it asked for by itself.
     """
-    if pipeline.store.tables.find(table) is None:
+    row = pipeline.store.tables.find(table)
+    if row is None:
         return {"table": str(table), "ended": "the consumer has not registered the table yet"}
+    if row.snapshot_wanted:
+        return {"table": str(table), "ended": f"a new snapshot of it follows: {row.parked_reason}"}
     (result,) = apply_tables(pipeline, [table], by_hand=by_hand)
     if result.error is not None and not isinstance(result.error, (LeaseBusy, TablePauses)):
         raise result.error

@@ -1,6 +1,7 @@
 """Slices waiting in the metadata store -> events of a table's asset: one poller for all tables of a pipeline."""
 
 import time
+import zlib
 from collections.abc import AsyncIterator, Hashable
 from datetime import timedelta
 from typing import Any
@@ -14,19 +15,12 @@ PATIENCE = timedelta(seconds=10)
 LONGEST_PATIENCE = timedelta(minutes=5)
 
 
-class SliceReadyTrigger(BaseEventTrigger):
-    """Level-triggered: what waited before it started wakes the table too, and so does what an event failed to clear.
+class _StoreTrigger(BaseEventTrigger):
+    """Shares one poller of the metadata store with all others of its pipeline."""
 
-    Only names are kept in Airflow's database; where the metadata store is, the triggerer's environment says.
-    """
-
-    def __init__(self, pipeline: str, table: str) -> None:
+    def __init__(self, pipeline: str) -> None:
         BaseEventTrigger.__init__(self)
         self.pipeline = pipeline
-        self.table = table
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.SliceReadyTrigger", {"pipeline": self.pipeline, "table": self.table}
 
     def shared_stream_key(self) -> Hashable:
         return ("cdc", self.pipeline)
@@ -38,17 +32,47 @@ class SliceReadyTrigger(BaseEventTrigger):
         async for found in backlogs(_metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
             yield found
 
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
+            yield event
+
+
+class SliceReadyTrigger(_StoreTrigger):
+    """Level-triggered: what waited before it started wakes the table too, and so does what an event failed to clear.
+
+    Only names are kept in Airflow's database; where the metadata store is, the triggerer's environment says.
+    """
+
+    def __init__(self, pipeline: str, table: str) -> None:
+        _StoreTrigger.__init__(self, pipeline)
+        self.table = table
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.SliceReadyTrigger", {"pipeline": self.pipeline, "table": self.table}
+
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         bell = Doorbell(PATIENCE, LONGEST_PATIENCE)
         async for found in shared_stream:
             backlog = found.get(self.table)
+            backlog = None if backlog is not None and backlog.wants_snapshot else backlog
             newest, is_leased = (backlog.newest, backlog.is_leased) if backlog else (None, False)
             if bell.rings(newest, is_leased=is_leased, now=time.monotonic()):
                 yield TriggerEvent({"table": self.table, "newest_slice": newest})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        async for event in self.filter_shared_stream(self.open_shared_stream(self.serialize()[1])):
-            yield event
+
+class SnapshotWantedTrigger(_StoreTrigger):
+    """Tables that ask for a snapshot by themselves, and of which none is under way; again while they still ask."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline}
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        bell = Doorbell(PATIENCE, LONGEST_PATIENCE)
+        async for found in shared_stream:
+            wanted = sorted(name for name, backlog in found.items() if backlog.wants_snapshot)
+            which = zlib.crc32(",".join(wanted).encode()) if wanted else None
+            if bell.rings(which, is_leased=False, now=time.monotonic()):
+                yield TriggerEvent({"tables": wanted})
 
 
 def _metadata_store_url() -> str:

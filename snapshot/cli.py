@@ -1,17 +1,55 @@
-"""`cdc snapshot`: the initial lake of some tables, without the UI."""
+"""`cdc snapshot` and `cdc apply`: what gives the lake its rows, without the UI."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, context_of
-from cdc_pipeline.cli.pipeline_commands import Json, Tables
+from cdc_pipeline.cli.ending import stop_on_signals
+from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_verbs import Config
+from cdc_pipeline.errors import CdcError
+from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.record import TableName
 
 CHECK_FAILED = 3
+_POLL_SECONDS = 1.0
 
 
 def add_to(app: typer.Typer) -> None:
     app.command(name="snapshot")(snapshot)
+    app.command()(apply)
+
+
+def apply(
+    tables: Tables = None,
+    config: Config = None,
+    until_idle: UntilIdle = False,
+    as_json: Json = False,
+) -> None:
+    """Apply registered slices to the lake; exit code 4: a table is left to somebody else, or to its pause.
+
+    A table that failed pauses before its next try. Named tables are tried at once. A table that changed in a way that
+    its stream does not tell gets a new snapshot first, unless its on_schema_change is stop.
+    """
+    from cdc_pipeline.application import apply_tables
+    from snapshot.due import take_due_snapshots
+
+    context, stop = context_of(config, as_json=as_json), stop_on_signals()
+    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+        names = pipeline.table_names(tuple(tables or ()))
+        by_hand = bool(tables)
+        while True:
+            take_due_snapshots(pipeline, names)
+            results = apply_tables(pipeline, names, by_hand=by_hand)
+            by_hand = False
+            if until_idle or stop.wait(_POLL_SECONDS):
+                break
+    rows: list[dict[str, Any]] = [result.row() for result in results]
+    context.show(rows)
+    raise typer.Exit(max(result.exit_code for result in results))
 
 
 def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
@@ -24,25 +62,27 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
-        names = pipeline.table_names(tuple(tables or ()))
-        set_up_source(pipeline, begin_again=names)
-        ended = run_snapshot(pipeline, names, slots=pipeline.settings.snapshot.concurrency)
-        withheld = [pipeline.store.history.withheld(found.snapshot_id) for found in ended]
-    context.show(
-        [
-            {
-                "table": str(name),
-                "snapshot": found.snapshot_id,
-                "state": found.state,
-                "rows": found.rows,
-                "rows_withheld": rows_withheld,
-                "files": found.files,
-                "cutoff_time": found.cutoff_time,
-                "error": found.error,
-            }
-            for name, found, rows_withheld in zip(names, ended, withheld, strict=True)
-        ]
-    )
-    if any(found.state is not SnapshotState.PUBLISHED for found in ended):
+        chosen = pipeline.table_names(tuple(tables or ()))
+        refused = set_up_source(pipeline, begin_again=chosen).refused
+        ready = [name for name in chosen if name not in refused]
+        slots = pipeline.settings.snapshot.concurrency
+        ended = dict(zip(ready, run_snapshot(pipeline, ready, slots=slots) if ready else (), strict=True))
+        withheld = {name: pipeline.store.history.withheld(found.snapshot_id) for name, found in ended.items()}
+    context.show([_row(name, ended.get(name), refused.get(name), withheld.get(name, 0)) for name in chosen])
+    if refused or any(found.state is not SnapshotState.PUBLISHED for found in ended.values()):
         raise typer.Exit(1)
-    raise typer.Exit(CHECK_FAILED if any(withheld) else 0)
+    raise typer.Exit(CHECK_FAILED if any(withheld.values()) else 0)
+
+
+def _row(name: TableName, found: Snapshot | None, refused: CdcError | None, withheld: int) -> Mapping[str, Any]:
+    """One table's verdict; a table that is refused has no snapshot."""
+    return {
+        "table": str(name),
+        "snapshot": found and found.snapshot_id,
+        "state": found.state if found else "refused",
+        "rows": found and found.rows,
+        "rows_withheld": withheld,
+        "files": found and found.files,
+        "cutoff_time": found and found.cutoff_time,
+        "error": found.error if found else str(refused),
+    }

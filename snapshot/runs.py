@@ -9,15 +9,25 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
+from snapshot.due import due_tables
 from snapshot.wiring import snapshot_orchestrator, snapshot_worker
 
 
-def begin_run(pipeline: Pipeline, chosen: Sequence[str], slots: int) -> list[dict[str, Any]]:
-    """What each worker slot needs to know: the tables, since when (by the store's clock), and its number."""
-    names = pipeline.table_names(tuple(chosen))
-    set_up_source(pipeline, begin_again=names)
+def begin_run(pipeline: Pipeline, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
+    """What each worker slot needs to know: the tables, since when (by the store's clock), and its number.
+
+    `chosen` None: the tables that ask for a snapshot by themselves; no slot has anything to do where there are none.
+    Tables that the source refuses are said in the log and left out; raises the refusal where no table is left.
+    """
+    all_names = pipeline.table_names()
+    names = due_tables(pipeline, all_names) if chosen is None else pipeline.table_names(tuple(chosen))
+    refused = set_up_source(pipeline, begin_again=names).refused if names else {}
+    ready = [name for name in names if name not in refused]
+    if names and not ready:
+        raise next(iter(refused.values()))
     since = pipeline.store.history.now().isoformat()
-    return [{"chosen": [str(name) for name in names], "since": since, "slot": slot} for slot in range(slots)]
+    run = {"chosen": [str(name) for name in ready], "since": since}
+    return [{**run, "slot": slot} for slot in range(slots if ready else 0)]
 
 
 def orchestrate_run(

@@ -1,12 +1,12 @@
-"""The verbs that move data: `setup-source`, `consume`, `apply`, `repair`, `rewind`, `rebuild` and `remove`."""
+"""The verbs that move data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild` and `remove`."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
-from cdc_pipeline.cli.ending import stop_on_signals, stopped_in_time
+from cdc_pipeline.cli.ending import stopped_in_time
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import TableName
@@ -21,7 +21,6 @@ _POLL_SECONDS = 1.0
 def add_to(app: typer.Typer) -> None:
     app.command(name="setup-source")(setup_source)
     app.command()(consume)
-    app.command()(apply)
     app.command()(repair)
     app.command()(rewind)
     app.command()(rebuild)
@@ -53,6 +52,10 @@ def setup_source(
             context.console.print(f"done: {statement}")
         names = ", ".join(map(str, prepared.tables))
         context.console.print(f"ready: {names}")
+        for name, refused in prepared.refused.items():
+            context.console.print(f"not ready: {name}: {refused}")
+    if prepared.refused:
+        raise typer.Exit(1)
 
 
 def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
@@ -72,32 +75,6 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
                 read_stream(pipeline, stop)
 
         retried(read, stop)
-
-
-def apply(
-    tables: Tables = None,
-    config: Config = None,
-    until_idle: UntilIdle = False,
-    as_json: Json = False,
-) -> None:
-    """Apply registered slices to the lake; exit code 4: a table is left to somebody else, or to its pause.
-
-    A table that failed pauses before its next try. Named tables are tried at once.
-    """
-    from cdc_pipeline.application import apply_tables
-
-    context, stop = context_of(config, as_json=as_json), stop_on_signals()
-    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
-        names = pipeline.table_names(tuple(tables or ()))
-        by_hand = bool(tables)
-        while True:
-            results = apply_tables(pipeline, names, by_hand=by_hand)
-            by_hand = False
-            if until_idle or stop.wait(_POLL_SECONDS):
-                break
-    rows: list[dict[str, Any]] = [result.row() for result in results]
-    context.show(rows)
-    raise typer.Exit(max(result.exit_code for result in results))
 
 
 def repair(

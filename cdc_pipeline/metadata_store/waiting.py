@@ -17,7 +17,8 @@ _SLOWER_WHEN_AWAY = 5
 _NEWEST_WAITING = """
     SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name AS source_table,
            newest.number,
-           held.table_id IS NOT NULL AS is_leased
+           held.table_id IS NOT NULL AS is_leased,
+           false AS wants_snapshot
     FROM cdc.source_table AS t
     CROSS JOIN LATERAL (
         SELECT s.number
@@ -31,15 +32,28 @@ _NEWEST_WAITING = """
     WHERE t.stream = $1
       AND t.state IN ('live', 'parked')
       AND (failing.next_try_at IS NULL OR failing.next_try_at <= clock_timestamp())
+    UNION ALL
+    SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name, t.next_slice_number, false, true
+    FROM cdc.source_table AS t
+    WHERE t.stream = $1
+      AND t.snapshot_wanted
+      AND NOT EXISTS (
+          SELECT FROM cdc.snapshot AS s
+          WHERE s.table_id = t.table_id AND s.state NOT IN ('published', 'failed', 'abandoned')
+      )
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A table with at least one slice with events that is not applied; none while it pauses after a failure."""
+    """A table with at least one slice with events that is not applied; none while it pauses after a failure.
+
+    `wants_snapshot`: instead, a table that asks for a new snapshot by itself, and has none under way.
+    """
 
     newest: int
     is_leased: bool
+    wants_snapshot: bool = False
 
 
 async def backlogs(
@@ -60,7 +74,12 @@ async def backlogs(
                 _leave(connection)
                 connection = None
             else:
-                yield {row["source_table"]: Backlog(newest=row["number"], is_leased=row["is_leased"]) for row in rows}
+                yield {
+                    row["source_table"]: Backlog(
+                        newest=row["number"], is_leased=row["is_leased"], wants_snapshot=row["wants_snapshot"]
+                    )
+                    for row in rows
+                }
             await asyncio.sleep(pause if connection is not None else pause * _SLOWER_WHEN_AWAY)
     finally:
         _leave(connection)
