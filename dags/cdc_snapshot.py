@@ -1,25 +1,21 @@
-"""The initial lake: one orchestrator and a few worker slots build it as of one Snapshot Cutoff.
-
-It also runs by itself for tables that changed in a way that their stream does not tell.
-"""
+"""The initial lake, built as of one Snapshot Cutoff; by itself for tables whose changes their stream does not tell."""
 
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetWatcher, task
-from cdc_dag import MANUAL, configured_settings, database_tag, default_args, runbook
+from airflow.sdk import DAG, AssetWatcher, task
+from cdc_dag import MANUAL, changed_tables, configured_settings, database_tag, default_args, runbook
 from cdc_params import poll_seconds, tables, target_file_mb, worker_slots
 from cdc_trigger import SnapshotWantedTrigger
 
 SETTINGS = configured_settings()
 WANTED = AssetWatcher(name="snapshot_wanted", trigger=SnapshotWantedTrigger(pipeline=SETTINGS.name))
-CHANGED = Asset(name=f"{SETTINGS.name}/changed", uri=f"x-cdc://{SETTINGS.name}/changed", watchers=[WANTED])
 
 with DAG(
     dag_id="cdc_snapshot",
     description="Builds the initial lake of the chosen tables while the source goes on",
     doc_md=runbook("cdc_snapshot"),
-    schedule=[CHANGED],
+    schedule=[changed_tables(SETTINGS, watchers=[WANTED])],
     params={
         "tables": tables(SETTINGS),
         "concurrency": worker_slots(SETTINGS),
@@ -38,20 +34,16 @@ with DAG(
         from snapshot.runs import begin_run
 
         with opened_pipeline() as pipeline:
-            chosen = params["tables"] if dag_run.run_type == MANUAL else None
-            return begin_run(pipeline, chosen, params["concurrency"])
+            return begin_run(pipeline, params["tables"] if dag_run.run_type == MANUAL else None, params["concurrency"])
 
     @task(priority_weight=100)
     def orchestrate(slots: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
         from cdc_pipeline.opening import opened_pipeline
         from snapshot.runs import orchestrate_run
 
-        if not slots:
-            return []
-        chosen, since = slots[0]["chosen"], datetime.fromisoformat(slots[0]["since"])
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
-            return orchestrate_run(pipeline, chosen, since, target_file_bytes=size, poll_interval=interval)
+            return orchestrate_run(pipeline, slots, target_file_bytes=size, poll_interval=interval)
 
     @task
     def work_slot(chosen: list[str], since: str, slot: int) -> int:

@@ -9,12 +9,20 @@ from urllib.parse import quote
 from airflow.sdk import Asset, ExceptionRetryPolicy, RetryRule
 from airflow.sdk.definitions.retry_policy import RetryAction
 
-from cdc_pipeline.errors import LakeError, LeaseBusy, ObjectStoreAway, SourceAway, StoreAway, StreamMoved
+from cdc_pipeline.errors import (
+    LakeError,
+    LeaseBusy,
+    ObjectStoreAway,
+    SourceAway,
+    SourceBusy,
+    StoreAway,
+    StreamMoved,
+)
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings, settings_path
 
-RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, StoreAway, StreamMoved, OSError)
+RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, SourceBusy, StoreAway, StreamMoved, OSError)
 WITHOUT_A_PAUSE = (StoreAway, OSError)
 MANUAL = "manual"
 AFTER_AN_ERROR = timedelta(seconds=10)
@@ -36,6 +44,11 @@ def asset(settings: Settings, table: TableName, what: str, **more: Any) -> Asset
     return Asset(
         name=f"{settings.name}/{table}/{what}", uri=f"x-cdc://{settings.name}/{quote(str(table))}/{what}", **more
     )
+
+
+def changed_tables(settings: Settings, **more: Any) -> Asset:
+    """Updated when tables ask for a snapshot by themselves."""
+    return Asset(name=f"{settings.name}/changed", uri=f"x-cdc://{settings.name}/changed", **more)
 
 
 def default_args(*, retries: int = 5, waits_for_lease: bool = False, pauses: bool = False) -> dict[str, Any]:

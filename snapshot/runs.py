@@ -1,6 +1,6 @@
 """A snapshot in parts that a scheduler runs side by side, each safe to be killed and run again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
@@ -31,12 +31,15 @@ def begin_run(pipeline: Pipeline, chosen: Sequence[str] | None, slots: int) -> l
 
 
 def orchestrate_run(
-    pipeline: Pipeline, chosen: Sequence[str], since: datetime, *, target_file_bytes: int, poll_interval: timedelta
+    pipeline: Pipeline, slots: Sequence[Mapping[str, Any]], *, target_file_bytes: int, poll_interval: timedelta
 ) -> list[dict[str, Any]]:
-    """The snapshots as they ended. A table whose snapshot ended in this run already is not begun again.
+    """The snapshots as they ended, of the run that `begin_run` described. One that ended already is not begun again.
 
     Raises SnapshotError that names each table that failed, after all others were published.
     """
+    if not slots:
+        return []
+    chosen, since = slots[0]["chosen"], datetime.fromisoformat(slots[0]["since"])
     names = {pipeline.store.tables.table(name).table_id: name for name in pipeline.table_names(tuple(chosen))}
     ended = pipeline.store.history.ended_since(list(names), since)
     known = {snapshot.table_id for snapshot in ended}
