@@ -128,8 +128,8 @@ def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
     since = datetime.fromisoformat(begun["since"])
     assert (begun["slot"], other["slot"], begun["chosen"]) == (0, 1, names)
     with worker_slot(pipeline):
-        first = orchestrate_run(pipeline, names, since, target_file_bytes=1 << 20, poll_interval=POLL)
-    assert orchestrate_run(pipeline, names, since, target_file_bytes=1 << 20, poll_interval=POLL) == first
+        first = orchestrate_run(pipeline, [begun, other], target_file_bytes=1 << 20, poll_interval=POLL)
+    assert orchestrate_run(pipeline, [begun, other], target_file_bytes=1 << 20, poll_interval=POLL) == first
     assert work_run(pipeline, names, since, 0) == 0
 
 
