@@ -84,7 +84,9 @@ def view(tables: Tables = None, config: Config = None, as_json: Json = False) ->
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         for name in pipeline.table_names(tuple(tables or ())):
             try:
-                statements[str(name)] = reader_view_sql(pipeline.lake_table(name), pipeline.lake_url(name))
+                table = pipeline.lake_table(name)
+                names = pipeline.lake.read_columns(table)
+                statements[str(name)] = reader_view_sql(table, pipeline.lake_url(name), names)
             except CdcError as error:
                 unknown.append(error)
     if as_json:

@@ -15,6 +15,8 @@ from cdc_pipeline.types import resolve
 _VERSIONS = ("minReaderVersion", "minWriterVersion")
 _FEATURES = ("readerFeatures", "writerFeatures")
 _PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
+_LISTS_READER, _LISTS_WRITER = 3, 7
+"""From these versions on a protocol lists its features, even if there are none."""
 MOST_MAPPED = "delta.columnMapping.maxColumnId"
 
 
@@ -105,7 +107,11 @@ def both_protocols(first: Action, second: Action, without: tuple[str, ...] = ())
     """What readers and writers of either need, but for some features."""
     versions = {name: max(first.get(name, 0), second.get(name, 0)) for name in _VERSIONS}
     features = {name: sorted({*first.get(name, ()), *second.get(name, ())} - {*without}) for name in _FEATURES}
-    return versions | {name: found for name, found in features.items() if found}
+    listed = {
+        _FEATURES[0]: versions[_VERSIONS[0]] >= _LISTS_READER,
+        _FEATURES[1]: versions[_VERSIONS[1]] >= _LISTS_WRITER,
+    }
+    return versions | {name: found for name, found in features.items() if listed[name]}
 
 
 def _fields(metadata: Action) -> list[Action]:

@@ -1,13 +1,18 @@
 """The statement that gives readers a table as its source has it: without hidden rows and our own columns."""
 
+from collections.abc import Sequence
+
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at
 from cdc_pipeline.record import DELETED
 
 
-def reader_view_sql(table: LakeTable, url: str) -> str:
-    """For Spark; `url` is where it finds the lake's table. The view is named `<schema>_<table>`."""
-    columns = ", ".join(map(identifier, table.schema.names))
+def reader_view_sql(table: LakeTable, url: str, names: Sequence[str]) -> str:
+    """For Spark; `url` is where it finds the lake's table, `names` as of `read_columns`.
+
+    The view is named `<schema>_<table>`.
+    """
+    columns = ", ".join(map(identifier, names))
     name = identifier(f"{table.name.schema}_{table.name.table}")
     return (
         f"CREATE OR REPLACE VIEW {name} AS SELECT {columns} FROM {table_at(url)}"

@@ -9,6 +9,8 @@ from cdc_pipeline.lake.shape import Shape, shape_of_source
 from cdc_pipeline.settings import PartitionBy
 
 MAPPING = {"delta.columnMapping.mode": "name"}
+_LISTED = {"delta.feature.timestampNtz": "supported"}
+"""Makes the table list its features. Without a list deltalake's `to_pandas` shows NULLs in a mapped table."""
 STATS = "delta.dataSkippingStatsColumns"
 VECTORS = "delta.enableDeletionVectors"
 
@@ -47,7 +49,7 @@ def shape_sql(
         "delta.logRetentionDuration": "interval 7 days",
         "delta.deletedFileRetentionDuration": "interval 7 days",
     }
-    properties |= shape.properties() | (MAPPING if mapped else {})
+    properties |= shape.properties() | (MAPPING | _LISTED if mapped else {})
     partitioned = f" PARTITIONED BY ({', '.join(keys)})" if keys else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {table_at(url)} ({', '.join(columns)}) USING delta"

@@ -176,6 +176,6 @@ def test_readers_see_neither_hidden_rows_nor_our_columns(
     lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
 ) -> None:
     lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE), event("u", 2, 2, age=1)]))
-    sql = reader_view_sql(feed.table, store.spark_url(lake_key(feed.table.name)))
+    sql = reader_view_sql(feed.table, store.spark_url(lake_key(feed.table.name)), lake.read_columns(feed.table))
     shown = session.sql(sql.split(" AS ", 1)[1]).collect()
     assert [row.asDict() for row in shown] == [{"id": 1, **ALICE}]
