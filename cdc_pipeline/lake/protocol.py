@@ -217,7 +217,7 @@ class Lake(Protocol):
     def read_columns(self, table: LakeTable) -> tuple[str, ...]:
         """Names of the source's columns as the lake has them now, without those that the source dropped.
 
-        Raises LakeError where there is no such table.
+        Those that the lake will have where there is no such table yet.
         """
 
     def open(self) -> str:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, LakeError
+from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.fitting import fitted
 from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
 from cdc_pipeline.lake.reshaping import Reshaping, configuration_of, reshaping_of
-from cdc_pipeline.lake.shape import Change, Shape, shape_of
+from cdc_pipeline.lake.shape import Change, Shape, shape_of, shape_of_source
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
@@ -67,11 +67,11 @@ def follow(
     return Fitted(table=_of_claim(table, work, after, reshaping.partitions), shape=after)
 
 
-def latest_shape(log: DeltaLog) -> Shape:
-    """Raises LakeError where there is no table."""
+def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:
+    """That of the registered columns where there is no lake table."""
     latest = log.latest_version()
     if latest is None:
-        raise LakeError("there is no such lake table", remedy="take its snapshot first")
+        return shape_of_source(table.schema)
     metadata = log.metadata(latest)
     return shape_of(delta_fields(metadata), configuration_of(metadata))
 

@@ -114,7 +114,7 @@ class SparkLake:
 
     def read_columns(self, table: LakeTable) -> tuple[str, ...]:
         with step(self._on_step, "lake_schema.read"):
-            return latest_shape(self._log(table)).shown
+            return latest_shape(self._log(table), table).shown
 
     def open(self) -> str:
         with spark_calls("opening a session"):
