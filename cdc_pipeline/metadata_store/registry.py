@@ -11,6 +11,7 @@ from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import failure_models, models
 from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, slice_identity
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.gaps import mark_gaps
 from cdc_pipeline.metadata_store.horizons import check_horizons
 from cdc_pipeline.metadata_store.rows import Boundary
 from cdc_pipeline.metadata_store.streams import check_owner, locked_partitions
@@ -53,6 +54,7 @@ class Registry:
                 return Boundary(**known._asdict())
             _check_goes_on(connection, cut, partitions)
             check_horizons(cut.slices, {table_id: row.horizon for table_id, row in tables.items()})
+            mark_gaps(connection, slices)
             boundary = _insert_boundary(connection, cut, partitions)
             _insert_slices(
                 connection, boundary, slices, {table_id: row.next_slice_number for table_id, row in tables.items()}

@@ -28,7 +28,7 @@ class StaleTables:
         `snapshot_wanted`: a new one is taken without anybody asking for it.
         """
         with self.database.transaction("table.mark_stale") as connection:
-            _mark(connection, [table_id], reason, snapshot_wanted=snapshot_wanted)
+            mark_stale(connection, [table_id], reason, snapshot_wanted=snapshot_wanted)
 
     def want_snapshot(self, table_id: int, *, wanted: bool) -> None:
         """Of a table that is stale already: whether a new snapshot is taken without anybody asking for it."""
@@ -53,7 +53,7 @@ class StaleTables:
         """What a cut file tells of the table, to a store that is older; `stale` is why it is, None if it is not."""
         with self.database.transaction("table.follow") as connection:
             if stale is not None:
-                _mark(connection, [table_id], stale)
+                mark_stale(connection, [table_id], stale)
             told = {"source_oid": source_oid, "publication_mark": publication_mark}
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**told))
 
@@ -94,10 +94,11 @@ class StaleTables:
                 )
             )
             tables = connection.scalars(select(_TABLE.c.table_id).where(_TABLE.c.stream == stream.name)).all()
-            _mark(connection, list(tables), reason)
+            mark_stale(connection, list(tables), reason)
 
 
-def _mark(connection: Connection, table_ids: list[int], reason: str, *, snapshot_wanted: bool = False) -> None:
+def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, snapshot_wanted: bool = False) -> None:
+    """In the caller's transaction; see `StaleTables.mark`."""
     halt(connection, _TABLE.c.table_id.in_(table_ids))
     connection.execute(
         update(_TABLE)

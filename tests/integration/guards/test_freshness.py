@@ -12,7 +12,7 @@ from cdc_pipeline.errors import CdcError, SourceGap
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World, take_snapshot
-from tests.support.guarded import begin_again, go_on, guarded_world, name_of
+from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
@@ -131,6 +131,21 @@ def test_the_alert_finds_the_table_and_leaves_its_neighbour_alone(world: World, 
     assert found["customers"]["reason"] is None
     assert found["customers"]["lake_as_of"] > damaged_at
     assert found["customers"]["seconds_behind"] < waited
+
+
+def test_a_table_that_comes_back_to_the_pipeline_is_stale_until_its_snapshot(world: World) -> None:
+    pass_time(world)
+    pass_time(take_out_of_the_pipeline(world))
+    run_sql(world.source_url, "INSERT INTO orders VALUES (5, 'unseen')")
+    pass_time(take_out_of_the_pipeline(world))
+    left_at = lag(world)["orders"]["lake_as_of"]
+    for _ in range(2):
+        pass_time(world)
+    row = lag(world)["orders"]
+    assert (row["state"], row["lake_as_of"]) == ("stale", left_at)
+    begin_again(world, [name_of(world, "orders")])
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
 
 
 def test_a_stream_that_stopped_is_found_in_each_of_its_tables(world: World) -> None:

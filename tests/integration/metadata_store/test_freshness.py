@@ -90,7 +90,7 @@ def withhold_an_event(shop: Shop) -> None:
         column="note",
         payload={"order_id": "1"},
     )
-    cut = shop.cut(AT, AT + 1, {(shop.orders.table_id, 1): 0})
+    cut = shop.cut(AT, AT + 1, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0})
     shop.store.registry.register(replace(cut, quarantined=(event,)))
 
 
@@ -210,6 +210,35 @@ def test_a_table_whose_snapshot_lacks_a_row_equals_its_source_nowhere_until_the_
     (entry,) = shop.store.quarantine.entries(state=QuarantineState.WAITING)
     shop.store.quarantine.drop(entry.quarantine_id, "a test account")
     assert position(shop).position == encode_position(AT + 1)
+
+
+def test_a_table_that_comes_back_behind_cuts_without_it_is_stale(shop: Shop) -> None:
+    remove(shop)
+    the_stream_goes_on(shop, reads_orders=True)
+    row = shop.store.tables.table(shop.orders.name)
+    assert (row.state, row.halted_at, row.publication_mark) == ("stale", encode_position(AT), None)
+    assert row.parked_reason == (
+        f"its changes from {encode_position(AT)} to {encode_position(AT + 2)} were not read:"
+        " the stream went on without it; run cdc snapshot on it"
+    )
+    assert position(shop).position == encode_position(AT)
+
+
+def test_a_table_that_is_first_read_behind_the_cutoff_of_its_snapshot_is_stale(shop: Shop) -> None:
+    """A consumer that did not know the table yet has read past the cutoff."""
+    shop.store.snapshots.create_snapshot(
+        replace(shop.new_snapshot(AT + 1), snapshot_id="c", table_id=shop.customers.table_id)
+    )
+    the_stream_goes_on(shop, reads_orders=True)
+    shop.store.registry.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
+    assert shop.store.tables.table(shop.customers.name).state == "stale"
+    assert shop.store.snapshots.snapshot("c").state is SnapshotState.ABANDONED
+
+
+def test_a_table_without_a_snapshot_may_begin_anywhere(shop: Shop) -> None:
+    the_stream_goes_on(shop, reads_orders=True)
+    shop.store.registry.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
+    assert shop.store.tables.table(shop.customers.name).state == "registered"
 
 
 def test_no_version_of_a_table_that_is_not_followed_belongs_to_a_later_boundary(shop: Shop) -> None:
