@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 import structlog
 from psycopg2 import sql
 
-from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.errors import CdcError, LeaseBusy
-from cdc_pipeline.lake.comparison import Comparison, compare, lake_columns
+from cdc_pipeline.lake.comparison import Comparison, compare
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.schema_change import shape_at
+from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.rows import Boundary
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.slice_cutter import CUT_AT
 from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.sources.copy_stream import copy_record_batches
@@ -167,19 +170,15 @@ def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary) -
 
 def _compared(pipeline: Pipeline, table: TableName, held: HeldPosition, version: int) -> Verified:
     """Over the columns that the source's catalogue has at the position, whatever is registered of them."""
-    registered, url = pipeline.lake_table(table), pipeline.lake_url(table)
-    with step(pipeline.on_step, "lake_columns.read"):
-        in_lake = lake_columns(pipeline.spark_session(), url, version)
+    registered = pipeline.lake_table(table)
+    with step(pipeline.on_step, "lake_schema.read"):
+        shape = shape_at(DeltaLog(pipeline.objects, lake_key(table)), version)
     with snapshot_connection(pipeline.source_url, held.exported) as connection:
         with step(pipeline.on_step, "source.check"):
             columns = read_columns(connection, table)
         if not columns:
             raise CdcError(f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml")
-        # A value is read as the type by which the lake knows its column: what does not fit there is a difference.
-        types = {column.name: column for column in columns} | pipeline.store.tables.known_columns(
-            pipeline.store.tables.table(table).table_id
-        )
-        common = tuple(types[column.name] for column in columns if column.name in in_lake)
+        common = tuple(column for column in columns if _is_in(shape, column))
         names = {column.name for column in common}
         verdict = Verified(
             table=table,
@@ -187,25 +186,42 @@ def _compared(pipeline: Pipeline, table: TableName, held: HeldPosition, version:
             time=held.time,
             lake_version=version,
             columns_missing=tuple(column.name for column in columns if column.name not in names),
-            columns_extra=_extra(pipeline, table, in_lake, {column.name for column in columns}, registered.schema),
+            columns_extra=_extra(pipeline, table, shape, {column.name for column in columns}),
         )
         if not common or not names.issuperset(registered.schema.key):
             return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
-        schema = TableSchema(columns=common, key=registered.schema.key)
-        with (
-            _copied(pipeline, table, connection, schema) as copy,
-            step(pipeline.on_step, "lake_table.compare"),
-        ):
-            comparison = compare(pipeline.spark_session(), replace(registered, schema=schema), [copy.url], url, version)
+        schema = TableSchema(columns=_as_in_lake(pipeline, table, common), key=registered.schema.key)
+        with _copied(pipeline, table, connection, schema) as copy, step(pipeline.on_step, "lake_table.compare"):
+            comparison = compare(
+                pipeline.spark_session(),
+                replace(registered, schema=schema),
+                [copy.url],
+                pipeline.lake_url(table),
+                version,
+            )
     return replace(verdict, comparison=comparison, rows_withheld=copy.rows_withheld)
 
 
-def _extra(
-    pipeline: Pipeline, table: TableName, in_lake: Sequence[str], in_source: set[str], registered: TableSchema
-) -> tuple[str, ...]:
-    """Readers' views show the registered columns; a dropped one that is kept lies hidden beside them."""
-    shown = set(in_lake) if pipeline.settings.table(table).dropped_columns == "drop" else set(registered.names)
-    return tuple(name for name in in_lake if name in shown and name not in in_source)
+def _is_in(shape: Shape, column: Column) -> bool:
+    """By its number: another column of this name, or this one under another name, is none."""
+    own = shape.find(column)
+    return own is not None and not own.dropped and own.name == column.name
+
+
+def _extra(pipeline: Pipeline, table: TableName, shape: Shape, in_source: set[str]) -> tuple[str, ...]:
+    """What readers see and the source has not. A column that is about to be kept hidden is none of these."""
+    registered = pipeline.lake_table(table).schema.names
+    is_kept = pipeline.settings.table(table).dropped_columns == "keep"
+    return tuple(name for name in shape.shown if name not in in_source and not (is_kept and name not in registered))
+
+
+def _as_in_lake(pipeline: Pipeline, table: TableName, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """With the types by which the lake knows them: a value that does not fit there is a difference."""
+    registered = pipeline.lake_table(table).schema.columns
+    numbered = {column.number: column.type for column in registered}
+    named = pipeline.store.tables.known_columns(pipeline.store.tables.table(table).table_id)
+    types = {column.name: column.type for column in columns} | {name: known.type for name, known in named.items()}
+    return tuple(replace(column, type=numbered.get(column.number) or types[column.name]) for column in columns)
 
 
 def shown_version(pipeline: Pipeline, table: TableName, boundary: Boundary) -> int | None:

@@ -13,7 +13,7 @@ from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.session import spark_calls
-from cdc_pipeline.record import DELETED, OPERATION, OWN_PREFIX, Operation
+from cdc_pipeline.record import DELETED, OPERATION, Operation
 
 MOST_SHOWN = 100
 _IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
@@ -39,13 +39,6 @@ class Comparison:
     lake_rows: int
     differing_rows: int
     differences: tuple[Difference, ...]
-
-
-def lake_columns(session: SparkSession, lake_url: str, lake_version: int) -> tuple[str, ...]:
-    """The source's columns that the lake's table holds at the version: without our own."""
-    with spark_calls(f"reading the columns of {lake_url}"):
-        names = _lake(session, lake_url, lake_version).columns
-    return tuple(name for name in names if not name.startswith(OWN_PREFIX))
 
 
 def compare(
@@ -94,17 +87,13 @@ def _both(
     session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
 ) -> tuple[DataFrame, DataFrame]:
     """The schema's columns on both sides; of the lake, what readers see."""
-    lake = _lake(session, lake_url, lake_version)
+    lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
     if DELETED in lake.columns:
         lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
     lake = lake.select(*(_quoted(name) for name in table.schema.names))
     definitions = ", ".join(map(definition, table.schema.columns))
     source = session.read.schema(definitions).parquet(*source_urls) if source_urls else lake.limit(0)
     return source, lake
-
-
-def _lake(session: SparkSession, lake_url: str, lake_version: int) -> DataFrame:
-    return session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
 
 
 def _joined(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:

@@ -72,7 +72,12 @@ def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:
     latest = log.latest_version()
     if latest is None:
         return shape_of_source(table.schema)
-    metadata = log.metadata(latest)
+    return shape_at(log, latest)
+
+
+def shape_at(log: DeltaLog, version: int) -> Shape:
+    """Of one version of the lake's table."""
+    metadata = log.metadata(version)
     return shape_of(delta_fields(metadata), configuration_of(metadata))
 
 

@@ -21,7 +21,6 @@ READS = frozenset(
         "inspection.run",
         "kept_rows.get",
         "lake_claim.fold",
-        "lake_columns.read",
         "lake_owner.get",
         "lake_schema.read",
         "lake_table.compare",

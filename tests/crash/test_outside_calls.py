@@ -33,7 +33,6 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/compaction.py:write_files": IN_A_STEP + "snapshot_files.write or lake_files.write",
     "cdc_pipeline/lake/compaction.py:written_files": IN_A_STEP + "snapshot_files.list or lake_files.write",
     "cdc_pipeline/lake/comparison.py:_both": IN_A_STEP + "lake_table.compare",
-    "cdc_pipeline/lake/comparison.py:_lake": IN_A_STEP + "lake_table.compare or lake_columns.read",
     "cdc_pipeline/lake/comparison.py:_compare_copies": IN_A_STEP + "lake_table.compare",
     "cdc_pipeline/lake/comparison.py:_shown": IN_A_STEP + "lake_table.compare",
     "cdc_pipeline/lake/comparison.py:compare": IN_A_STEP + "lake_table.compare",

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Callable[[World], World], str]] = {
         source('ALTER PUBLICATION "{name}" DROP TABLE orders', "INSERT INTO orders VALUES (9, 'unseen')"),
         "is not in the publication",
     ),
-    "taken out of pipeline.yml": (take_out_of_the_pipeline, "it is not read any more"),
+    "taken out of pipeline.yml": (take_out_of_the_pipeline, "was taken out of pipeline.yml"),
     "a slice file is gone": (lose_a_slice_file, "it failed"),
     "a row that does not fit": (
         source(DAY, "UPDATE orders SET day = 'infinity' WHERE id = 1"),
