@@ -1,8 +1,11 @@
 """What other readers see of a lake table: docs/readers.md has the same in a table."""
 
+import re
+import runpy
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -25,6 +28,7 @@ from tests.support.lake import Feed, event, table_of
 from tests.support.shapes import columns
 
 PLAIN, STRANGE = ("name", "Größe", "at"), ("full name", "Größe", "at, when")
+PAGE = Path(__file__).parents[3] / "docs" / "readers.md"
 NAMES = {False: "a b/é%", True: "plain"}
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -144,9 +148,23 @@ def test_a_view_for_readers_has_the_source_s_columns_and_rows_alone(
     lake.upsert(table, feed.claim([event("u", 21, 2, Age=22)], schema=schema))
     url = store.spark_url(lake_key(table.name))
     session.sql(reader_view_sql(table, url, lake.read_columns(table))).collect()
-    found = session.table("`My Schema_Café 50% t!ble`").orderBy("id").toArrow()
+    found = session.table("My_Schema_Caf__50__t_ble").orderBy("id").toArrow()
     assert found.to_pylist() == [{"id": 1, "name": "a b/é%", "Age": 11}, {"id": 2, "name": "a b/é%", "Age": 22}]
-    session.sql("DROP VIEW `My Schema_Café 50% t!ble`").collect()
+    session.sql("DROP VIEW My_Schema_Caf__50__t_ble").collect()
+
+
+def test_the_lines_of_the_page_give_what_the_view_gives(
+    lake: SparkLake, store: LocalObjectStore, tmp_path: Path
+) -> None:
+    table = filled(lake, store, STRANGE, vectors=True)
+    feed = Feed(store=store, table=table, next_number=3)
+    schema = columns("id int8 1", "Größe int4 3")
+    lake.upsert(table, feed.claim([event("u", 21, 2, Größe=22)], schema=schema))
+    (lines,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    program = tmp_path / "page.py"
+    program.write_text(lines)
+    known = runpy.run_path(str(program), init_globals={"url": store.delta_url(lake_key(table.name))})
+    assert shown(known["rows"].to_pylist()) == [{"id": 1, "Größe": 11}, {"id": 2, "Größe": 22}]
 
 
 def test_a_table_that_may_have_vectors_no_longer_is_written_anew_and_read_by_all(
