@@ -1,0 +1,94 @@
+"""What an operator can cause is said by every verb in one line that names what to do, never by a traceback."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.command_line import CommandLine
+from tests.support.streams import run_sql
+
+ERROR, USAGE = 1, 2
+OF_SOURCE = (
+    ("setup-source",),
+    ("setup-source", "--print-sql"),
+    ("consume", "--until-idle"),
+    ("snapshot",),
+    ("verify",),
+)
+OF_STORE = (*OF_SOURCE, ("apply", "--until-idle"), ("status",), ("remove", "--pipeline"))
+URLS = {
+    "postgresql://cdc@no-such-host.invalid/shop": "mend the host's name in {setting}",
+    "postgresql://cdc@127.0.0.1:1/shop": "mend host and port in {setting}",
+    "postgresql://{user}:wrong@{place}{path}": "mend user and password in {setting}",
+    "postgresql://{user}:{password}@{place}/no_such_database": "create it on the server, or mend {setting}",
+    "postgresql://{user}:{password}@{place}{path}?sslmode=require": "mend sslmode",
+}
+NO_URL = "elsewhere"
+
+
+def faulty(url: str, template: str) -> str:
+    parts = urlsplit(url)
+    place = f"{parts.hostname}:{parts.port}"
+    return template.format(user=parts.username, password=parts.password, place=place, path=parts.path)
+
+
+def source_of(cdc: CommandLine, url: str) -> Mapping[str, str]:
+    return {"kind": "postgres", "url": url, "publication": cdc.name, "slot": cdc.name}
+
+
+@pytest.mark.parametrize("template", URLS)
+def test_a_wrong_url_of_source_or_metadata_store_is_named_by_every_verb(cdc: CommandLine, template: str) -> None:
+    cdc.write_settings(source=source_of(cdc, faulty(cdc.source_url, template)))
+    for words in OF_SOURCE:
+        ended = cdc.run(*words)
+        assert (ended.exit_code, ended.output) == (ERROR, ""), ended.errors
+        assert "the source does not answer" in ended.error
+        assert URLS[template].format(setting="source.url") in ended.error
+    cdc.write_settings(metadata_store=faulty(cdc.store_url, template))
+    for words in OF_STORE:
+        ended = cdc.run(*words)
+        assert (ended.exit_code, ended.output) == (ERROR, ""), ended.errors
+        assert "the metadata store did not answer" in ended.error
+        assert URLS[template].format(setting="metadata_store") in ended.error
+
+
+def test_what_is_no_url_is_a_mistake_in_the_settings(cdc: CommandLine) -> None:
+    cdc.write_settings(source=source_of(cdc, NO_URL))
+    for words in OF_SOURCE:
+        ended = cdc.run(*words)
+        assert (ended.exit_code, "source.url is no URL of a PostgreSQL server" in ended.error) == (USAGE, True)
+    cdc.write_settings(metadata_store=NO_URL)
+    for words in OF_STORE:
+        ended = cdc.run(*words)
+        assert (ended.exit_code, "metadata_store is no URL of a PostgreSQL server" in ended.error) == (USAGE, True)
+
+
+def test_a_dropped_publication_is_named_by_every_verb_with_the_command_that_works(cdc: CommandLine) -> None:
+    assert cdc.run("consume", "--until-idle").exit_code == 0
+    run_sql(cdc.source_url, f'DROP PUBLICATION "{cdc.name}"', "INSERT INTO orders VALUES (1)")
+    for words in (("setup-source",), ("consume", "--until-idle"), ("verify",), ("apply", "--until-idle")):
+        assert "Traceback" not in cdc.run(*words).errors
+    status = cdc.run("status", "--json").rows[0]
+    assert (status["state"], "is not in the publication" in status["parked_reason"]) == ("stale", True)
+    assert f"run cdc snapshot {cdc.name}.public.orders" in status["parked_reason"]
+    assert "CREATE PUBLICATION" in cdc.run("setup-source", "--print-sql").output
+
+
+def test_a_metadata_store_that_the_role_may_not_use_is_named(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
+    role, parts = f"stranger_to_{cdc.name}", urlsplit(cdc.store_url)
+    run_sql(cdc.store_url, f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    try:
+        cdc.write_settings(metadata_store=f"postgresql://{role}:x@{parts.hostname}:{parts.port}{parts.path}")
+        for words in OF_STORE:
+            ended = cdc.run(*words)
+            assert (ended.exit_code, "the metadata store refuses: permission denied" in ended.error) == (ERROR, True)
+    finally:
+        run_sql(cdc.store_url, f"DROP ROLE {role}")
+
+
+def test_a_file_of_the_machine_that_is_in_the_way_is_named(cdc: CommandLine) -> None:
+    (cdc.folder / "home").write_text("no folder")
+    assert str(Path("home")) in cdc.run("status").error
