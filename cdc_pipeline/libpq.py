@@ -22,9 +22,10 @@ _BY_STATE = {
     "53400": "raise max_replication_slots and max_wal_senders on the server, and restart it",
     "55000": "run cdc setup-source: it says what the server lacks",
 }
+_BEGIN_AGAIN = "run cdc setup-source --begin-again, then cdc snapshot"
 _BY_WORDS = (
-    ('publication "', "run cdc snapshot: it makes the publication again, and reads its tables anew"),
-    ('replication slot "', "run cdc setup-source --begin-again, then cdc snapshot"),
+    ('publication "', _BEGIN_AGAIN),
+    ('replication slot "', _BEGIN_AGAIN),
     ("password authentication failed", "mend user and password in {setting}"),
     ("no password supplied", "put the password into {setting}, or into PGPASSWORD or ~/.pgpass"),
     ("no pg_hba.conf entry", "allow this host and user in the server's pg_hba.conf"),

@@ -7,7 +7,7 @@ from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.postgres import stream_of
 from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_setup import plan_source
+from cdc_pipeline.sources.postgres_setup import execute_plan, plan_source
 from cdc_pipeline.sources.postgres_slot import replace_slot
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
@@ -34,6 +34,7 @@ def begin_stream_again(pipeline: Pipeline) -> tuple[TableName, ...]:
                 remedy="run SELECT pg_switch_wal() on the source until it has, then try again; where that is too far,"
                 " begin another pipeline with a lake of its own",
             )
+        execute_plan(connection, plan, pipeline.on_step)  # a slot decodes no change that was made without a publication
         with step(pipeline.on_step, "source.replace_slot"):
             position = encode_position(replace_slot(connection, slot))
     gap = f"{lsn_text(decode_position(registered))} to {lsn_text(decode_position(position))}"

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.source_setup import begin_stream_again
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.invariants import check
 from tests.crash.world import go_on, new_world, register_changes, take_snapshot
-from tests.support.postgres import started_server
+from tests.support.guarded import begin_again, guarded_world, in_lake, in_source
+from tests.support.guarded import go_on as go_on_guarded
+from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.postgres_versions import locked_versions, unpacked_binaries
+from tests.support.streams import run_sql
 
 NEWEST = "18"
 
@@ -32,6 +37,29 @@ def test_the_lake_equals_a_source_of_an_older_version(older_postgres: PostgresSe
             register_changes(world)
         go_on(world)
         check(world)
+
+
+def test_a_stream_whose_publication_was_dropped_says_so_and_begins_again(
+    older_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with (
+        fresh_database(older_postgres) as url,
+        fresh_store(older_postgres) as store_url,
+        guarded_world(tmp_path, url, store_url) as world,
+    ):
+        drop = f'DROP PUBLICATION "{world.settings.postgres.publication}"'
+        run_sql(world.source_url, drop, "UPDATE orders SET note = 'unseen'")
+        with pytest.raises(
+            SourceError, match=r"does not exist.*; run cdc setup-source --begin-again, then cdc snapshot"
+        ):
+            go_on_guarded(world)
+        with world.process() as pipeline:
+            begin_stream_again(pipeline)
+        run_sql(world.source_url, "UPDATE orders SET note = 'before the snapshot' WHERE id = 1")
+        begin_again(world)
+        run_sql(world.source_url, "DELETE FROM orders WHERE id = 2")
+        assert go_on_guarded(world) == {}
+        assert in_lake(world, "orders") == in_source(world, "orders")
 
 
 def test_every_version_from_14_on_is_tried(postgres: PostgresServer, tmp_path: Path) -> None:
