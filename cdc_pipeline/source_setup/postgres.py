@@ -64,7 +64,7 @@ def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -
     with session(pipeline.source_url) as connection:
         known = known_tables(pipeline)
         plan = plan_source(connection, source, settings.tables, known)
-        refuse_other_server(pipeline, plan.server)
+        refuse_other_server(pipeline, plan.server, plan.slot)
         stream = stream_of(pipeline, plan.server)
         pipeline.store.streams.register_stream(stream, stream_partitions=source.stream_partitions)
         refuse_gap(pipeline, plan.slot, plan.server)

@@ -1,17 +1,27 @@
 """What stops a whole stream: a server or a slot that cannot serve what comes behind the registered position."""
 
+from dataclasses import replace
+
+import structlog
+
 from cdc_pipeline.errors import SourceChanged, SourceGap
 from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot
 from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.sources.postgres_timelines import end_of_timeline
 from cdc_pipeline.wiring import Pipeline
+
+log = structlog.get_logger()
 
 _LOST = "lost"
 BEGIN_AGAIN = "what came in between cannot be read: run cdc setup-source --begin-again, then cdc snapshot"
 
 
-def refuse_other_server(pipeline: Pipeline, server: Server) -> None:
-    """Raises SourceChanged for another system, or another timeline of the same: its log may be another one."""
+def refuse_other_server(pipeline: Pipeline, server: Server, slot: Slot | None) -> None:
+    """Raises SourceChanged for another system, or another timeline of the same: its log may be another one.
+
+    A standby that was promoted is followed when it has all that is registered, and a slot that still serves the rest.
+    """
     name, streams = pipeline.settings.name, pipeline.store.streams
     registered = streams.next_offset(name)
     if registered is None:
@@ -19,6 +29,12 @@ def refuse_other_server(pipeline: Pipeline, server: Server) -> None:
     known = streams.stream(name)
     if (known.source_system_identifier, known.source_timeline) == (server.system_identifier, server.timeline):
         return
+    if server.system_identifier == known.source_system_identifier and server.timeline > known.source_timeline:
+        left = end_of_timeline(pipeline.source_url, timeline=known.source_timeline, of=server.timeline)
+        if left is not None and left >= decode_position(registered) and _serves(slot, registered):
+            streams.follow(replace(known, source_timeline=server.timeline))
+            log.warning("promoted standby followed", stream=name, timeline=server.timeline, left=lsn_text(left))
+            return
     raise SourceChanged(
         f"the stream {name} comes from system {server.system_identifier}, timeline {server.timeline},"
         f" whose log ends at {lsn_text(server.end_position)}",
@@ -26,6 +42,13 @@ def refuse_other_server(pipeline: Pipeline, server: Server) -> None:
         f" which is registered up to {_shown(registered)}",
         remedy=f"point source.url back; or, if this server is to be the source: {BEGIN_AGAIN}",
     )
+
+
+def _serves(slot: Slot | None, registered: str) -> bool:
+    """Whether it was copied from the primary before it could miss anything."""
+    if slot is None or slot.wal_status == _LOST or slot.confirmed_position is None:
+        return False
+    return slot.confirmed_position <= decode_position(registered)
 
 
 def refuse_gap(pipeline: Pipeline, slot: Slot | None, server: Server) -> None:

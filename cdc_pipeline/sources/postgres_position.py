@@ -63,6 +63,12 @@ def lsn_text(position: int) -> str:
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
+def position_of(lsn: str) -> int:
+    """The inverse."""
+    high, low = lsn.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
 @contextmanager
 def hold_position(
     source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = timedelta(seconds=3)
@@ -83,9 +89,7 @@ def hold_position(
         row = cursor.fetchone()
         if row is None:
             raise SnapshotError("the source gave no snapshot", remedy="run the same command again")
-        high, low = str(row[1]).split("/")
-        position = (int(high, 16) << 32) + int(low, 16)
-        yield HeldPosition(position=position, time=_source_time(source_url), exported=str(row[2]))
+        yield HeldPosition(position=position_of(str(row[1])), time=_source_time(source_url), exported=str(row[2]))
 
 
 @contextmanager
