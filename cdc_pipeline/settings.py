@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.lake_place import is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.record import OWN_PREFIX, TableName
+from cdc_pipeline.table_patterns import checked_pattern
 from cdc_pipeline.types import declared_type
 
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
@@ -208,6 +209,8 @@ class Settings(BaseSettings):
     slice_length: Duration = timedelta(seconds=60)
     source: Annotated[PostgresSource | DebeziumFilesSource, Field(discriminator="kind")]
     tables: tuple[TableSettings, ...] = Field(min_length=1)
+    include: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
+    exclude: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
     snapshot: SnapshotSettings = SnapshotSettings()
     worker: WorkerSettings = WorkerSettings()
     driver: DriverSettings = DriverSettings()

@@ -1,8 +1,9 @@
 """pipeline.yml -> settings: reads it, lays `CDC_` variables over it, words each mistake with line and hint."""
 
 import difflib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,8 +26,14 @@ def settings_path(explicit: Path | None, environment: Mapping[str, str]) -> Path
     return (explicit or Path(environment.get("CDC_CONFIG", DEFAULT_FILE))).absolute()
 
 
-def load_settings(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Raises SettingsError that lists every mistake with its line."""
+def load_settings(
+    path: Path, environment: Mapping[str, str] = os.environ, *, matching: Sequence[str] | None = None
+) -> Settings:
+    """Raises SettingsError that lists every mistake with its line.
+
+    `matching`: the tables that its patterns stand for; without it, those that `cdc setup-source` found last. None at
+    all: somebody is about to ask for them, and works on no table.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -37,10 +44,12 @@ def load_settings(path: Path, environment: Mapping[str, str] = os.environ) -> Se
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8: {error.reason}", remedy="save it as UTF-8 text") from error
-    return parse_settings(text, path=path, environment=environment)
+    return parse_settings(text, path=path, environment=environment, matching=matching)
 
 
-def parse_settings(text: str, *, path: Path, environment: Mapping[str, str]) -> Settings:
+def parse_settings(
+    text: str, *, path: Path, environment: Mapping[str, str], matching: Sequence[str] | None = None
+) -> Settings:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         document = yaml.safe_load(text)
@@ -57,11 +66,47 @@ def parse_settings(text: str, *, path: Path, environment: Mapping[str, str]) -> 
         raise SettingsError(f"{path} line {duplicate[1]}: the key {duplicate[0]!r} is there twice", remedy="keep one")
     named = {str(key): value for key, value in document.items()}
     overridden = _overlay(named, _environment_values(environment))
+    if overridden.get("include"):
+        names = _kept_matching(path) if matching is None else matching
+        overridden["tables"] = _with_matching(overridden.get("tables"), overridden["include"], names)
     try:
         return Settings.model_validate(overridden | {"folder": path.parent})
     except ValidationError as error:
         lines = [_wording(path, root, detail) for detail in error.errors()]
         raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all that it may hold") from error
+
+
+def matching_path(path: Path) -> Path:
+    """Of the file that keeps what the patterns of pipeline.yml stand for."""
+    return path.with_suffix(".tables.json")
+
+
+def keep_matching(path: Path, names: Sequence[str]) -> None:
+    """At once: who reads it meanwhile gets the old ones or the new ones."""
+    kept = matching_path(path)
+    unfinished = kept.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    unfinished.replace(kept)
+
+
+def _kept_matching(path: Path) -> list[str]:
+    try:
+        names: list[str] = json.loads(matching_path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"{path} includes tables by pattern, and {matching_path(path).name} does not tell which they are",
+            expected="the file that cdc setup-source writes beside it",
+            remedy="run cdc setup-source",
+        ) from error
+    return names
+
+
+def _with_matching(listed: Any, include: Sequence[object], names: Sequence[str]) -> Any:
+    """Tables that are listed too keep their settings; a list with mistakes is left to validation."""
+    tables = list(listed) if isinstance(listed, list) else []
+    known = {table.get("name") for table in tables if isinstance(table, dict)}
+    nobody = f"{str(include[0]).partition('.')[0]}.include.nothing"
+    return [*tables, *({"name": name} for name in names if name not in known)] or [{"name": nobody}]
 
 
 def json_schema() -> dict[str, Any]:

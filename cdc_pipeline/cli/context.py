@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import load_settings, settings_path
+from cdc_pipeline.settings_file import keep_matching, load_settings, settings_path
 from cdc_pipeline.stack.state import home_of
 
 if TYPE_CHECKING:
@@ -47,17 +47,36 @@ class Context:
         return Console(stderr=True)
 
     @contextmanager
-    def pipeline(self, parts: frozenset[str]) -> "Iterator[Pipeline]":
-        """An open pipeline; embedded servers among `parts` are started if they do not run, and ended afterwards."""
+    def pipeline(self, parts: frozenset[str], settings: Settings | None = None) -> "Iterator[Pipeline]":
+        """An open pipeline, of these settings or those of the file.
+
+        Embedded servers among `parts` are started if they do not run, and ended by the last command that uses them.
+        """
         from cdc_pipeline.metadata_store.upgrade import upgrade
         from cdc_pipeline.stack.parts import running
         from cdc_pipeline.wiring import open_pipeline
 
-        settings = self.settings
-        with running(settings, config=self.config, home=self.home, parts=parts) as endpoints:
+        settings = settings or self.settings
+        home = home_of(settings, os.environ)
+        with running(settings, config=self.config, home=home, parts=parts) as endpoints:
             upgrade(endpoints.metadata_store_url)
             with open_pipeline(settings, endpoints) as pipeline:
                 yield pipeline
+
+    def matched_settings(self, *, keep: bool) -> Settings:
+        """With the tables that its patterns stand for on the source now; kept for all other commands, or not."""
+        from cdc_pipeline.source_setup.patterns import matching_tables
+        from cdc_pipeline.stack.parts import running
+
+        asking = load_settings(self.config, matching=())
+        if not asking.include:
+            return asking
+        home = home_of(asking, os.environ)
+        with running(asking, config=self.config, home=home, parts=POSTGRES_ONLY) as endpoints:
+            names = matching_tables(endpoints.source_url, asking)
+        if keep:
+            keep_matching(self.config, names)
+        return load_settings(self.config, matching=names)
 
     def show(self, rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
         """One object per row; columns are those of the first."""

@@ -38,7 +38,7 @@ def setup_source(
     from cdc_pipeline.source_setup import begin_stream_again, missing_sql, set_up_source
 
     context = context_of(config, as_json=False)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
+    with context.pipeline(POSTGRES_ONLY, context.matched_settings(keep=not print_sql)) as pipeline:
         if print_sql:
             for statement in missing_sql(pipeline):
                 typer.echo(f"{statement};")

@@ -53,6 +53,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/session.py:connect": OWN_SESSION,
     "cdc_pipeline/lake/session.py:leave_lost": OWN_SESSION,
     "cdc_pipeline/lake/spark_lake.py:close": OWN_SESSION,
+    "cdc_pipeline/settings_file.py:keep_matching": "one file beside pipeline.yml, for cdc setup-source alone",
     "cdc_pipeline/sources/copy_stream.py:_abandon": OWN_SESSION,
     "cdc_pipeline/sources/postgres_catalogue.py:rows": READS_ONLY,
     "cdc_pipeline/sources/postgres_columns.py:read_columns": READS_ONLY,

@@ -1,0 +1,26 @@
+"""`include` and `exclude` of pipeline.yml: names with `*` and `?`, and the tables that they stand for; pure."""
+
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
+
+_PARTS = 3
+_WILD = frozenset("*?[")
+
+
+def checked_pattern(pattern: str) -> str:
+    """Raises ValueError unless it is `db.schema.table` with a plain database."""
+    parts = pattern.split(".")
+    if len(parts) != _PARTS or not all(parts) or _WILD & set(parts[0]):
+        message = f"{pattern!r} is not of the form db.schema.table, with * and ? in schema and table alone"
+        raise ValueError(message)
+    return pattern
+
+
+def matching(names: Iterable[str], *, include: Collection[str], exclude: Collection[str]) -> tuple[str, ...]:
+    """In alphabetical order. Each part of a name matches its own part of a pattern, letter case counts."""
+    return tuple(sorted(name for name in names if _is_any(name, include) and not _is_any(name, exclude)))
+
+
+def _is_any(name: str, patterns: Collection[str]) -> bool:
+    parts = name.split(".")
+    return any(all(map(fnmatchcase, parts, pattern.split("."))) for pattern in patterns)
