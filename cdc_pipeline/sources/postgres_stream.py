@@ -132,9 +132,17 @@ class PostgresStream:
         beside = self._sql_connection.fileno()
         readable = select.select([self._cursor.fileno(), beside], [], [], pause)[0]
         if beside in readable:
+            self._check_other()
+        return bool(readable)
+
+    def _check_other(self) -> None:
+        """Neither connection is used without the other."""
+        try:
             with self._sql_connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
-        return bool(readable)
+        except psycopg2.Error:
+            self.close()
+            raise
 
     def _events(self, decoded: DecodedBatch) -> EventBatch:
         self._check_passed(decoded)

@@ -65,7 +65,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres_session.py:connect_for_replication": OWN_SESSION,
     "cdc_pipeline/sources/postgres_stream.py:__init__": OWN_SESSION,
     "cdc_pipeline/sources/postgres_stream.py:_check_server": READS_ONLY,
-    "cdc_pipeline/sources/postgres_stream.py:_comes_until": READS_ONLY,
+    "cdc_pipeline/sources/postgres_stream.py:_check_other": READS_ONLY,
     "cdc_pipeline/sources/postgres_stream.py:_payloads": READS_ONLY,
     "cdc_pipeline/sources/postgres_stream.py:confirm": IN_A_STEP + "slot.confirm",
     "cdc_pipeline/sources/postgres_stream.py:send_mark": IN_A_STEP + "source.mark",
