@@ -94,7 +94,10 @@ def hold_position(
 
 @contextmanager
 def _reported_wait(source_url: str, process: int, report_after: timedelta) -> Iterator[None]:
-    """Logs which transactions the server process waits for, for as long as the block runs."""
+    """Logs which transactions the server process waits for, for as long as the block runs.
+
+    A role without pg_read_all_stats learns the process and its user alone.
+    """
     stop = Event()
     with ThreadPoolExecutor(1, thread_name_prefix="position") as executor:
         reporting = executor.submit(_report_waits, source_url, process, report_after, stop)
@@ -116,7 +119,7 @@ def _report_waits(source_url: str, process: int, report_after: timedelta, stop: 
                     pid=pid,
                     prepared=prepared,
                     user=user,
-                    since=since.isoformat(),
+                    since=since and since.isoformat(),
                     state=state,
                     query=query,
                     remedy=f"COMMIT PREPARED or ROLLBACK PREPARED '{prepared}'"
