@@ -15,6 +15,7 @@ SMALL = {
     "benchmarks.consumer": ("1000", "1"),
     "benchmarks.slice": ("1", "500"),
     "benchmarks.snapshot_memory": ("500", "2"),
+    "benchmarks.large_transaction": ("500", "2"),
 }
 
 

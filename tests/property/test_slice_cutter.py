@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_pipeline.record import VERSION
-from cdc_pipeline.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
-from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.slice_cutter import CUT, CUT_AT, MEMORY_BYTES, CutSlices, SliceCutter
+from cdc_pipeline.slice_file import SliceFile, event_schema, write_slice_file
 from cdc_pipeline.sources.protocol import EventBatch
 from cdc_pipeline.time_slice import Label, label_of
 from tests.support.cut_histories import (
@@ -27,8 +27,17 @@ from tests.support.cut_histories import (
 )
 
 
-def new_cutter(start: int = START, *, slice_rows: int = NO_CAP, last: Label | None = None) -> SliceCutter:
-    return SliceCutter(start=start, last_label=last, commit_time=MORNING, slice_length=MINUTE, slice_rows=slice_rows)
+def new_cutter(
+    start: int = START, *, slice_rows: int = NO_CAP, last: Label | None = None, memory_bytes: int = MEMORY_BYTES
+) -> SliceCutter:
+    return SliceCutter(
+        start=start,
+        last_label=last,
+        commit_time=MORNING,
+        slice_length=MINUTE,
+        slice_rows=slice_rows,
+        memory_bytes=memory_bytes,
+    )
 
 
 def cut_up(cutter: SliceCutter, parts: Sequence[EventBatch]) -> list[CutSlices]:
@@ -187,3 +196,19 @@ def test_the_open_slice_is_due_after_everything_in_it(history: History, data: st
     cutter = new_cutter()
     cut_up(cutter, batches(data, history))
     assert all(each.time < cutter.due for each in history.transactions if each.mark is None)
+
+
+def files_of(cuts: Sequence[CutSlices]) -> list[SliceFile]:
+    return [write_slice_file(each.rows, each.schema, each.releases) for cut in cuts for each in cut.slices.values()]
+
+
+@given(histories(), st.data(), st.integers(1, 20))
+def test_events_that_were_moved_out_of_memory_give_the_same_slice_files(
+    history: History, data: st.DataObject, slice_rows: int
+) -> None:
+    parts = batches(data, closed(history))
+    kept, moved = (
+        files_of(cut_up(new_cutter(slice_rows=slice_rows, memory_bytes=memory_bytes), parts))
+        for memory_bytes in (MEMORY_BYTES, 0)
+    )
+    assert moved == kept

@@ -19,6 +19,7 @@ from cdc_pipeline.stack.postgres import (
     PostgresServer,
     create_database,
     find_binaries,
+    initialize,
     reachable_binaries,
     running_server,
 )
@@ -35,9 +36,13 @@ FIRST_WITH_STRATEGY = 150_000
 def started_server(
     environment: dict[str, str], kind: type[PostgresServer] = PostgresServer
 ) -> Iterator[PostgresServer]:
-    with stopped_server(environment, kind) as server, running_server(server):
-        _make_connecting_cheap(server)
-        yield server
+    with stopped_server(environment, kind) as server:
+        initialize(server)
+        with (server.folder / "data" / "postgresql.conf").open("a") as options:
+            options.write("max_prepared_transactions = 8\n")
+        with running_server(server):
+            _make_connecting_cheap(server)
+            yield server
 
 
 @contextmanager
