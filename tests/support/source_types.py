@@ -12,8 +12,11 @@ CREATE_TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');
 CREATE DOMAIN price AS numeric(10,2);
 CREATE DOMAIN numbers AS int[];
+CREATE DOMAIN low_price AS price CHECK (value < 100);
+CREATE DOMAIN good_mood AS mood CHECK (value <> 'sad');
 CREATE TYPE pair AS (a int, b text);
-CREATE TYPE span AS RANGE (subtype = float8);
+CREATE TYPE nested AS (first pair, days date[], price low_price);
+CREATE TYPE span AS RANGE (subtype = float8, multirange_type_name = spans);
 CREATE TYPE colon;
 CREATE FUNCTION colon_in(cstring) RETURNS colon LANGUAGE internal STRICT IMMUTABLE AS 'textin';
 CREATE FUNCTION colon_out(colon) RETURNS cstring LANGUAGE internal STRICT IMMUTABLE AS 'textout';
@@ -144,6 +147,8 @@ TYPES = (
     SourceType(sql="macaddr", strange=("08:00:2b:01:02:03",)),
     SourceType(sql="macaddr8", strange=("08:00:2b:01:02:03:04:05",)),
     SourceType(sql="point", strange=("(1,2)", "(-0,1e15)", "(1e-5,Infinity)", "(NaN,0.0001)"), drawn=FLOAT_PAIRS),
+    SourceType(sql="line", strange=("{1,2,3}", "{0,-1,1e300}")),
+    SourceType(sql="lseg", strange=("[(1,2),(3,4)]", "[(-0,1e-300),(NaN,Infinity)]")),
     SourceType(sql="box", strange=("(1,2),(3,4)",)),
     SourceType(sql="path", strange=("[(1,2),(3,4)]",)),
     SourceType(sql="polygon", strange=("((1,2),(3,4))",)),
@@ -154,15 +159,35 @@ TYPES = (
     SourceType(sql="tsrange", strange=('["2024-01-01 00:00","2024-01-02 12:00:00.5")',)),
     SourceType(sql="tstzrange", strange=('["2024-01-01 00:00+02",)',)),
     SourceType(sql="int4multirange", strange=("{}", "{[1,3),[5,8)}")),
-    SourceType(sql="span", strange=("[1.5,2.5]",)),
-    SourceType(sql="tsvector", strange=("'a':1 'b c':2A",)),
+    SourceType(sql="int8range", strange=("[-9223372036854775808,9223372036854775807)", "(,)")),
+    SourceType(sql="int8multirange", strange=("{[1,9223372036854775807),(,-5)}",)),
+    SourceType(sql="nummultirange", strange=("{[1.10,NaN]}", "{}")),
+    SourceType(sql="datemultirange", strange=("{[2024-01-01,infinity)}", "{(,4713-01-01 BC)}")),
+    SourceType(sql="tsmultirange", strange=('{["0044-03-15 00:00 BC",infinity]}',)),
+    SourceType(sql="tstzmultirange", strange=('{["2024-01-01 00:00+02","10000-01-01 00:00+00")}',)),
+    SourceType(sql="span", strange=("[1.5,2.5]", "[-Infinity,NaN]")),
+    SourceType(sql="spans", strange=("{[1.5,2.5],[3,4)}",)),
+    SourceType(sql="tsvector", strange=("'a':1 'b c':2A", "", "'it''s':16383")),
+    SourceType(sql="tsquery", strange=("'a' & !'b c':*A", "'a' <2> 'b'")),
+    SourceType(sql="xid", strange=("0", "4294967295")),
+    SourceType(sql="cid", strange=("4294967295",)),
+    SourceType(sql="tid", strange=("(4294967295,65535)", "(0,0)")),
+    SourceType(sql="pg_snapshot", strange=("10:20:10,14,15",)),
+    SourceType(sql="txid_snapshot", strange=("10:20:10,14,15",)),
+    SourceType(sql="refcursor", strange=("a cursor", "")),
+    SourceType(sql="regtype", strange=("integer", "timestamp with time zone")),
+    SourceType(sql="regproc", strange=("pg_typeof", "-")),
+    SourceType(sql="oidvector", strange=("", "1 4294967295")),
     SourceType(sql="pg_lsn", strange=("0/0", "FFFFFFFF/1")),
     SourceType(sql="xid8", strange=("18446744073709551615",)),
     SourceType(sql="regclass", strange=("pg_class",)),
     SourceType(sql="int2vector", strange=("", "1 2 3")),
     SourceType(sql="mood", strange=("sad", 'it\'s "fine"')),
     SourceType(sql="price", strange=("1.5", "NaN"), drawn=_decimals(8, 2)),
+    SourceType(sql="low_price", strange=("1.5", "-99999999.99")),
+    SourceType(sql="good_mood", strange=("ok", 'it\'s "fine"')),
     SourceType(sql="numbers", strange=("{}", "{1,NULL}")),
+    SourceType(sql="nested", strange=('("(1,""a, b"")","{2024-01-01,infinity,NULL}",1.50)', "(,,)")),
     SourceType(sql="pair", strange=("(,)", '(1,"a, ""b"" \\\\")', '(,"")')),
     SourceType(sql="int4[]", strange=("{}", "{1,NULL,3}", "{{1,2},{3,4}}", "[0:1]={1,2}"), drawn=_array(_integers(32))),
     SourceType(
@@ -183,5 +208,24 @@ TYPES = (
     SourceType(sql="mood[]", strange=('{sad,"it\'s \\"fine\\"",NULL}',)),
     SourceType(sql="pair[]", strange=('{"(1,\\"a,b\\")",NULL}',)),
     SourceType(sql="int4range[]", strange=('{"[1,3)",empty}',)),
+    SourceType(sql="good_mood[]", strange=("{ok,NULL}",)),
+    SourceType(sql="low_price[]", strange=("{1.5,NULL}", "{{1,2},{3,4}}")),
+    SourceType(sql="nested[]", strange=('{"(\\"(1,a)\\",{},1.50)",NULL}',)),
+    SourceType(sql="jsonb[]", strange=('{"{\\"a\\": [1, null]}",null,"null"}',)),
+    SourceType(sql="interval[]", strange=('{"1 mon -2 days",NULL}',)),
+    SourceType(sql="time[]", strange=("{24:00:00,NULL}",)),
+    SourceType(sql="timestamp[]", strange=('{"2024-01-01 00:00:00",infinity}', '{"0001-01-01 00:00:00"}')),
+    SourceType(sql="money[]", strange=("{-12.34,NULL}",)),
+    SourceType(sql="bit(3)[]", strange=("{101,NULL}",)),
+    SourceType(sql="inet[]", strange=("{10.1.2.3/8,::1}",)),
+    SourceType(sql="point[]", strange=('{"(1,2)",NULL}',)),
+    SourceType(sql="tsvector[]", strange=("{\"'a':1 'b c':2A\"}",)),
+    SourceType(sql="datemultirange[]", strange=('{"{[2024-01-01,infinity)}",NULL}',)),
+    SourceType(sql="oid[]", strange=("{4294967295,NULL}",)),
+    SourceType(sql="int2[]", strange=("{-32768,32767}",)),
+    SourceType(sql="float4[]", strange=("{1e-45,NaN}",)),
+    SourceType(sql="varchar(5)[]", strange=('{"a,b",NULL}',)),
+    SourceType(sql='"char"[]', strange=("{x,NULL}",)),
+    SourceType(sql="xid8[]", strange=("{18446744073709551615}",)),
     SourceType(sql="price[]", strange=("{1.5,NaN}", "{1.5}")),
 )
