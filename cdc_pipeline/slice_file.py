@@ -92,6 +92,7 @@ def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Cal
 
 def _content(rows: pa.Table, schema: TableSchema, releases: Sequence[Callable[[], None]]) -> bytes:
     fields = event_schema(schema)
+    _release(releases)
     batches, places = rows.to_batches(), file_order(rows, schema)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -104,11 +105,15 @@ def _content(rows: pa.Table, schema: TableSchema, releases: Sequence[Callable[[]
         store_schema=False,
     ) as writer:
         for start in range(0, len(places), ROW_GROUP_ROWS):
-            for release in releases:
-                release()
+            _release(releases)
             writer.write_table(_taken(batches, fields, places[start : start + ROW_GROUP_ROWS]), ROW_GROUP_ROWS)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def _release(releases: Sequence[Callable[[], None]]) -> None:
+    for release in releases:
+        release()
 
 
 def _taken(batches: Sequence[pa.RecordBatch], fields: pa.Schema, places: Integers) -> pa.Table:

@@ -71,8 +71,8 @@ TABLE = (
     _text("point", "line", "lseg", "box", "path", "polygon", "circle"),
     _text("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
     _text("int4multirange", "int8multirange", "nummultirange", "datemultirange", "tsmultirange", "tstzmultirange"),
-    _text("tsvector", "tsquery"),
-    _text("pg_lsn", "xid", "xid8", "cid", "tid", "pg_snapshot", "txid_snapshot", "refcursor"),
+    _text("tsvector", "tsquery", "gtsvector"),
+    _text("pg_lsn", "xid", "xid8", "cid", "tid", "pg_snapshot", "txid_snapshot", "refcursor", "aclitem"),
     _text("regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"),
     _text("regproc", "regprocedure", "regrole", "regtype", "int2vector", "oidvector"),
 )
