@@ -46,15 +46,18 @@ def shape_at(connection: psycopg2.extensions.connection, row: SourceTable) -> Sh
     if not known:
         return None
     now = read_shapes(connection, [row.source_oid]).get(row.source_oid)
-    numbers = None if now is None else [column.number for column in now.columns]
     for shape in reversed(known):
-        if now is not None and shape.appearance == now.appearance and [c.number for c in shape.columns] == numbers:
+        if now is not None and _columns(shape) == _columns(now):
             return replace(shape, file_number=now.file_number, leaves=now.leaves, columns=_as_of(shape, now))
     raise SnapshotError(
         f"{row.name} changed its columns right before the cutoff",
         expected="the columns that its stream was opened with",
         remedy="run cdc snapshot again: it finds what changed",
     )
+
+
+def _columns(shape: Shape) -> list[tuple[int, tuple[str, int, int], str | None]]:
+    return [(column.number, column.look, column.generated) for column in shape.columns]
 
 
 def _as_of(shape: Shape, now: Shape) -> tuple[ShapeColumn, ...]:

@@ -142,6 +142,7 @@ def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
         server=prepared.plan.server,
         start=position,
         passes=_transaction_end(pipeline, assignment, prepared.slot, position),
+        on_step=pipeline.on_step,
     )
     with closing(stream):
         _refuse_moved_slot(pipeline)

@@ -23,7 +23,8 @@ SET "TimeZone" TO 'UTC'; SET bytea_output TO 'hex'; SET extra_float_digits TO 1
 """
 BLOCK_BYTES = 8 << 20
 _BLOCKS_AHEAD = 1
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Stands before each block: the reader drops one, and would drop the data's."""
 
 _Blocks = Queue[bytes | None]
 
@@ -92,7 +93,7 @@ class _BlockWriter:
     def __init__(self, blocks: _Blocks, block_bytes: int) -> None:
         self._blocks = blocks
         self._block_bytes = block_bytes
-        self._rows = [_BYTE_ORDER_MARK]
+        self._rows = [BYTE_ORDER_MARK]
         self._size = 0
 
     def write(self, row: bytes) -> None:
@@ -105,7 +106,7 @@ class _BlockWriter:
         """A mark of our own stands before each block: the reader drops one, and would drop the data's."""
         if self._size:
             self._blocks.put(b"".join(self._rows))
-        self._rows = [_BYTE_ORDER_MARK]
+        self._rows = [BYTE_ORDER_MARK]
         self._size = 0
 
     def end(self) -> None:
@@ -148,19 +149,8 @@ def _abandon(connection: psycopg2.extensions.connection, blocks: _Blocks) -> Non
 
 def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
     """Whole rows in PostgreSQL's CSV, behind a byte order mark of our own."""
-    names = [str(number) for number in range(len(schema.columns))]
-    texts = csv.read_csv(
-        pa.BufferReader(block),
-        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block)),
-        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    by_name = {name: chunks.combine_chunks() for name, chunks in zip(schema.names, texts.columns, strict=True)}
+    texts = csv_columns(block, len(schema.columns))
+    by_name = dict(zip(schema.names, texts, strict=True))
     columns, refusals = typed_columns(by_name, schema)
     unfit = {name: np.zeros(len(column), dtype=np.bool_) for name, column in by_name.items()}
     for each in refusals:
@@ -180,3 +170,20 @@ def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
             for misfit in misfits(refusals)
         ),
     )
+
+
+def csv_columns(block: bytes, count: int) -> list[pa.Array]:
+    """The texts of rows in PostgreSQL's CSV, behind a byte order mark of our own; they may be no valid UTF-8."""
+    names = [str(number) for number in range(count)]
+    texts = csv.read_csv(
+        pa.BufferReader(block),
+        read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block)),
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    return [chunks.combine_chunks() for chunks in texts.columns]

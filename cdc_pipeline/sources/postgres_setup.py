@@ -212,7 +212,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Sourc
 
 
 def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
-    known = set(found.columns)
+    known = {column.name for column in found.shape.columns}
     partitions = (part.column for part in settings.partition_by)
     for column in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
         if column is not None and column not in known:
@@ -221,6 +221,19 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
                 expected=f"one of {', '.join(sorted(known))}",
                 remedy="mend id, create_time, update_time, partition_by or as_text in pipeline.yml",
             )
+    generated = [name for name in key if name not in found.columns]
+    if generated:
+        raise SourceError(
+            f"the id of {settings.name} has the generated column {generated[0]!r}",
+            expected="an id of columns that are written: deletes do not tell others",
+            remedy="set id in pipeline.yml to such columns",
+        )
+    if found.computed_otherwise:
+        raise SourceError(
+            f"partitions of {settings.name} compute {', '.join(found.computed_otherwise)} otherwise than itself",
+            expected="one expression: an event does not tell its partition",
+            remedy="give the partitions the expression of the table, or list them instead of it",
+        )
     _check_names(settings, sorted(known))
 
 

@@ -35,7 +35,15 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
        (SELECT jsonb_agg(jsonb_build_array(
                    a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.xmin::text,
                    CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
-                   CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END) ORDER BY a.attnum)
+                   CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                   -- what the expression reads: until version 14 noted with the column, since then with the expression
+                   CASE WHEN a.attgenerated <> '' THEN (
+                       SELECT jsonb_agg(DISTINCT p.refobjsubid ORDER BY p.refobjsubid) FROM pg_depend AS p
+                       WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
+                         AND p.refobjsubid NOT IN (0, a.attnum)
+                         AND (p.classid, p.objid, p.objsubid) IN (
+                             ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum))) END)
+                   ORDER BY a.attnum)
         FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
        (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_enum AS e
@@ -61,7 +69,7 @@ class ShapeColumn:
     """One column. `number`: its attribute number. `changed_by`: the transaction that wrote its row of the catalogue.
 
     `missing`: the text that rows from before it was added show, None for NULL. `generated`: the expression that
-    computes it, None for a stored value.
+    computes it from the columns numbered `inputs`, None for a value that is written.
     """
 
     number: int
@@ -71,7 +79,13 @@ class ShapeColumn:
     changed_by: str
     missing: str | None
     generated: str | None
+    inputs: tuple[int, ...] = ()
     type: str = ""
+
+    @property
+    def look(self) -> tuple[str, int, int]:
+        """What the stream shows of it."""
+        return self.name, self.type_oid, self.modifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +108,30 @@ class Shape:
 
     @property
     def streamed(self) -> tuple[ShapeColumn, ...]:
-        """The columns that change events carry."""
+        """The columns that change events carry, whatever the publication says."""
         return tuple(column for column in self.columns if column.generated is None)
 
     @property
     def appearance(self) -> tuple[tuple[str, int, int], ...]:
-        """What the stream shows of it."""
-        return tuple((column.name, column.type_oid, column.modifier) for column in self.streamed)
+        """What the stream always shows of it."""
+        return tuple(column.look for column in self.streamed)
+
+    def shows(self, columns: Sequence[tuple[str, int, int]]) -> bool:
+        """Whether an event with these columns may be one of it: generated columns come only where published."""
+        shown = set(columns)
+        return tuple(columns) == tuple(
+            column.look for column in self.columns if column.generated is None or column.look in shown
+        )
+
+    def looks_as(self, other: "Shape") -> bool:
+        """Whether both have the same columns in change events."""
+        mine, theirs = ([(column.number, column.look) for column in shape.streamed] for shape in (self, other))
+        return mine == theirs
 
     def schema(self, key: Sequence[str]) -> TableSchema:
         columns = tuple(
             Column(name=column.name, type=column.type, number=column.number, missing=column.missing)
-            for column in self.streamed
+            for column in self.columns
         )
         return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
 
@@ -128,7 +154,10 @@ class Shape:
         return cls(
             **{
                 **document,
-                "columns": tuple(ShapeColumn(**column) for column in document["columns"]),
+                "columns": tuple(
+                    ShapeColumn(**{**column, "inputs": tuple(column.get("inputs", ()))})
+                    for column in document["columns"]
+                ),
                 "leaves": None if leaves is None else {oid: (number, own) for oid, (number, own) in leaves.items()},
             }
         )
@@ -174,7 +203,7 @@ def _shape(row: Sequence[Any]) -> Shape:
 
 
 def _column(entry: Sequence[Any]) -> ShapeColumn:
-    number, name, type_oid, modifier, changed_by, missing, generated = entry
+    number, name, type_oid, modifier, changed_by, missing, generated, inputs = entry
     return ShapeColumn(
         number=number,
         name=name,
@@ -183,4 +212,5 @@ def _column(entry: Sequence[Any]) -> ShapeColumn:
         changed_by=changed_by,
         missing=missing,
         generated=generated,
+        inputs=tuple(inputs or ()),
     )

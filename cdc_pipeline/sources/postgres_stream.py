@@ -24,6 +24,7 @@ from cdc_pipeline.record import (
     encode_position,
 )
 from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.generated_columns import GeneratedColumns
 from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
 from cdc_pipeline.sources.postgres_catalogue import Server
 from cdc_pipeline.sources.postgres_position import lsn_text
@@ -34,6 +35,7 @@ from cdc_pipeline.sources.postgres_shape import Shape, read_shapes
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
 from cdc_pipeline.sources.version_text import version_texts
+from cdc_pipeline.steps import OnStep, no_step
 
 _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
 _MOST_MESSAGES = 20_000
@@ -63,6 +65,7 @@ class PostgresStream:
         server: Server,
         start: int = 0,
         passes: int | None = None,
+        on_step: OnStep = no_step,
     ) -> None:
         self._stream_partitions = stream_partitions
         self._tables = {table.oid: StreamedTable(table, start) for table in tables}
@@ -73,6 +76,7 @@ class PostgresStream:
         _check_server(self._connection, server)
         self._sql_connection = connect(url)
         self._sql_connection.autocommit = True
+        self._generated = GeneratedColumns(self._sql_connection, on_step)
         self._cursor = self._connection.cursor()
         command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
         with answering():
@@ -186,20 +190,23 @@ class PostgresStream:
         table = self._tables.get(change.relation.oid)
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
-        return [table_events(change, table.name, self._schema(change.relation, table), self._stream_partitions)]
+        shape = self._shape(change.relation, table)
+        schema = shape.schema(table.key)
+        whole = self._generated.added_to(change, shape, table.name, is_bag=schema.is_bag)
+        return [table_events(whole, table.name, schema, self._stream_partitions)]
 
     def shapes(self, oids: Sequence[int]) -> dict[int, Shape]:
         """As the catalogue has them now."""
         return read_shapes(self._sql_connection, oids)
 
-    def _schema(self, relation: Relation, table: "StreamedTable") -> TableSchema:
+    def _shape(self, relation: Relation, table: "StreamedTable") -> Shape:
         """Raises StreamMoved for columns that the catalogue showed after the stream was opened, TableStale for others.
 
         Between two looks at the catalogue a table may have had columns that neither look saw.
         """
-        schema = table.schema(relation)
-        if schema is not None:
-            return schema
+        shape = table.shape(relation)
+        if shape is not None:
+            return shape
         now = self.shapes([table.oid]).get(table.oid)
         if now is None or not now.is_now(table.newest):
             raise StreamMoved(
@@ -220,8 +227,9 @@ class StreamedTable:
     def __init__(self, table: SourceTable, start: int) -> None:
         self.name = table.name
         self.oid = table.oid
-        self._key = table.key
+        self.key = table.key
         self._shapes = list(table.shapes)
+        self._pass_alike()
         self._start = max(start, table.shapes[0].generation)
 
     @property
@@ -231,20 +239,26 @@ class StreamedTable:
     @property
     def present(self) -> TableSchema:
         """That of the newest event so far; a truncate, which carries no columns, has the same."""
-        return self._shapes[0].schema(self._key)
+        return self._shapes[0].schema(self.key)
 
     def is_read(self, commit_position: int) -> bool:
         """Not what is registered, nor what a snapshot that is to come holds already."""
         return commit_position >= self._start
 
-    def schema(self, relation: Relation) -> TableSchema | None:
+    def shape(self, relation: Relation) -> Shape | None:
         """None for columns that no shape from the present one on has."""
         shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
-        while self._shapes[0].appearance != shown:
-            if len(self._shapes) == 1 or all(shape.appearance != shown for shape in self._shapes):
+        while not self._shapes[0].shows(shown):
+            if not any(shape.shows(shown) for shape in self._shapes):
                 return None
             self._shapes.pop(0)
-        return self._shapes[0].schema(self._key)
+            self._pass_alike()
+        return self._shapes[0]
+
+    def _pass_alike(self) -> None:
+        """A generated column that was dropped or renamed is in no event: the newer of the two shapes is true of all."""
+        while len(self._shapes) > 1 and self._shapes[0].looks_as(self._shapes[1]):
+            self._shapes.pop(0)
 
 
 def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:

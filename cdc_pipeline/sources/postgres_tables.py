@@ -29,6 +29,16 @@ WHERE c.relreplident <> 'f' AND c.relkind = 'r'
   AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
 ORDER BY 1
 """
+_COMPUTED_OTHERWISE = """
+SELECT DISTINCT a.attname::text COLLATE "C"
+FROM pg_attribute AS a JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+CROSS JOIN LATERAL pg_partition_tree(a.attrelid) AS leaf
+JOIN pg_attribute AS b ON b.attrelid = leaf.relid AND b.attname = a.attname
+JOIN pg_attrdef AS e ON e.adrelid = b.attrelid AND e.adnum = b.attnum
+WHERE a.attrelid = %s AND a.attgenerated <> ''
+  AND pg_get_expr(e.adbin, e.adrelid) <> pg_get_expr(d.adbin, d.adrelid)
+ORDER BY 1
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,7 @@ class CatalogueTable:
     """A table as the source's catalogue has it. `identity` are the columns that a delete event carries.
 
     `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
+    `computed_otherwise`: generated columns for which a partition has an expression of its own.
     """
 
     name: TableName
@@ -46,6 +57,7 @@ class CatalogueTable:
     primary_key: tuple[str, ...]
     identity: tuple[str, ...]
     without_whole_rows: tuple[str, ...]
+    computed_otherwise: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -86,6 +98,7 @@ def read_table(
         primary_key=primary_key,
         identity=_identity(replica_identity, shape, primary_key, indexes),
         without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
+        computed_otherwise=tuple(row[0] for row in rows(connection, _COMPUTED_OTHERWISE, (oid,))),
     )
 
 

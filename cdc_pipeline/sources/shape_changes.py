@@ -99,7 +99,9 @@ def _of_set(before: Shape, now: Shape) -> list[str]:
     known, present = ({column.number for column in shape.columns} for shape in (before, now))
     added = [column for column in now.columns if column.number not in known]
     found = [
-        f"the column {column.name!r} is generated: the stream does not carry it" for column in added if column.generated
+        f"the column {column.name!r} is generated: the stream does not tell what the rows that are there have of it"
+        for column in added
+        if column.generated is not None
     ]
     found += [
         f"rows show {column.missing!r} for the new column {column.name!r}, which the lake's type cannot hold"

@@ -53,6 +53,7 @@ READS = frozenset(
         "snapshot_task.list",
         "snapshot_task.progress",
         "source.check",
+        "source.compute",
         "source_file.read",
         "store.open",
         "stream.read",

@@ -1,0 +1,185 @@
+"""Generated columns are in the lake as the source has them, though its stream leaves them out."""
+
+import os
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.source_setup import set_up_source
+from cdc_pipeline.stack.postgres import PostgresServer
+from snapshot.due import take_due_snapshots
+from tests.crash.world import World
+from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, states, world_of
+from tests.support.postgres import fresh_database, fresh_store, started_server
+from tests.support.postgres_versions import locked_versions, unpacked_binaries
+from tests.support.streams import database_of, run_sql
+
+CREATE = (
+    """CREATE TABLE orders (id int PRIMARY KEY, note text, price numeric(10,2), amount int, day date, tags text[],
+        letter "char", pad char(5), address inet, body text,
+        total numeric(12,1) GENERATED ALWAYS AS (price * amount) STORED,
+        loud text GENERATED ALWAYS AS (upper(note)) STORED,
+        next_day date GENERATED ALWAYS AS (day + 1) STORED,
+        first_tag text GENERATED ALWAYS AS (tags[1]) STORED,
+        more_tags text[] GENERATED ALWAYS AS (tags || 'one, "more"'::text) STORED,
+        is_many boolean GENERATED ALWAYS AS (amount > 5) STORED,
+        same_letter "char" GENERATED ALWAYS AS (letter) STORED,
+        padded char(8) GENERATED ALWAYS AS (pad) STORED,
+        network inet GENERATED ALWAYS AS (set_masklen(address, 32)) STORED,
+        seven int GENERATED ALWAYS AS (7) STORED,
+        words tsvector GENERATED ALWAYS AS (to_tsvector('english', note)) STORED,
+        "odd "" name" bigint GENERATED ALWAYS AS (amount::bigint + 1) STORED,
+        body_length text GENERATED ALWAYS AS (id % 2 || '/' || length(body)) STORED)""",
+    "ALTER TABLE orders ALTER body SET STORAGE EXTERNAL",
+    "CREATE TABLE customers (id int, note text, twice text GENERATED ALWAYS AS (note || note) STORED, last text)",
+    "ALTER TABLE customers REPLICA IDENTITY FULL",
+    "ALTER TABLE customers ALTER note SET STORAGE EXTERNAL",
+    r"""INSERT INTO orders SELECT n, E'it''s \\ n' || n, n, n, '2024-01-31', ARRAY['a' || n, NULL, ''], '\001', 'p',
+        '10.1.2.3/8', repeat('b', 3000) FROM generate_series(1, 9) AS n""",
+    "INSERT INTO customers (id, note, last) SELECT n, repeat('n', 3000), 'x' FROM generate_series(1, 4) AS n",
+)
+WRITES = (
+    r"""INSERT INTO orders SELECT n, E'it''s \\ "n", \n' || n, n, n, '2024-02-28', ARRAY['b', 'c"'], '\377', 'q',
+        '10.1.2.4/16', repeat('c', 3000) FROM generate_series(20, 29) AS n""",
+    "INSERT INTO orders (id, note) VALUES (30, NULL), (31, '')",
+    "UPDATE orders SET amount = amount + 7, note = note || '!' WHERE id IN (1, 20)",
+    "UPDATE orders SET body = repeat('d', 4000) WHERE id = 2",
+    "UPDATE orders SET id = id + 50, body = 'short' WHERE id IN (3, 21)",
+    "BEGIN; UPDATE orders SET price = 8.15 WHERE id = 4; UPDATE orders SET id = 54, body = '' WHERE id = 4; COMMIT",
+    "DELETE FROM orders WHERE id IN (5, 22)",
+    "INSERT INTO customers VALUES (20, 'new'), (21, NULL)",
+    "UPDATE customers SET last = 'changed' WHERE id IN (1, 20)",
+    "UPDATE customers SET note = 'short' WHERE id = 2",
+    "DELETE FROM customers WHERE id IN (3, 21)",
+)
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[World]:
+    with fresh_store(postgres) as store_url:
+        yield taken(tmp_path, database, store_url, CREATE)
+
+
+def taken(folder: Path, source_url: str, store_url: str, create: tuple[str, ...]) -> World:
+    run_sql(source_url, *create)
+    world = world_of(folder, source_url, store_url)
+    begin_again(world)
+    assert_equal(world)
+    return world
+
+
+def assert_equal(world: World) -> None:
+    for table in ("orders", "customers"):
+        assert [written(row) for row in in_lake(world, table)] == in_source(world, table)
+
+
+def written(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
+
+
+def follow(world: World, *statements: str) -> None:
+    run_sql(world.source_url, *statements)
+    assert go_on(world) == {}
+    assert_equal(world)
+
+
+def taken_anew(world: World, table: str) -> None:
+    assert list(go_on(world)) == [table]
+    with world.process() as pipeline:
+        take_due_snapshots(pipeline, pipeline.table_names())
+    assert go_on(world) == {}
+    assert {state for state, _ in states(world).values()} == {"live"}
+    assert_equal(world)
+
+
+def test_they_are_equal_after_every_kind_of_change(world: World) -> None:
+    follow(world, *WRITES)
+    follow(world, "TRUNCATE orders", "INSERT INTO orders (id, amount) VALUES (1, 2)", "DELETE FROM customers")
+
+
+def test_virtual_ones_are_computed_too(world: World) -> None:
+    run_sql(world.source_url, "ALTER TABLE orders ADD twice int GENERATED ALWAYS AS (amount * 2) VIRTUAL")
+    taken_anew(world, "orders")
+    follow(world, *WRITES)
+
+
+def test_where_the_publication_carries_them_they_are_read_from_the_stream(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    run_sql(database, f'CREATE PUBLICATION "{database_of(database)}" WITH (publish_generated_columns = stored)')
+    virtual = "ALTER TABLE orders ADD twice int GENERATED ALWAYS AS (amount * 2) VIRTUAL"
+    with fresh_store(postgres) as store_url:
+        world = taken(tmp_path, database, store_url, (*CREATE, virtual))
+        follow(world, *WRITES, "UPDATE orders SET id = 57 WHERE id = 7")
+
+
+def test_a_large_input_that_did_not_change_asks_for_whole_old_rows(world: World) -> None:
+    run_sql(world.source_url, "UPDATE orders SET id = 57 WHERE id = 7")
+    (reason,) = go_on(world).values()
+    assert "body_length" in reason
+    assert "REPLICA IDENTITY FULL" in reason
+    run_sql(world.source_url, "ALTER TABLE orders REPLICA IDENTITY FULL")
+    taken_anew(world, "orders")
+    follow(world, *WRITES, "UPDATE orders SET id = 58 WHERE id = 8")
+
+
+def test_what_the_source_does_not_compute_stops_that_table_alone(world: World) -> None:
+    run_sql(
+        world.source_url,
+        "CREATE FUNCTION risky(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 10 / $1'",
+        "ALTER TABLE orders ADD risk int GENERATED ALWAYS AS (risky(id)) STORED",
+    )
+    taken_anew(world, "orders")
+    run_sql(
+        world.source_url,
+        "INSERT INTO orders (id) VALUES (60)",
+        "INSERT INTO customers VALUES (60)",
+        "CREATE OR REPLACE FUNCTION risky(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1 / ($1 - $1)'",
+    )
+    (reason,) = go_on(world).values()
+    assert "division by zero" in reason
+    assert in_lake(world, "customers") == in_source(world, "customers")
+
+
+def test_one_that_is_dropped_or_renamed_is_followed(world: World) -> None:
+    follow(world, "ALTER TABLE orders RENAME loud TO louder", "INSERT INTO orders (id, note) VALUES (60, 'later')")
+    run_sql(world.source_url, "ALTER TABLE orders DROP louder", "INSERT INTO orders (id, note) VALUES (61, 'last')")
+    assert go_on(world) == {}
+    rows = [written({name: row[name] for name in row if name != "louder"}) for row in in_lake(world, "orders")]
+    assert rows == in_source(world, "orders")
+
+
+def test_a_table_that_was_registered_without_them_is_taken_anew(world: World) -> None:
+    with world.process() as pipeline:
+        row = pipeline.store.tables.table(name_of(world, "orders"))
+    world.store_query(
+        "UPDATE cdc.table_schema SET document = jsonb_set(document, '{columns}', (SELECT jsonb_agg(c) FROM"
+        " jsonb_array_elements(document -> 'columns') AS c WHERE c ->> 0 <> 'loud'))"
+        f" WHERE table_id = {row.table_id} RETURNING 1"
+    )
+    taken_anew(world, "orders")
+
+
+def test_an_id_of_generated_columns_is_refused(world: World) -> None:
+    run_sql(
+        world.source_url,
+        "DROP TABLE customers",
+        "CREATE TABLE customers (n int, id int GENERATED ALWAYS AS (n + 1) STORED PRIMARY KEY)",
+    )
+    with world.process() as pipeline, pytest.raises(SourceError, match="generated column 'id'"):
+        raise set_up_source(pipeline, begin_again=pipeline.table_names()).refused[name_of(world, "customers")]
+
+
+@pytest.mark.parametrize("version", sorted(locked_versions()))
+def test_every_version_tells_what_they_are_computed_from(version: str, tmp_path: Path) -> None:
+    binaries = unpacked_binaries(locked_versions()[version])
+    with (
+        started_server({**os.environ, "CDC_POSTGRES_BIN": str(binaries)}) as server,
+        fresh_database(server) as database,
+        fresh_store(server) as store_url,
+    ):
+        follow(taken(tmp_path, database, store_url, CREATE), *WRITES)
