@@ -19,6 +19,7 @@ from cdc_pipeline.sources.copy_stream import BYTE_ORDER_MARK, csv_columns
 from cdc_pipeline.sources.pgoutput import RelationColumn, RowGroup, TupleColumn
 from cdc_pipeline.sources.pgoutput_tuples import Mask
 from cdc_pipeline.sources.postgres_catalogue import rows
+from cdc_pipeline.sources.postgres_publication import FIRST_VERSION_WITH_GENERATED
 from cdc_pipeline.sources.postgres_session import answering
 from cdc_pipeline.sources.postgres_shape import Shape, ShapeColumn
 from cdc_pipeline.steps import OnStep, step
@@ -62,7 +63,7 @@ class GeneratedColumns:
         used = {number for column in lacking for number in column.inputs}
         inputs = {column: place[column.name] for column in shape.columns if column.number in used}
         new = {column.number: _of_new(group, index) for column, index in inputs.items()}
-        kept = {column: _kept(group, column, new, table) for column in lacking}
+        kept = {column: self._kept(group, column, new, table) for column in lacking}
         wanted = {column: (group.op != _DELETE) & ~absent for column, absent in kept.items()}
         texts = {number: found.texts for number, found in new.items()}
         computed = self._computed(shape, wanted, texts, table)
@@ -79,6 +80,27 @@ class GeneratedColumns:
         )
         relation = replace(group.relation, columns=(*group.relation.columns, *columns))
         return replace(group, relation=relation, new=(*group.new, *added), old=old)
+
+    def _kept(self, group: RowGroup, column: ShapeColumn, inputs: Mapping[int, _Input], table: TableName) -> Mask:
+        """Where the value is absent, since nothing that it is computed from changed."""
+        unknown = np.zeros(len(group.op), dtype=np.bool_)
+        unchanged = np.ones(len(group.op), dtype=np.bool_)
+        for number in column.inputs:
+            unknown |= inputs[number].unknown
+            unchanged &= inputs[number].unchanged
+        if (unknown & ~unchanged).any():
+            way = f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL"
+            if self._connection.server_version >= FIRST_VERSION_WITH_GENERATED:
+                way = f"make {column.name} STORED and set publish_generated_columns = stored on the publication"
+            raise TableStale(
+                f"an update of {table} leaves out a large value that did not change, from which {column.name} is"
+                " computed",
+                table=str(table),
+                expected="every input of a generated column in the event, or none",
+                remedy=f"{way}, then cdc snapshot {table}",
+            )
+        kept: Mask = unknown & unchanged
+        return kept
 
     def _computed(
         self, shape: Shape, wanted: Mapping[ShapeColumn, Mask], texts: Mapping[int, pa.Array], table: TableName
@@ -176,24 +198,6 @@ def _of_new(group: RowGroup, index: int) -> _Input:
         texts = pc.if_else(pa.array(told), _string(old), texts)
         unknown = unknown & ~told
     return _Input(texts=texts, unknown=unknown, unchanged=unchanged)
-
-
-def _kept(group: RowGroup, column: ShapeColumn, inputs: Mapping[int, _Input], table: TableName) -> Mask:
-    """Where the value is absent, since nothing that it is computed from changed."""
-    unknown = np.zeros(len(group.op), dtype=np.bool_)
-    unchanged = np.ones(len(group.op), dtype=np.bool_)
-    for number in column.inputs:
-        unknown |= inputs[number].unknown
-        unchanged &= inputs[number].unchanged
-    if (unknown & ~unchanged).any():
-        raise TableStale(
-            f"an update of {table} leaves out a large value that did not change, from which {column.name} is computed",
-            table=str(table),
-            expected="every input of a generated column in the event, or none",
-            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, then cdc snapshot {table}",
-        )
-    kept: Mask = unknown & unchanged
-    return kept
 
 
 def _column(values: pa.Array, absent: Mask) -> TupleColumn:

@@ -9,8 +9,9 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_catalogue import rows
 
 _PUBLICATION = """
-SELECT oid::bigint, xmin::text, pubinsert AND pubupdate AND pubdelete AND pubtruncate
-FROM pg_publication WHERE pubname = %s
+SELECT oid::bigint, xmin::text, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
+       coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false)
+FROM pg_publication AS p WHERE pubname = %s
 """
 _TABLES = """
 -- one row per published table: its oid, whether rows or columns of it are left out, and the rows of the catalogue
@@ -31,6 +32,8 @@ SELECT pnnspid::regnamespace::text, string_agg(oid || '/' || xmin, ' ' ORDER BY 
 FROM pg_publication_namespace WHERE pnpubid = %s GROUP BY 1
 """
 _FIRST_VERSION_WITH_SCHEMAS = 150_000
+FIRST_VERSION_WITH_GENERATED = 180_000
+"""From it on a publication may tell stored generated columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """`is_whole`: it publishes every kind of change."""
+    """`is_whole`: it publishes every kind of change. `tells_generated`: stored generated columns too."""
 
     is_whole: bool
+    tells_generated: bool
     tables: Mapping[tuple[str, str], Published]
 
     def of(self, name: TableName) -> Published | None:
@@ -58,7 +62,7 @@ def read_publication(connection: psycopg2.extensions.connection, name: str) -> P
     found = rows(connection, _PUBLICATION, (name,))
     if not found:
         return None
-    oid, changed_by, whole = found[0]
+    oid, changed_by, whole, tells_generated = found[0]
     with_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
     schemas: dict[str, str] = dict(rows(connection, _SCHEMAS, (oid,))) if with_schemas else {}
     tables = {
@@ -71,4 +75,4 @@ def read_publication(connection: psycopg2.extensions.connection, name: str) -> P
             connection, _TABLES, {"publication": oid, "name": name}
         )
     }
-    return Publication(is_whole=whole, tables=tables)
+    return Publication(is_whole=whole, tells_generated=tells_generated, tables=tables)

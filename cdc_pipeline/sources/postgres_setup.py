@@ -10,6 +10,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
 from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.sources.generated_guards import check_generated, check_writes_go_on
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres_guards import KnownTable, check_known, followed_shapes
 from cdc_pipeline.sources.postgres_publication import Publication, Published, read_publication
@@ -120,6 +121,8 @@ class _Look:
         """Every check of a table that is to be read from now on."""
         table = _check_table(settings, found)
         published = self.published(table.name)
+        if found is not None and published is None:
+            check_writes_go_on(self.connection, found, self.publication)
         if self.publication is not None and published is not None:
             _check_published(table, self.publication, published)
         return table
@@ -221,19 +224,7 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
                 expected=f"one of {', '.join(sorted(known))}",
                 remedy="mend id, create_time, update_time, partition_by or as_text in pipeline.yml",
             )
-    generated = [name for name in key if name not in found.columns]
-    if generated:
-        raise SourceError(
-            f"the id of {settings.name} has the generated column {generated[0]!r}",
-            expected="an id of columns that are written: deletes do not tell others",
-            remedy="set id in pipeline.yml to such columns",
-        )
-    if found.computed_otherwise:
-        raise SourceError(
-            f"partitions of {settings.name} compute {', '.join(found.computed_otherwise)} otherwise than itself",
-            expected="one expression: an event does not tell its partition",
-            remedy="give the partitions the expression of the table, or list them instead of it",
-        )
+    check_generated(found, key)
     _check_names(settings, sorted(known))
 
 

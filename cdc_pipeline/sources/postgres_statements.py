@@ -8,11 +8,12 @@ from psycopg2 import sql
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types, rows
-from cdc_pipeline.sources.postgres_publication import Publication, read_publication
+from cdc_pipeline.sources.postgres_publication import FIRST_VERSION_WITH_GENERATED, Publication, read_publication
 from cdc_pipeline.sources.postgres_tables import CatalogueTable, read_table
 
 PLUGIN = "pgoutput"
 _PUBLISH = "publish = 'insert, update, delete, truncate'"
+_PUBLISH_GENERATED = "publish_generated_columns = stored"
 _LOGICAL = "logical"
 _RIGHTS = "SELECT has_schema_privilege(%s, 'USAGE'), has_table_privilege(%s::oid, 'SELECT')"
 _MEMBERS = """
@@ -64,7 +65,9 @@ def publication_statements(
     publication = sql.Identifier(source.publication)
     template = "ALTER PUBLICATION {} ADD TABLE {}"
     if is_new:
-        template = "CREATE PUBLICATION {} FOR TABLE {} " + f"WITH ({_PUBLISH}, publish_via_partition_root = true)"
+        tells_generated = connection.server_version >= FIRST_VERSION_WITH_GENERATED
+        options = [_PUBLISH, "publish_via_partition_root = true", *([_PUBLISH_GENERATED] if tells_generated else [])]
+        template = "CREATE PUBLICATION {} FOR TABLE {} " + f"WITH ({', '.join(options)})"
     return [sql.SQL(template).format(publication, names).as_string(connection)]
 
 
@@ -118,6 +121,9 @@ def _whole_statements(
     name = sql.Identifier(source.publication)
     if not publication.is_whole:
         yield sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_PUBLISH)).as_string(connection)
+    refuses_writes = any("s" in found.generated_in_whole_rows for found in there.values())
+    if refuses_writes and not publication.tells_generated and connection.server_version >= FIRST_VERSION_WITH_GENERATED:
+        yield sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_PUBLISH_GENERATED)).as_string(connection)
     if hidden:
         via_root = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)")
         yield via_root.format(name).as_string(connection)

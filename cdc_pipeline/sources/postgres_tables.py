@@ -39,6 +39,11 @@ WHERE a.attrelid = %s AND a.attgenerated <> ''
   AND pg_get_expr(e.adbin, e.adrelid) <> pg_get_expr(d.adbin, d.adrelid)
 ORDER BY 1
 """
+_GENERATED_IN_WHOLE_ROWS = """
+SELECT DISTINCT a.attgenerated::text FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+WHERE a.attgenerated <> '' AND NOT a.attisdropped AND c.relreplident = 'f' AND c.relkind = 'r'
+  AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,7 @@ class CatalogueTable:
 
     `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
     `computed_otherwise`: generated columns for which a partition has an expression of its own.
+    `generated_in_whole_rows`: s and v, where old rows are whole and have stored and virtual generated columns.
     """
 
     name: TableName
@@ -58,6 +64,7 @@ class CatalogueTable:
     identity: tuple[str, ...]
     without_whole_rows: tuple[str, ...]
     computed_otherwise: tuple[str, ...]
+    generated_in_whole_rows: frozenset[str]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -99,6 +106,7 @@ def read_table(
         identity=_identity(replica_identity, shape, primary_key, indexes),
         without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
         computed_otherwise=tuple(row[0] for row in rows(connection, _COMPUTED_OTHERWISE, (oid,))),
+        generated_in_whole_rows=frozenset(row[0] for row in rows(connection, _GENERATED_IN_WHOLE_ROWS, {"table": oid})),
     )
 
 

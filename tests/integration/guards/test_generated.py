@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterator
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.source_setup import set_up_source
+from cdc_pipeline.source_setup import missing_sql, set_up_source
 from cdc_pipeline.stack.postgres import PostgresServer
 from snapshot.due import take_due_snapshots
 from tests.crash.world import World
@@ -78,7 +79,10 @@ def assert_equal(world: World) -> None:
 
 
 def written(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, date) else value for name, value in row.items()}
+    return {
+        name: value.isoformat() if isinstance(value, date) else float(value) if isinstance(value, Decimal) else value
+        for name, value in row.items()
+    }
 
 
 def follow(world: World, *statements: str) -> None:
@@ -107,24 +111,42 @@ def test_virtual_ones_are_computed_too(world: World) -> None:
     follow(world, *WRITES)
 
 
-def test_where_the_publication_carries_them_they_are_read_from_the_stream(
+def test_a_publication_that_leaves_them_out_is_made_up_for(
     postgres: PostgresServer, database: str, tmp_path: Path
 ) -> None:
-    run_sql(database, f'CREATE PUBLICATION "{database_of(database)}" WITH (publish_generated_columns = stored)')
-    virtual = "ALTER TABLE orders ADD twice int GENERATED ALWAYS AS (amount * 2) VIRTUAL"
+    run_sql(database, f'CREATE PUBLICATION "{database_of(database)}"')
+    by_key = "ALTER TABLE customers ADD PRIMARY KEY (id), REPLICA IDENTITY DEFAULT"
     with fresh_store(postgres) as store_url:
-        world = taken(tmp_path, database, store_url, (*CREATE, virtual))
-        follow(world, *WRITES, "UPDATE orders SET id = 57 WHERE id = 7")
+        world = taken(tmp_path, database, store_url, (*CREATE, by_key))
+        follow(world, *WRITES)
 
 
-def test_a_large_input_that_did_not_change_asks_for_whole_old_rows(world: World) -> None:
+def test_a_large_input_that_did_not_change_is_named_with_what_helps(world: World) -> None:
+    run_sql(world.source_url, "ALTER TABLE orders ADD size text GENERATED ALWAYS AS (id % 2 || body) VIRTUAL")
+    taken_anew(world, "orders")
     run_sql(world.source_url, "UPDATE orders SET id = 57 WHERE id = 7")
     (reason,) = go_on(world).values()
-    assert "body_length" in reason
-    assert "REPLICA IDENTITY FULL" in reason
-    run_sql(world.source_url, "ALTER TABLE orders REPLICA IDENTITY FULL")
+    assert "leaves out a large value that did not change, from which size is computed" in reason
+    assert "make size STORED" in reason
     taken_anew(world, "orders")
-    follow(world, *WRITES, "UPDATE orders SET id = 58 WHERE id = 8")
+
+
+def test_a_table_that_could_not_be_written_any_more_is_not_published(world: World) -> None:
+    name = name_of(world, "customers")
+    publication = f'ALTER PUBLICATION "{database_of(world.source_url)}"'
+    run_sql(
+        world.source_url,
+        f"{publication} DROP TABLE customers",
+        f"{publication} SET (publish_generated_columns = none)",
+    )
+    with world.process() as pipeline:
+        refused = set_up_source(pipeline, begin_again=[name]).refused[name]
+        assert "PostgreSQL refuses its updates and deletes" in str(refused)
+        assert f"{publication} SET (publish_generated_columns = stored)" in missing_sql(pipeline)
+    run_sql(world.source_url, "ALTER TABLE customers ADD virtual int GENERATED ALWAYS AS (id) VIRTUAL")
+    with world.process() as pipeline:
+        refused = set_up_source(pipeline, begin_again=[name]).refused[name]
+    assert "virtual generated columns" in str(refused)
 
 
 def test_what_the_source_does_not_compute_stops_that_table_alone(world: World) -> None:
@@ -174,12 +196,21 @@ def test_an_id_of_generated_columns_is_refused(world: World) -> None:
         raise set_up_source(pipeline, begin_again=pipeline.table_names()).refused[name_of(world, "customers")]
 
 
-@pytest.mark.parametrize("version", sorted(locked_versions()))
-def test_every_version_tells_what_they_are_computed_from(version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["14", "17"])
+def test_older_versions_compute_all_of_them(version: str, tmp_path: Path) -> None:
+    """PostgreSQL 14 notes what an expression depends on elsewhere than later ones."""
     binaries = unpacked_binaries(locked_versions()[version])
     with (
         started_server({**os.environ, "CDC_POSTGRES_BIN": str(binaries)}) as server,
         fresh_database(server) as database,
         fresh_store(server) as store_url,
     ):
-        follow(taken(tmp_path, database, store_url, CREATE), *WRITES)
+        world = taken(tmp_path, database, store_url, CREATE)
+        follow(world, *WRITES)
+        run_sql(database, "UPDATE orders SET id = 57 WHERE id = 7")
+        (reason,) = go_on(world).values()
+        assert "run ALTER TABLE" in reason
+        assert "REPLICA IDENTITY FULL" in reason
+        run_sql(database, "ALTER TABLE orders REPLICA IDENTITY FULL")
+        taken_anew(world, "orders")
+        follow(world, "UPDATE orders SET id = 58 WHERE id = 8", "TRUNCATE customers")
