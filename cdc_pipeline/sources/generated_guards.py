@@ -6,9 +6,7 @@ import psycopg2.extensions
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.postgres_publication import FIRST_VERSION_WITH_GENERATED, Publication
-from cdc_pipeline.sources.postgres_tables import CatalogueTable
-
-_STORED, _VIRTUAL = "sv"
+from cdc_pipeline.sources.postgres_tables import STORED, VIRTUAL, CatalogueTable
 
 
 def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
@@ -32,16 +30,16 @@ def check_writes_go_on(
     connection: psycopg2.extensions.connection, found: CatalogueTable, publication: Publication | None
 ) -> None:
     """Raises SourceError for a table whose updates and deletes the source would refuse once it is published."""
-    if connection.server_version < FIRST_VERSION_WITH_GENERATED:
+    if connection.server_version < FIRST_VERSION_WITH_GENERATED or not found.has_whole_rows:
         return
-    if _VIRTUAL in found.generated_in_whole_rows:
+    if VIRTUAL in found.generated:
         raise SourceError(
             f"{found.name} has REPLICA IDENTITY FULL and virtual generated columns: PostgreSQL refuses its updates and"
             " deletes once it is published",
             expected="another replica identity, or stored columns",
             remedy="give it a key and that as its replica identity, or make those columns STORED",
         )
-    if _STORED in found.generated_in_whole_rows and publication is not None and not publication.tells_generated:
+    if STORED in found.generated and publication is not None and not publication.tells_generated:
         raise SourceError(
             f"{found.name} has REPLICA IDENTITY FULL and generated columns: PostgreSQL refuses its updates and deletes"
             " once this publication holds it",

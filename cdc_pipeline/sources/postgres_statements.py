@@ -9,7 +9,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types, rows
 from cdc_pipeline.sources.postgres_publication import FIRST_VERSION_WITH_GENERATED, Publication, read_publication
-from cdc_pipeline.sources.postgres_tables import CatalogueTable, read_table
+from cdc_pipeline.sources.postgres_tables import STORED, VIRTUAL, CatalogueTable, read_table
 
 PLUGIN = "pgoutput"
 _PUBLISH = "publish = 'insert, update, delete, truncate'"
@@ -36,7 +36,7 @@ def missing_on_source(
     members = published_tables(connection, source)
     types = read_types(connection)
     found = ((table, read_table(connection, types, table.table)) for table in tables)
-    there = [(settings, table) for settings, table in found if table is not None]
+    there = [(each, table) for each, table in found if table is not None and _stays_writable(server, each, table)]
     names = {table.name: table for _, table in there}
     unpublished = [name for name in names if publication is None or publication.of(name) is None]
     hidden = [name for name in unpublished if (name.schema, name.table) in members]
@@ -44,11 +44,37 @@ def missing_on_source(
     return (
         *_server_statements(connection, server),
         *_right_statements(connection, server, names),
+        *_generated_statements(connection, source, publication, there),
         *(each for settings, table in there for each in _identity(settings, table)),
         *publication_statements(connection, source, new, is_new=publication is None),
         *_whole_statements(connection, source, publication, names, hidden),
         *slot_statements(connection, source, slot),
     )
+
+
+def _stays_writable(server: Server, settings: TableSettings, table: CatalogueTable) -> bool:
+    """Whether the source goes on to accept its updates and deletes once it is published as it has to be."""
+    is_old = server.version_number < FIRST_VERSION_WITH_GENERATED
+    return is_old or VIRTUAL not in table.generated or not _has_whole_rows(settings, table)
+
+
+def _has_whole_rows(settings: TableSettings, table: CatalogueTable) -> bool:
+    """Now, or when all that is missing was run."""
+    return table.has_whole_rows or any(_identity(settings, table))
+
+
+def _generated_statements(
+    connection: psycopg2.extensions.connection,
+    source: PostgresSource,
+    publication: Publication | None,
+    there: Sequence[tuple[TableSettings, CatalogueTable]],
+) -> Iterator[str]:
+    """Before old rows are whole and the tables published: in between the source would refuse their updates."""
+    if publication is None or publication.tells_generated or connection.server_version < FIRST_VERSION_WITH_GENERATED:
+        return
+    if any(STORED in table.generated and _has_whole_rows(settings, table) for settings, table in there):
+        change = sql.SQL("ALTER PUBLICATION {} SET ({})")
+        yield change.format(sql.Identifier(source.publication), sql.SQL(_PUBLISH_GENERATED)).as_string(connection)
 
 
 def published_tables(connection: psycopg2.extensions.connection, source: PostgresSource) -> set[tuple[str, str]]:
@@ -121,9 +147,6 @@ def _whole_statements(
     name = sql.Identifier(source.publication)
     if not publication.is_whole:
         yield sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_PUBLISH)).as_string(connection)
-    refuses_writes = any("s" in found.generated_in_whole_rows for found in there.values())
-    if refuses_writes and not publication.tells_generated and connection.server_version >= FIRST_VERSION_WITH_GENERATED:
-        yield sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_PUBLISH_GENERATED)).as_string(connection)
     if hidden:
         via_root = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)")
         yield via_root.format(name).as_string(connection)

@@ -10,6 +10,8 @@ from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.postgres_catalogue import TypeRow, read_types, rows
 from cdc_pipeline.sources.postgres_shape import Shape, named, read_shapes
 
+STORED, VIRTUAL = "sv"
+"""`pg_attribute.attgenerated`."""
 _TABLE = """
 SELECT c.oid, c.relkind::text, c.relreplident::text,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
@@ -39,10 +41,11 @@ WHERE a.attrelid = %s AND a.attgenerated <> ''
   AND pg_get_expr(e.adbin, e.adrelid) <> pg_get_expr(d.adbin, d.adrelid)
 ORDER BY 1
 """
-_GENERATED_IN_WHOLE_ROWS = """
-SELECT DISTINCT a.attgenerated::text FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
-WHERE a.attgenerated <> '' AND NOT a.attisdropped AND c.relreplident = 'f' AND c.relkind = 'r'
-  AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
+_GENERATED = """
+SELECT coalesce(array_agg(DISTINCT attgenerated::text) FILTER (WHERE attgenerated <> ''), '{}'),
+       EXISTS (SELECT FROM pg_class AS c WHERE c.relreplident = 'f' AND c.relkind = 'r'
+               AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s))))
+FROM pg_attribute WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped
 """
 
 
@@ -52,7 +55,8 @@ class CatalogueTable:
 
     `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
     `computed_otherwise`: generated columns for which a partition has an expression of its own.
-    `generated_in_whole_rows`: s and v, where old rows are whole and have stored and virtual generated columns.
+    `generated`: s and v, where it has stored and virtual generated columns. `has_whole_rows`: the opposite of
+    `without_whole_rows`, for at least one of them.
     """
 
     name: TableName
@@ -64,7 +68,8 @@ class CatalogueTable:
     identity: tuple[str, ...]
     without_whole_rows: tuple[str, ...]
     computed_otherwise: tuple[str, ...]
-    generated_in_whole_rows: frozenset[str]
+    generated: frozenset[str]
+    has_whole_rows: bool
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -95,6 +100,7 @@ def read_table(
     if any(column.type_oid not in types for column in shape.columns):
         types = read_types(connection)
     indexes = rows(connection, _INDEXED_COLUMNS, (oid,))
+    generated, has_whole_rows = rows(connection, _GENERATED, {"table": oid})[0]
     primary_key = next((tuple(row[2]) for row in indexes if row[0]), ())
     return CatalogueTable(
         name=name,
@@ -106,7 +112,8 @@ def read_table(
         identity=_identity(replica_identity, shape, primary_key, indexes),
         without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
         computed_otherwise=tuple(row[0] for row in rows(connection, _COMPUTED_OTHERWISE, (oid,))),
-        generated_in_whole_rows=frozenset(row[0] for row in rows(connection, _GENERATED_IN_WHOLE_ROWS, {"table": oid})),
+        generated=frozenset(generated),
+        has_whole_rows=has_whole_rows,
     )
 
 
