@@ -186,7 +186,7 @@ class PostgresStream:
         if isinstance(change, Truncate):
             tables = [self._tables[oid] for oid in change.relation_oids if oid in self._tables]
             read = [table for table in tables if table.is_read(change.commit_lsn)]
-            return [_truncate_event(table.name, table.present, change) for table in read]
+            return [_truncate_event(table.name, table.present(change.commit_lsn), change) for table in read]
         table = self._tables.get(change.relation.oid)
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
@@ -236,9 +236,10 @@ class StreamedTable:
     def newest(self) -> Shape:
         return self._shapes[-1]
 
-    @property
-    def present(self) -> TableSchema:
-        """That of the newest event so far; a truncate, which carries no columns, has the same."""
+    def present(self, commit_position: int) -> TableSchema:
+        """For a truncate, which carries no columns: that of the event before, unless no later one can have it."""
+        while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
+            self._shapes.pop(0)
         return self._shapes[0].schema(self.key)
 
     def is_read(self, commit_position: int) -> bool:
