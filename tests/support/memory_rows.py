@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from typing import Any
 
@@ -25,6 +25,17 @@ from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_P
 from cdc_pipeline.types import arrow_schema
 
 Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """One row of a bag, beside its content."""
+
+    version: str
+    dropped: dict[str, Any] = field(default_factory=dict)
+
+    def row(self, content: Content, *, deleted: bool) -> dict[str, Any]:
+        return {**dict(content), **self.dropped, VERSION: self.version, DELETED: deleted, STATE: None}
 
 
 def lake_schema(table: LakeTable) -> pa.Schema:
@@ -78,34 +89,44 @@ def keyed_claim(
 
 
 def bag_claim(
-    table: LakeTable, work: ClaimWork, rows: Rows, events: list[Event], columns: tuple[str, ...]
+    table: LakeTable,
+    work: ClaimWork,
+    rows: Rows,
+    events: list[Event],
+    columns: tuple[str, ...],
+    dropped: tuple[str, ...] = (),
 ) -> tuple[Rows, Counter[str]]:
-    """Copies that stay keep their versions, newest first. A delete without a copy stays hidden, if it may be met."""
+    """Copies that stay keep their versions, newest first. A delete without a copy stays hidden, if it may be met.
+
+    `dropped`: columns that no event tells. They are kept with each copy, and do not tell copies apart.
+    """
     owing = work.tombstones or not table.ordered
     whole = [replace(event, values={name: event.values.get(name) for name in columns}) for event in events]
     newer = [event for event in whole if event.version > work.truncated_at]
-    newest: dict[Content, str] = {}
+    newest: dict[Content, Copy] = {}
     for event in sorted(newer, key=lambda event: event.version):
-        newest[tuple(sorted(event.values.items()))] = event.version
-    copies: dict[Content, list[str]] = defaultdict(list)
-    owed: dict[Content, list[str]] = defaultdict(list)
+        newest[tuple(sorted(event.values.items()))] = Copy(version=event.version)
+    copies: dict[Content, list[Copy]] = defaultdict(list)
+    owed: dict[Content, list[Copy]] = defaultdict(list)
     for row in rows:
         if not work.truncates or row[VERSION] > work.truncated_at:
             content = tuple(sorted((name, row.get(name)) for name in columns))
-            (owed if row.get(DELETED) else copies)[content].append(row[VERSION])
+            copy = Copy(version=row[VERSION], dropped={name: row.get(name) for name in dropped})
+            (owed if row.get(DELETED) else copies)[content].append(copy)
     effects: Counter[str] = Counter()
     for content, count in fold_bag(newer).net.items():
         had, hidden = len(copies[content]), len(owed[content]) if owing or count < 0 else 0
         final = count + had - hidden
-        kept = sorted(copies[content], reverse=True) + [newest[content]] * max(0, count)
+        kept = sorted(copies[content], key=lambda copy: copy.version, reverse=True)
+        kept += [newest[content]] * max(0, count)
         copies[content] = kept[: max(0, final)]
         if hidden or final < 0:
             owed[content] = [newest[content]] * (-final if owing and final < 0 else 0)
         more = len(copies[content]) - had
         effects.update(inserted=max(0, more), deleted=max(0, -more), ignored=max(0, -final - hidden))
-    made = [(content, version, False) for content, versions in copies.items() for version in versions]
-    made += [(content, version, True) for content, versions in owed.items() for version in versions]
-    return [{**dict(content), VERSION: at, DELETED: gone, STATE: None} for content, at, gone in made], effects
+    made = [(content, copy, False) for content, found in copies.items() for copy in found]
+    made += [(content, copy, True) for content, found in owed.items() for copy in found]
+    return [copy.row(content, deleted=gone) for content, copy, gone in made], effects
 
 
 def purged(table: LakeTable, rows: Rows, below: str) -> Rows:

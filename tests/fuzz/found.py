@@ -1,0 +1,20 @@
+"""Scripts that once failed, shrunk by the fuzzer, with the seed of their shop. Each ends with `!settle`."""
+
+FOUND: dict[str, tuple[int, tuple[str, ...]]] = {
+    "a new column, and the table emptied before any of its events": (
+        1,
+        ('ALTER TABLE orders ADD "b" int[]', "!consume meanwhile 34 TRUNCATE orders, notes"),
+    ),
+    "a new column of a partitioned table with a default": (
+        1,
+        ("ALTER TABLE customers ADD b date NOT NULL DEFAULT '2020-04-05'",),
+    ),
+    "a column dropped between inserts and deletes of a table without a key": (
+        0,
+        (
+            "INSERT INTO notes VALUES ('new', 3, NULL)",
+            "ALTER TABLE notes DROP amount",
+            "DELETE FROM notes WHERE body = 'new' OR body = 'b0'",
+        ),
+    ),
+}

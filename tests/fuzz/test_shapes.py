@@ -1,0 +1,91 @@
+"""Random changes of a shop's tables, with snapshots, deaths and restarts in between: the lake equals its source."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pprint import pformat
+from random import Random
+from secrets import token_hex
+
+import pytest
+
+from cdc_pipeline.stack.postgres import PostgresServer
+from tests.crash.world import World
+from tests.fuzz.found import FOUND
+from tests.fuzz.script import BEGIN, perform, shop_world
+from tests.fuzz.shop_changes import Shop
+from tests.fuzz.shrinking import shrunk
+
+FIRST, COUNT = map(int, os.environ.get("CDC_FUZZ_SEEDS", "0,2").split(","))
+ROUNDS, LINES, MOST_RUNS = 3, 8, 80
+MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
+
+
+@contextmanager
+def new_shop(postgres: PostgresServer, folder: Path, seed: int) -> Iterator[World]:
+    policy, partitions = ("keep", "drop")[seed % 2], 1 + seed // 2 % 2
+    own = folder / token_hex(4)
+    with shop_world(postgres, own, dropped_columns=policy, stream_partitions=partitions) as world:
+        for line in BEGIN:
+            perform(world, line)
+        yield world
+
+
+def next_line(chance: Random, shop: Shop) -> str:
+    if chance.random() < 0.65:
+        return shop.change()
+    verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
+    table = f" {chance.choice(['orders', 'customers', 'notes'])}" if verb == "snapshot" else ""
+    place = chance.randint(1, MOST_STEPS[verb])
+    match chance.randrange(4):
+        case 0:
+            return f"!{verb}{table} killed {place}"
+        case 1 | 2:
+            return f"!{verb}{table} meanwhile {place} {shop.change()}"
+        case _:
+            return f"!{verb}{table}"
+
+
+def failure(postgres: PostgresServer, folder: Path, seed: int, lines: Sequence[str]) -> str:
+    """How the script fails; empty if it does not."""
+    with new_shop(postgres, folder, seed) as world:
+        return next((words for line in lines if (words := failing(world, line))), "")
+
+
+def failing(world: World, line: str) -> str:
+    """Of any error, since one that nobody foresaw is a finding too."""
+    try:
+        perform(world, line)
+    except (ArithmeticError, AssertionError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def fuzz(postgres: PostgresServer, folder: Path, seed: int) -> tuple[list[str], str]:
+    """Lines, and how the last of them fails."""
+    chance, lines, words = Random(seed), list[str](), ""
+    with new_shop(postgres, folder, seed) as world:
+        shop = Shop(chance=chance, query=world.query)
+        for turn in range(ROUNDS * (LINES + 1)):
+            lines.append(next_line(chance, shop) if (turn + 1) % (LINES + 1) else "!settle")
+            words = failing(world, lines[-1])
+            if words:
+                break
+    return lines, words
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+def test_the_lake_equals_its_source_through_every_change_of_shape(
+    postgres: PostgresServer, tmp_path: Path, seed: int
+) -> None:
+    lines, words = fuzz(postgres, tmp_path, seed)
+    if words:
+        short = shrunk(lines, lambda some: bool(failure(postgres, tmp_path, seed, some)), most_runs=MOST_RUNS)
+        pytest.fail(f"seed {seed}: {words}\nfor tests/fuzz/found.py: {pformat(tuple(short), width=120)}")
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_the_fuzzer_once_found_stays_mended(postgres: PostgresServer, tmp_path: Path, name: str) -> None:
+    seed, lines = FOUND[name]
+    assert failure(postgres, tmp_path, seed, (*lines, "!settle")) == ""
