@@ -57,13 +57,16 @@ def missing_statements(pipeline: Pipeline) -> tuple[str, ...]:
 def set_up_server(pipeline: Pipeline, begin_again: Collection[TableName] = ()) -> Prepared:
     """Publication and slot exist, stream and tables are registered. Idempotent; refuses by name what cannot work.
 
-    A known table that cannot be read on is marked stale and left out, unless it is to `begin_again`.
+    A known table that cannot be read on is marked stale and left out, unless it is to `begin_again`. Raises the first
+    refusal where no table is known and none can be read.
     """
     settings, source = pipeline.settings, pipeline.settings.postgres
     pipeline.cut_chain().catch_up()
     with session(pipeline.source_url) as connection:
         known = known_tables(pipeline)
         plan = plan_source(connection, source, settings.tables, known)
+        if not known and not plan.tables:
+            raise next(iter(plan.refused.values()))
         refuse_other_server(pipeline, plan.server, plan.slot)
         stream = stream_of(pipeline, plan.server)
         pipeline.store.streams.register_stream(stream, stream_partitions=source.stream_partitions)
