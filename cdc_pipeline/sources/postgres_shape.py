@@ -4,6 +4,7 @@ A change event carries names and types of columns, nothing else. So the catalogu
 and before each cut is registered; `shape_changes` decides what a difference means.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -151,7 +152,9 @@ class Shape:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As the metadata store gives it back: with lists, not tuples."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Shape":

@@ -99,6 +99,7 @@ SNAPSHOT_TO_STAGING = frozenset(
         "lease.acquire",
         "lease.release",
         "position.hold",
+        "schema.record",
         "snapshot.create",
         "snapshot.set_state",
         "snapshot_file.put",
