@@ -18,7 +18,7 @@ from tests.support.streams import run_sql
 NAMES = ("busy", "columns", "damaged", "equal", "new", "stale", "unfit")
 CREATE = "CREATE TABLE {} (id int PRIMARY KEY, day date, note text)"
 FILL = "INSERT INTO {} VALUES (1, '2024-01-01', 'one'), (2, '2024-01-02', 'two')"
-SHORT = timedelta(seconds=1)
+SHORT = timedelta(seconds=10)
 AN_HOUR = timedelta(hours=1)
 
 
