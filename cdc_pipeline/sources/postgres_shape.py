@@ -62,7 +62,9 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                        WHERE a.attrelid = leaf.relid AND a.attnum IN (-1, 1))
                           AND (SELECT i.xmin::text FROM pg_inherits AS i WHERE i.inhrelid = leaf.relid)
                               = (SELECT a.xmin::text FROM pg_attribute AS a
-                                 WHERE a.attrelid = leaf.relid AND a.attnum = -1)))
+                                 WHERE a.attrelid = leaf.relid AND a.attnum = -1),
+                      (SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits AS i
+                       WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relid)))))
            FROM pg_partition_tree(c.oid) AS leaf JOIN pg_class AS file ON file.oid = leaf.relid
            WHERE leaf.isleaf) END
 FROM pg_class AS c JOIN wanted AS w ON w.oid = c.oid
@@ -101,7 +103,7 @@ class Shape:
     `generation`: the end of the source's log when it was read; 0 for the first shape of a table. Every event that
     commits behind it has this shape or a later one. `last_number`: the highest attribute number ever given.
     `labels`: enum labels by oid, of every enum that the columns depend on. `leaves`: of a partitioned table, by oid:
-    the leaf's file number, and whether it was created as a partition.
+    the leaf's file number, whether it was created as a partition, and the transactions that made it part of the table.
     """
 
     oid: int
@@ -109,7 +111,7 @@ class Shape:
     last_number: int
     columns: tuple[ShapeColumn, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
-    leaves: Mapping[str, tuple[int, bool]] | None = None
+    leaves: Mapping[str, tuple[int, bool, str]] | None = None
     generation: int = 0
 
     @property
@@ -166,7 +168,7 @@ class Shape:
                     ShapeColumn(**{**column, "inputs": tuple(column.get("inputs", ()))})
                     for column in document["columns"]
                 ),
-                "leaves": None if leaves is None else {oid: (number, own) for oid, (number, own) in leaves.items()},
+                "leaves": None if leaves is None else {oid: tuple(leaf) for oid, leaf in leaves.items()},
             }
         )
 
@@ -181,6 +183,12 @@ def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int])
     with answering():
         found = rows(connection, _SHAPES, {"tables": list(oids)})
     return {row[0]: _shape(row) for row in found}
+
+
+def is_partition(connection: psycopg2.extensions.connection, oid: int) -> bool:
+    """Whether there is a table with this oid that is a partition now."""
+    with answering():
+        return bool(rows(connection, "SELECT 1 FROM pg_class WHERE oid = %s AND relispartition", (oid,)))
 
 
 def read_end(connection: psycopg2.extensions.connection) -> int:
@@ -206,7 +214,9 @@ def _shape(row: Sequence[Any]) -> Shape:
         last_number=last_number,
         columns=tuple(_column(column) for column in columns or ()),
         labels=labels or {},
-        leaves=None if leaves is None else {name: (number, bool(own)) for name, (number, own) in leaves.items()},
+        leaves=None
+        if leaves is None
+        else {oid: (number, bool(own), links) for oid, (number, own, links) in leaves.items()},
     )
 
 

@@ -31,7 +31,8 @@ from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, answering, connect, connect_for_replication
 from cdc_pipeline.sources.postgres_setup import SourceTable
-from cdc_pipeline.sources.postgres_shape import Shape, read_shapes
+from cdc_pipeline.sources.postgres_shape import Shape, is_partition, read_shapes
+from cdc_pipeline.sources.postgres_streamed_table import StreamedTable
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
 from cdc_pipeline.sources.version_text import version_texts
@@ -150,6 +151,8 @@ class PostgresStream:
 
     def _events(self, decoded: DecodedBatch) -> EventBatch:
         self._check_passed(decoded)
+        for change in decoded.relations:
+            self._check_partition(change.relation, change.commit_lsn)
         events = [found for change in _in_order(decoded) for found in self._changes(change)]
         own = [message for message in decoded.messages if message.prefix == MESSAGE_PREFIX]
         return EventBatch(
@@ -195,11 +198,32 @@ class PostgresStream:
         whole = self._generated.added_to(change, shape, table.name, is_bag=schema.is_bag)
         return [table_events(whole, table.name, schema, self._stream_partitions)]
 
+    def _check_partition(self, relation: Relation, commit_position: int) -> None:
+        """Raises TableStale for a partition that no look at the catalogue sees: its rows went with it, untold.
+
+        The server names the partition right before its first event, which comes as one of the whole table.
+        """
+        read = [table for table in self._tables.values() if table.is_read(commit_position)]
+        known = any(str(relation.oid) in (shape.leaves or ()) for table in read for shape in table.shapes)
+        names = {column.name for column in relation.columns}
+        table = next((table for table in read if names in table.partition_columns), None)
+        if relation.oid in self._tables or known or table is None:
+            return
+        publication = self.publication()
+        own = TableName(database=table.name.database, schema=relation.namespace, table=relation.name)
+        is_published = publication is not None and publication.of(own) is not None
+        if not is_published and not is_partition(self._sql_connection, relation.oid):
+            raise TableStale(
+                f"{table.name} had the partition {relation.namespace}.{relation.name} between two looks at the"
+                " catalogue: the stream does not tell what became of its rows",
+                table=str(table.name),
+            )
+
     def shapes(self, oids: Sequence[int]) -> dict[int, Shape]:
         """As the catalogue has them now."""
         return read_shapes(self._sql_connection, oids)
 
-    def _shape(self, relation: Relation, table: "StreamedTable") -> Shape:
+    def _shape(self, relation: Relation, table: StreamedTable) -> Shape:
         """Raises StreamMoved for columns that the catalogue showed after the stream was opened, TableStale for others.
 
         Between two looks at the catalogue a table may have had columns that neither look saw.
@@ -219,47 +243,6 @@ class PostgresStream:
             table=str(table.name),
             expected=f"({', '.join(column.name for column in table.newest.streamed)}), or those before",
         )
-
-
-class StreamedTable:
-    """One table of the stream, and which of its shapes its events have by now. Shapes follow each other in order."""
-
-    def __init__(self, table: SourceTable, start: int) -> None:
-        self.name = table.name
-        self.oid = table.oid
-        self.key = table.key
-        self._shapes = list(table.shapes)
-        self._pass_alike()
-        self._start = max(start, table.shapes[0].generation)
-
-    @property
-    def newest(self) -> Shape:
-        return self._shapes[-1]
-
-    def present(self, commit_position: int) -> TableSchema:
-        """For a truncate, which carries no columns: that of the event before, unless no later one can have it."""
-        while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
-            self._shapes.pop(0)
-        return self._shapes[0].schema(self.key)
-
-    def is_read(self, commit_position: int) -> bool:
-        """Not what is registered, nor what a snapshot that is to come holds already."""
-        return commit_position >= self._start
-
-    def shape(self, relation: Relation) -> Shape | None:
-        """None for columns that no shape from the present one on has."""
-        shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
-        while not self._shapes[0].shows(shown):
-            if not any(shape.shows(shown) for shape in self._shapes):
-                return None
-            self._shapes.pop(0)
-            self._pass_alike()
-        return self._shapes[0]
-
-    def _pass_alike(self) -> None:
-        """A generated column that was dropped or renamed is in no event: the newer of the two shapes is true of all."""
-        while len(self._shapes) > 1 and self._shapes[0].looks_as(self._shapes[1]):
-            self._shapes.pop(0)
 
 
 def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:

@@ -75,10 +75,11 @@ def _of_partitions(before: Shape, now: Shape) -> list[str]:
     if before.leaves is None or now.leaves is None:
         return [] if before.leaves == now.leaves else ["the table became, or no longer is, a partitioned one"]
     gone = before.leaves.keys() - now.leaves.keys()
-    attached = [oid for oid in now.leaves.keys() - before.leaves.keys() if not now.leaves[oid][1]]
-    rewritten = [
-        oid for oid, (number, _) in before.leaves.items() if oid in now.leaves and now.leaves[oid][0] != number
-    ]
+    new = now.leaves.keys() - before.leaves.keys()
+    pairs = [(leaf, now.leaves[oid]) for oid, leaf in before.leaves.items() if oid in now.leaves]
+    attached = [oid for oid in new if not now.leaves[oid][1]] or any(old[2] != leaf[2] for old, leaf in pairs)
+    # a new table's first file has the number of the table
+    rewritten = [oid for oid in new if now.leaves[oid][0] != int(oid)] or any(old[0] != leaf[0] for old, leaf in pairs)
     found = []
     if gone:
         found.append("a partition was detached or dropped: the stream does not tell its rows")

@@ -17,4 +17,28 @@ FOUND: dict[str, tuple[int, tuple[str, ...]]] = {
             "DELETE FROM notes WHERE body = 'new' OR body = 'b0'",
         ),
     ),
+    "a partition created, filled and dropped between two looks": (
+        1,
+        (
+            "CREATE TABLE customers_3 PARTITION OF customers FOR VALUES FROM (300) TO (400)",
+            "INSERT INTO customers VALUES (346)",
+            "DROP TABLE customers_3",
+        ),
+    ),
+    "a partition created, filled and emptied between two looks": (
+        1,
+        (
+            "CREATE TABLE customers_3 PARTITION OF customers FOR VALUES FROM (300) TO (400)",
+            "INSERT INTO customers VALUES (346)",
+            "TRUNCATE customers_3",
+        ),
+    ),
+    "a partition changed while it was detached": (
+        1,
+        (
+            "ALTER TABLE customers DETACH PARTITION customers_0",
+            "UPDATE customers_0 SET note = 'unseen'",
+            "ALTER TABLE customers ATTACH PARTITION customers_0 FOR VALUES FROM (0) TO (100)",
+        ),
+    ),
 }

@@ -8,6 +8,7 @@ from pprint import pformat
 from random import Random
 from secrets import token_hex
 
+import psycopg2
 import pytest
 
 from cdc_pipeline.stack.postgres import PostgresServer
@@ -19,6 +20,7 @@ from tests.fuzz.shrinking import shrunk
 
 FIRST, COUNT = map(int, os.environ.get("CDC_FUZZ_SEEDS", "0,2").split(","))
 ROUNDS, LINES, MOST_RUNS = 3, 8, 80
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
 
 
@@ -57,7 +59,7 @@ def failing(world: World, line: str) -> str:
     """Of any error, since one that nobody foresaw is a finding too."""
     try:
         perform(world, line)
-    except (ArithmeticError, AssertionError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except (*UNFORESEEN, psycopg2.Error, AssertionError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
