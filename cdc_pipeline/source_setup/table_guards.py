@@ -34,15 +34,19 @@ def _stored(pipeline: Pipeline) -> list[StoredTable]:
 
 
 def _known(pipeline: Pipeline, row: StoredTable) -> KnownTable:
-    is_marked = row.publication_mark is not None or row.state is TableState.STALE
     return KnownTable(
         oid=row.source_oid,
         key=tuple(row.settings.get("id", ())),
-        publication_mark=row.publication_mark if is_marked else _UNKNOWN_MARK,
+        publication_mark=_mark_of(row),
         reason=row.parked_reason or "",
         shapes=tuple(map(Shape.from_json, row.shape or ())),
         schema=None if row.schema_id is None else pipeline.store.tables.schema(row.table_id, row.schema_id),
     )
+
+
+def _mark_of(row: StoredTable) -> str | None:
+    is_marked = row.publication_mark is not None or row.state is TableState.STALE
+    return row.publication_mark if is_marked else _UNKNOWN_MARK
 
 
 def note_stale(pipeline: Pipeline, plan: SourcePlan, known: Mapping[TableName, KnownTable]) -> None:
@@ -105,7 +109,8 @@ class OpenTables:
             shapes = self.stream.shapes([table.oid for table in self.tables])
         published = {} if publication is None else {name: publication.of(name) for name in self.marks}
         now = {name: found.mark for name, found in published.items() if found is not None}
-        registered = {name: table.publication_mark for name, table in known_tables(self.pipeline).items()}
+        listed = {table.table for table in self.pipeline.settings.tables}
+        registered = {row.name: _mark_of(row) for row in _stored(self.pipeline) if row.name in listed}
         wanted = dict.fromkeys(registered) | dict(self.marks)
         moved = {name for name in wanted if not (now.get(name) == wanted[name] == registered[name])}
         moved |= {table.name for table in self.tables if not self._is_same(table, shapes.get(table.oid))}
