@@ -8,9 +8,10 @@ from sqlalchemy import Connection, bindparam, text
 from cdc_pipeline.metadata_store.stale_tables import mark_stale
 
 _FOLLOWED = text("""
-    SELECT t.table_id, part.number AS stream_partition, coalesce(newest.end_offset, active.cutoff_offset,
-           -- the cutoff of a table of files is no place to which anybody read it
-           nullif(t.cutoff_offset, '0000000000000000')) AS followed
+    SELECT t.table_id, part.number AS stream_partition,
+           greatest(coalesce(newest.end_offset, active.cutoff_offset),
+                    -- the cutoff of a table of files is no place to which anybody read it
+                    nullif(t.cutoff_offset, '0000000000000000')) AS followed
     FROM cdc.source_table AS t
     CROSS JOIN unnest(CAST(:partitions AS integer[])) AS part (number)
     LEFT JOIN LATERAL (

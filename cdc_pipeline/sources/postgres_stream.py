@@ -217,6 +217,7 @@ class PostgresStream:
                 f"{table.name} had the partition {relation.namespace}.{relation.name} between two looks at the"
                 " catalogue: the stream does not tell what became of its rows",
                 table=str(table.name),
+                expected="a partition that stays while the table is read",
             )
 
     def shapes(self, oids: Sequence[int]) -> dict[int, Shape]:
