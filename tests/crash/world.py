@@ -58,13 +58,13 @@ def make_lake(objects: ObjectStore, on_step: OnStep) -> MemoryLake:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """The lake is the fast one, or another that `make_lake` gives."""
+    """The lake is the fast one, or another that `make_lake` gives; with None, the real one of `spark_url`."""
 
     settings: Settings
     source_url: str
     store_url: str
     spark_url: str = ""
-    make_lake: LakeFactory = make_lake
+    make_lake: LakeFactory | None = make_lake
     rounds: int = field(default=0)
     connections: dict[str, Any] = field(default_factory=dict)
     """By URL, and kept: who looks at the world after each of a hundred deaths does so a thousand times."""

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg2
 
 from cdc_pipeline.application import apply_tables
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.source_setup import set_up_source
@@ -24,9 +25,10 @@ from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from snapshot.due import due_tables
 from tests.crash.failpoint import Crash
-from tests.crash.world import AT_ONCE, World, memory_lake, take_snapshot
+from tests.crash.world import AT_ONCE, World, take_snapshot
 from tests.fuzz.shop_changes import CREATE, TABLES
 from tests.fuzz.shop_values import compared, plain
+from tests.support.delta_rows import delta_rows
 from tests.support.pipelines import consume, pipeline_settings
 from tests.support.postgres import fresh_database, fresh_store
 from tests.support.streams import database_of, run_sql
@@ -46,9 +48,9 @@ class Differs(AssertionError):
 
 @contextmanager
 def shop_world(
-    postgres: PostgresServer, folder: Path, *, dropped_columns: str, stream_partitions: int
+    postgres: PostgresServer, folder: Path, *, dropped_columns: str, stream_partitions: int, spark_url: str = ""
 ) -> Iterator[World]:
-    """A shop that no process has looked at yet."""
+    """A shop that no process has looked at yet. Its lake is the fast one, or that of a Spark server."""
     with fresh_database(postgres) as source_url, fresh_store(postgres) as store_url:
         run_sql(source_url, AT_ONCE.format(database_of(source_url)), *CREATE)
         settings = pipeline_settings(
@@ -58,7 +60,10 @@ def shop_world(
             source={"stream_partitions": stream_partitions},
             slice_length="1d",
         )
-        with closing(World(settings=settings, source_url=source_url, store_url=store_url)) as world:
+        world = World(settings=settings, source_url=source_url, store_url=store_url, spark_url=spark_url)
+        if spark_url:
+            world.make_lake = None
+        with closing(world):
             world.query("SET lock_timeout = '500ms'")
             yield world
 
@@ -161,15 +166,14 @@ def settle(world: World) -> None:
 
 
 def check_equal(world: World) -> None:
-    """All columns that the source's catalogue has now, by plain SELECT against the files of the lake."""
+    """All columns that the source's catalogue has now, by plain SELECT against what deltalake reads."""
     with world.process() as pipeline:
         for name in pipeline.table_names():
             columns = world.query(_COLUMNS.format(name.table))
-            lake, table = memory_lake(pipeline), pipeline.lake_table(name)
-            shown = set(lake.read_columns(table))
+            shown = set(pipeline.lake.read_columns(pipeline.lake_table(name)))
             if shown != {column for column, _ in columns}:
                 raise Differs(f"{name.table} has the columns {columns}, and the lake shows {sorted(shown)}")
-            found = [row for row in lake.rows(table) if not row[DELETED]]
+            found = [row for row in delta_rows(pipeline.objects.delta_url(lake_key(name))) if not row[DELETED]]
             in_lake = _counted([row[column] for column, _ in columns] for row in found)
             selected = ", ".join(compared(column, type_) for column, type_ in columns)
             in_source = _counted(world.query(f"SELECT {selected} FROM {name.table}"))

@@ -282,7 +282,8 @@ def _checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fe
 def _replace(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:
     removed = [{"remove": {"path": old["path"], "dataChange": data_change}} for old in stored.files]
     path = quote(file.key.removeprefix(f"{lake_key(table.name)}/"))
-    return [*removed, {"add": {"path": path, "size": file.size_bytes, "dataChange": data_change}}]
+    added = {"path": path, "partitionValues": {}, "size": file.size_bytes, "modificationTime": 0}
+    return [*removed, {"add": {**added, "dataChange": data_change}}]
 
 
 def _outcome(

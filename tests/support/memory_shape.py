@@ -28,11 +28,14 @@ def described(shape: Shape, table_uuid: str, *, vectors: bool) -> list[Action]:
     ]
     metadata = {
         "id": table_uuid,
+        "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps({"type": "struct", "fields": fields}),
         "partitionColumns": [],
         "configuration": {VECTORS: "true" if vectors else "false", **shape.properties()},
     }
-    return [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    features = ["timestampNtz"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    return [{"protocol": protocol}, {"metaData": metadata}]
 
 
 def described_again(shaped: Reshaping) -> Action:
