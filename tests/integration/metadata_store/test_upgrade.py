@@ -3,9 +3,12 @@
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 
@@ -18,6 +21,7 @@ from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.postgres import fresh_database
 
+OF_BEFORE = Path(__file__).parents[2] / "data" / "metadata_store" / "revision_0011.sql"
 SHAPE = {
     "columns": """
         SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
@@ -88,6 +92,39 @@ def test_a_migrated_store_equals_one_made_from_the_models(migrated: Engine, post
         found = shape(connection)
     assert found == fresh
     assert all(len(rows) > 10 for rows in fresh.values())
+
+
+@pytest.fixture
+def store_of_before(database: str) -> str:
+    """A filled store of revision 0011; `parts` is stale in it."""
+    engine = create_store_engine(database)
+    with engine.begin() as connection:
+        migrations = Config(attributes={"connection": connection})
+        migrations.set_main_option("script_location", "cdc_pipeline.metadata_store:migrations")
+        connection.exec_driver_sql(f"CREATE SCHEMA {models.SCHEMA}")
+        command.upgrade(migrations, "0011")
+        connection.exec_driver_sql(OF_BEFORE.read_text(encoding="utf-8"))
+        connection.exec_driver_sql("UPDATE cdc.source_table SET state = 'stale' WHERE table_name = 'parts'")
+    engine.dispose()
+    return database
+
+
+def test_a_filled_store_keeps_its_rows_and_knows_how_far_each_table_was_followed(store_of_before: str) -> None:
+    assert upgrade(store_of_before) == head()
+    with open_metadata_store(store_of_before, stream="shop") as store:
+        tables = {row.name.table: row for row in store.tables.tables()}
+        counted = {name: len(store.slices.slices(row.table_id, 1, 1000)) for name, row in tables.items()}
+        waiting = {row["source_table"]: row["slices_waiting"] for row in store.inspection.run("lag", {"limit": "10"})}
+    assert counted == {"things": 12, "parts": 12, "notes": 12}
+    assert {name: row.halted_at for name, row in tables.items()} == {
+        "things": None,
+        "parts": "0000000001c39720",
+        "notes": None,
+    }
+    assert {name: (row.shape, row.snapshot_wanted) for name, row in tables.items()} == dict.fromkeys(
+        tables, (None, False)
+    )
+    assert waiting == {f"shop.public.{name}": 4 for name in tables}
 
 
 def test_upgrading_a_current_store_touches_nothing(migrated: Engine, database: str) -> None:
