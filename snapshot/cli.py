@@ -1,12 +1,12 @@
 """`cdc snapshot` and `cdc apply`: what gives the lake its rows, without the UI."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, context_of
-from cdc_pipeline.cli.ending import stop_on_signals
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError
@@ -37,7 +37,7 @@ def apply(
     from cdc_pipeline.application import apply_tables
     from snapshot.due import take_due_snapshots
 
-    context, stop = context_of(config, as_json=as_json), stop_on_signals()
+    context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
         by_hand = bool(tables)
@@ -45,8 +45,9 @@ def apply(
             take_due_snapshots(pipeline, names)
             results = apply_tables(pipeline, names, by_hand=by_hand)
             by_hand = False
-            if until_idle or stop.wait(_POLL_SECONDS):
+            if until_idle:
                 break
+            time.sleep(_POLL_SECONDS)
     rows: list[dict[str, Any]] = [result.row() for result in results]
     context.show(rows)
     raise typer.Exit(max(result.exit_code for result in results))

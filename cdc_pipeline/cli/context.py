@@ -48,6 +48,14 @@ class Context:
 
     @contextmanager
     def pipeline(self, parts: frozenset[str], settings: Settings | None = None) -> "Iterator[Pipeline]":
+        """As `opened_pipeline`, and SIGTERM ends the block within five seconds, whatever it waits for."""
+        from cdc_pipeline.cli.ending import left_in_time
+
+        with left_in_time(), self.opened_pipeline(parts, settings) as pipeline:
+            yield pipeline
+
+    @contextmanager
+    def opened_pipeline(self, parts: frozenset[str], settings: Settings | None = None) -> "Iterator[Pipeline]":
         """An open pipeline, of these settings or those of the file.
 
         Embedded servers among `parts` are started if they do not run, and ended by the last command that uses them.

@@ -66,12 +66,12 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     context = context_of(config, as_json=False)
     with stopped_in_time() as stop:
         if until_idle:
-            with context.pipeline(POSTGRES_ONLY) as pipeline:
+            with context.opened_pipeline(POSTGRES_ONLY) as pipeline:
                 consume_until_idle(pipeline)
             return
 
         def read() -> None:
-            with context.pipeline(POSTGRES_ONLY) as pipeline:
+            with context.opened_pipeline(POSTGRES_ONLY) as pipeline:
                 read_stream(pipeline, stop)
 
         retried(read, stop)

@@ -1,4 +1,4 @@
-"""`cdc consume` outlives whatever happens to its servers, says it at once, and ends in time when it is asked to."""
+"""`cdc consume` outlives whatever happens to its servers and says it at once; all that wait end in time when asked."""
 
 import os
 import signal
@@ -22,6 +22,10 @@ from tests.support.streams import run_sql
 from tests.support.tcp_proxy import proxied
 
 IN_TIME_SECONDS = 5
+TERMINATED = 128 + signal.SIGTERM
+WAITS_FOR_A_LOCK = """
+SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
+"""
 ACTIVE = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND active"
 READERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -53,10 +57,11 @@ class Running:
 
 
 @contextmanager
-def consuming(cdc: CommandLine) -> Iterator[Running]:
+def consuming(cdc: CommandLine, *words: str) -> Iterator[Running]:
+    """`cdc consume`, or what else runs with these words."""
     log = cdc.folder / "consumer.log"
     with log.open("wb") as output:
-        process = cdc.start("consume", log=output)
+        process = cdc.start(*(words or ("consume",)), log=output)
     try:
         yield Running(process=process, log=log, cdc=cdc)
     finally:
@@ -147,12 +152,41 @@ def test_a_consumer_without_its_metadata_store_waits_for_it(cdc: CommandLine) ->
 
 def test_a_consumer_ends_in_time_while_it_waits_for_a_lock_of_the_metadata_store(cdc: CommandLine) -> None:
     assert cdc.run("setup-source").exit_code == 0
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with closing(psycopg2.connect(cdc.store_url)) as other, other.cursor() as cursor:
         cursor.execute("LOCK cdc.stream_partition")
         with consuming(cdc) as consumer:
-            assert eventually(lambda: query(cdc.store_url, waits) == [(1,)])
+            assert eventually(lambda: query(cdc.store_url, WAITS_FOR_A_LOCK) == [(1,)])
             assert consumer.seconds_to_end() < IN_TIME_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("words", "locked"),
+    [
+        (("apply",), "cdc.source_table"),
+        (("snapshot",), "orders"),
+        (("repair", "{}.public.orders"), "cdc.source_table"),
+    ],
+    ids=lambda found: found[0] if isinstance(found, tuple) else "",
+)
+def test_a_command_that_waits_for_a_lock_ends_in_time(cdc: CommandLine, words: tuple[str, ...], locked: str) -> None:
+    assert cdc.run("setup-source").exit_code == 0
+    url = cdc.store_url if locked.startswith("cdc.") else cdc.source_url
+    with closing(psycopg2.connect(url)) as other, other.cursor() as cursor:
+        cursor.execute(f"LOCK {locked}")
+        with consuming(cdc, *(word.format(cdc.name) for word in words)) as command:
+            assert eventually(lambda: query(url, WAITS_FOR_A_LOCK) == [(1,)])
+            assert command.seconds_to_end() < IN_TIME_SECONDS
+            assert command.process.returncode == TERMINATED
+
+
+def test_a_snapshot_ends_in_time_while_spark_accepts_and_never_answers(cdc: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cdc.write_settings(spark=f"sc://127.0.0.1:{silent.getsockname()[1]}")
+        with consuming(cdc, "snapshot") as command:
+            answers_nothing, _ = silent.accept()
+            with answers_nothing:
+                assert command.seconds_to_end() < IN_TIME_SECONDS
+                assert command.process.returncode == TERMINATED
 
 
 def test_a_consumer_ends_in_time_while_a_server_accepts_and_never_answers(cdc: CommandLine) -> None:
