@@ -1,10 +1,12 @@
 """What other readers see of a lake table: docs/readers.md has the same in a table."""
 
+import json
 import re
 import runpy
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,18 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
+from cdc_pipeline.stack.jars import DELTA, jars_of, present_jars, read_lock
+from cdc_pipeline.stack.project import JARS, JARS_LOCK
+from cdc_pipeline.stack.spark import spark_home
 from tests.support.delta_rows import delta_rows, seen
 from tests.support.lake import Feed, event, table_of
 from tests.support.shapes import columns
 
 PLAIN, STRANGE = ("name", "Größe", "at"), ("full name", "Größe", "at, when")
+KERNEL_READER = Path(__file__).parents[2] / "support" / "KernelReader.java"
 PAGE = Path(__file__).parents[3] / "docs" / "readers.md"
 NAMES = {False: "a b/é%", True: "plain"}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 Rows = list[dict[str, Any]]
@@ -69,6 +76,19 @@ def by_polars(url: str) -> Rows:
     return rows
 
 
+def by_kernel(url: str) -> Rows:
+    """Delta's own library for readers that are not Spark, in Java."""
+    jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA])), spark_home() / "jars" / "*"]
+    command = ["java", "-cp", ":".join(map(str, jars)), str(KERNEL_READER), url.removeprefix("file://")]
+    found = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+    assert found.returncode == 0, found.stderr
+    rows: Rows = [json.loads(line) for line in found.stdout.splitlines()]
+    return [
+        {name: EPOCH + timedelta(microseconds=value) if name.startswith("at") else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
 READERS: dict[str, Callable[[str], Rows]] = {
     "deltalake query": delta_rows,
     "deltalake to_pandas": by_pandas,
@@ -76,8 +96,9 @@ READERS: dict[str, Callable[[str], Rows]] = {
     "duckdb over deltalake's dataset": by_duckdb,
     "duckdb over deltalake's query": by_duckdb_and_deltalake,
     "polars": by_polars,
+    "kernel": by_kernel,
 }
-QUERIES = {"deltalake query", "duckdb over deltalake's query"}
+QUERIES = {"deltalake query", "duckdb over deltalake's query", "kernel"}
 REFUSE = {"mapped": READERS.keys() - QUERIES, "vectors": READERS.keys() - QUERIES - {"polars"}, "plain": set[str]()}
 
 
