@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from benchmarks.driver import chosen_driver
 from benchmarks.slice_arms import NAMES, SCHEMA, Arm, append_arm, documented_arm, our_arm
 from cdc_pipeline.fold.model import Event
-from cdc_pipeline.lake.session import connect
+from cdc_pipeline.lake.session import connect, untuned_session
 from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import event
 
@@ -53,7 +53,7 @@ def measure(url: str, rounds: int, *, rows: int, changes: int) -> dict[str, list
         store = LocalObjectStore(Path(folder))
         arms = list[Arm]()
         for make in MAKERS:
-            session = SparkSession.builder.remote(url).create() if make is documented_arm else connect(url)
+            session = untuned_session(url) if make is documented_arm else connect(url)
             opened.callback(session.stop)
             arms.append(make(session, store, rows))
         seconds: dict[str, list[float]] = {arm.name: [] for arm in arms}

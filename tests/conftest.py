@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from cdc_pipeline.lake.session import untuned_session
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
 from tests.support.postgres import fresh_database, fresh_store, started_server
@@ -79,7 +80,7 @@ def spark_url(tmp_path_factory: pytest.TempPathFactory, s3_endpoint: str) -> Ite
 @pytest.fixture
 def spark(spark_url: str) -> Iterator[SparkSession]:
     """A Spark session of this test alone."""
-    session = SparkSession.builder.remote(spark_url).create()
+    session = untuned_session(spark_url)
     yield session
     session.stop()
 

@@ -1,14 +1,16 @@
 """A Spark Connect session, tuned for small merges and apart from every other session."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import cast
 
 import structlog
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.connect.client import SparkConnectClient
+from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
+from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 from cdc_pipeline.errors import LakeAway, LakeError
 
@@ -41,8 +43,11 @@ _MOST_TRIES = 45
 """One and a half minutes; the longest pause is what a restarted server waits for us."""
 _FEW_TRIES = 3
 _USER = "cdc"
+_PARAMETERS = "/;"
+"""Between the address and the parameters of a URL, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _UNREACHABLE = "UNAVAILABLE"
+_UNAUTHENTICATED = "UNAUTHENTICATED"
 _STACK_TRACE = "JVM stacktrace:"
 
 
@@ -66,7 +71,7 @@ def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
     A session that is gone already is not made anew for longer than this takes.
     """
     with spark_calls(f"cancelling {tag} in the session {session}"):
-        client = SparkConnectClient(_with(url, f"session_id={session}"))
+        client = SparkConnectClient(_Channel(_with(url, f"session_id={session}")))
         try:
             client.set_retry_policies([DefaultPolicy(max_retries=_FEW_TRIES)])
             found = client.interrupt_tag(tag)
@@ -80,20 +85,45 @@ def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
 
 def _with(url: str, *parameters: str) -> str:
     """Sessions of one user find each other by their id."""
-    place, _, given = url.partition("/;")
-    return f"{place.rstrip('/')}/;{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
+    place, _, given = url.partition(_PARAMETERS)
+    return f"{place.rstrip('/')}{_PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
+
+
+class _Channel(DefaultChannelBuilder):
+    """Sends the token of the URL as a header; PySpark itself would not, without TLS, to another host than `localhost`.
+
+    A token in plain text leaves the machine only where the settings allow plain text to that host.
+    """
+
+    def metadata(self) -> Iterable[tuple[str, str]]:
+        plain = self.token is not None and not self.use_ssl
+        return [*super().metadata(), *([("authorization", f"Bearer {self.token}")] if plain else [])]
+
+    @property
+    def secure(self) -> bool:
+        """Whether the channel is encrypted."""
+        return self.use_ssl
+
+
+def untuned_session(url: str) -> SparkSession:
+    """As PySpark gives it to everybody."""
+    return cast("SparkSession", RemoteSession.builder.channelBuilder(_Channel(_with(url))).create())
 
 
 def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
     """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
     if first is not None:
         first()
-    with spark_calls(f"connecting to Spark at {url}"):
-        session = SparkSession.builder.remote(_with(url)).create()
-        policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)
-        session.client.set_retry_policies([policy])
-        for name, value in TUNING.items():
-            session.conf.set(name, value)
+    with spark_calls(f"connecting to Spark at {url.partition(_PARAMETERS)[0]}"):
+        session = untuned_session(url)
+        try:
+            policy = DefaultPolicy(max_retries=_MOST_TRIES, max_backoff=_LONGEST_PAUSE_MILLISECONDS)
+            session.client.set_retry_policies([policy])
+            for name, value in TUNING.items():
+                session.conf.set(name, value)
+        except BaseException:
+            leave_lost(session)
+            raise
     return session
 
 
@@ -109,6 +139,12 @@ def spark_calls(doing: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
+        if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode().name == _UNAUTHENTICATED:
+            raise LakeError(
+                f"the Spark Connect server refused {doing}: it does not know the token, or was sent none",
+                expected="the token that the server was started with (spark.connect.authenticate.token)",
+                remedy="give it as spark: sc://host:port/;token=... in CDC_SPARK or pipeline.yml",
+            ) from error
         raise _kind(error)(
             f"Spark failed while {doing}: {str(error).partition(_STACK_TRACE)[0].strip()[:2000]}",
             expected="the Spark Connect server to answer",

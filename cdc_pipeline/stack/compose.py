@@ -9,7 +9,13 @@ import yaml
 
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
+from cdc_pipeline.stack.endpoints import (
+    AIRFLOW_DATABASE,
+    METADATA_DATABASE,
+    Endpoints,
+    embedded_spark,
+    source_database,
+)
 from cdc_pipeline.stack.jars import S3, jars_of, read_lock
 from cdc_pipeline.stack.place import Place, log_store_of, spark_jar_sets
 from cdc_pipeline.stack.postgres import SERVER_OPTIONS, SUPERUSER
@@ -25,7 +31,7 @@ AWS_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKE
 EVERY_ADDRESS = str(IPv4Address(0))
 HEAD = """\
 # Made by `make compose` from the description in cdc_pipeline/stack/processes.py: change that, not this.
-# docker/.env must set CDC_POSTGRES_PASSWORD (letters and digits) and CDC_JWT_SECRET (64 characters or more).
+# docker/.env must set CDC_POSTGRES_PASSWORD, CDC_SPARK_TOKEN (letters and digits) and CDC_JWT_SECRET (64 or more).
 # Published on loopback only: everyone who reaches Airflow's UI is its administrator.
 """
 
@@ -38,6 +44,7 @@ def required(variable: str, hint: str) -> str:
 def containers(settings: Settings) -> Place:
     """Service names are host names; servers listen inside the network of the composition."""
     password = required("CDC_POSTGRES_PASSWORD", "set it in docker/.env")
+    spark_token = required("CDC_SPARK_TOKEN", "set it in docker/.env")
 
     def database(name: str) -> str:
         return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
@@ -59,11 +66,12 @@ def containers(settings: Settings) -> Place:
             source_url=database(source_database(settings)),
             metadata_store_url=database(METADATA_DATABASE),
             airflow_database_url=database(AIRFLOW_DATABASE),
-            spark_url=f"sc://{SPARK}:{PORTS['spark']}",
+            spark_url=embedded_spark(f"{SPARK}:{PORTS['spark']}", spark_token),
             airflow_url=f"http://{API_SERVER}:{PORTS['airflow']}",
         ),
         postgres_host=POSTGRES,
         postgres_password=password,
+        spark_token=spark_token,
         jwt_secret=required("CDC_JWT_SECRET", "set it in docker/.env"),
         postgres_command=(
             "postgres",

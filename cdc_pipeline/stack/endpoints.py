@@ -44,9 +44,15 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
         if settings.metadata_store == EMBEDDED
         else settings.metadata_store,
         airflow_database_url=embedded(AIRFLOW_DATABASE),
-        spark_url=f"sc://{LOOPBACK}:{installation.ports['spark']}" if settings.spark == EMBEDDED else settings.spark,
+        spark_url=embedded_spark(f"{LOOPBACK}:{installation.ports['spark']}", installation.spark_token)
+        if settings.spark == EMBEDDED
+        else settings.spark,
         airflow_url=f"http://{LOOPBACK}:{installation.ports['airflow']}",
     )
+
+
+def embedded_spark(address: str, token: str) -> str:
+    return f"sc://{address}/;token={token}"
 
 
 def source_database(settings: Settings) -> str:

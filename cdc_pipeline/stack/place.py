@@ -40,12 +40,13 @@ class Place:
     postgres_host: str
     postgres_password: str = field(repr=False)
     jwt_secret: str = field(repr=False)
+    spark_token: str = field(repr=False)
     postgres_command: tuple[str, ...]
 
     def address(self, port_name: str) -> str:
         """`host:port` at which the others reach a server."""
         return {
-            "spark": self.endpoints.spark_url.removeprefix("sc://"),
+            "spark": self.endpoints.spark_url.removeprefix("sc://").partition("/")[0],
             "airflow": self.endpoints.airflow_url.removeprefix("http://"),
         }[port_name]
 
@@ -67,6 +68,7 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         postgres_host=LOOPBACK,
         postgres_password=installation.postgres_password,
         jwt_secret=installation.jwt_secret,
+        spark_token=installation.spark_token,
         postgres_command=postgres,
     )
 

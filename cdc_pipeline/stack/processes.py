@@ -8,7 +8,7 @@ from cdc_pipeline.stack.airflow import airflow_environment
 from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
 from cdc_pipeline.stack.place import Place, log_store_of
 from cdc_pipeline.stack.postgres import SUPERUSER
-from cdc_pipeline.stack.spark import s3_settings, server_command
+from cdc_pipeline.stack.spark import AUTHENTICATION_VARIABLE, s3_settings, server_command
 
 POSTGRES = "postgres"
 DATABASES = "databases"
@@ -102,7 +102,12 @@ def _spark(settings: Settings, place: Place) -> Iterable[Process]:
             more=(s3_settings(settings.object_store, folder=folder) if settings.on_s3 else {})
             | (log_store_of(settings).settings if place.log_store else {}),
         ),
-        environment={"SPARK_HOME": place.spark_home, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"},
+        environment={
+            "SPARK_HOME": place.spark_home,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TZ": "UTC",
+            AUTHENTICATION_VARIABLE: place.spark_token,
+        },
         port_name="spark",
         health=f"tcp://{place.address('spark')}",
     )

@@ -9,6 +9,8 @@ from cdc_pipeline.settings import ObjectStoreSettings
 
 DEFAULT_REGION = "us-east-1"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+AUTHENTICATION_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""The server answers nobody who does not send this token; an argument would show it to every user of the machine."""
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -33,6 +33,7 @@ class Installation:
     ports: Mapping[str, int]
     postgres_password: str = field(repr=False)
     jwt_secret: str = field(repr=False)
+    spark_token: str = field(repr=False)
 
     @property
     def plan(self) -> Path:
@@ -57,17 +58,22 @@ def open_installation(home: Path) -> Installation:
     (home / "logs").mkdir(mode=0o700, exist_ok=True)
     with exclusive(home / "installation.lock"):
         path = home / "installation.json"
+        known: dict[str, Any] = {"ports": _free_ports(PORT_NAMES), **_secrets()}
         if path.exists():
-            return Installation(home=home, **json.loads(path.read_text(encoding="utf-8")))
-        installation = Installation(
-            home=home,
-            identity=str(uuid.uuid4()),
-            ports=_free_ports(PORT_NAMES),
-            postgres_password=secrets.token_urlsafe(24),
-            jwt_secret=secrets.token_urlsafe(96),
-        )
+            known |= json.loads(path.read_text(encoding="utf-8"))
+        installation = Installation(home=home, **known)
         _keep(installation)
         return installation
+
+
+def _secrets() -> dict[str, str]:
+    """Of a new installation; one that an older version made gets those that it lacks."""
+    return {
+        "identity": str(uuid.uuid4()),
+        "postgres_password": secrets.token_urlsafe(24),
+        "jwt_secret": secrets.token_urlsafe(96),
+        "spark_token": secrets.token_urlsafe(32),
+    }
 
 
 def with_free_ports(installation: Installation, names: Iterable[str]) -> Installation:

@@ -1,17 +1,19 @@
 """A real Spark Connect server with Delta for tests."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.stack.endpoints import embedded_spark
 from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.launch import start
 from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3
 from cdc_pipeline.stack.ports import free_port
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
+from cdc_pipeline.stack.spark import AUTHENTICATION_VARIABLE, available_cores, s3_settings, server_command, spark_home
 from tests.support.eventually import await_listener
 from tests.support.s3 import REGION
 
@@ -34,7 +36,7 @@ WITHOUT_LOG_STORE = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFil
 
 @contextmanager
 def started_spark(folder: Path, s3_endpoint: str = "", *, java_options: str = QUICK_JAVA) -> Iterator[str]:
-    """`sc://…` of a server that listens; it ends with the block, and also when this process is killed.
+    """`sc://…` of a server that listens, with its token; it ends with the block, and also when this process is killed.
 
     With an S3 server it can write lakes there: as s3a://… by our log store, as s3://… by Delta's own, for one driver.
     """
@@ -57,12 +59,14 @@ def started_spark(folder: Path, s3_endpoint: str = "", *, java_options: str = QU
         more=more,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
+    token = secrets.token_urlsafe(16)
+    environment[AUTHENTICATION_VARIABLE] = token
     log = folder / "spark.log"
     with log.open("wb") as output:
         process = start(list(command), environment=environment, folder=folder, output=output, tied=True)
     try:
         await_listener(process, port, PATIENCE_SECONDS, log.read_text)
-        yield f"sc://{LOOPBACK}:{port}"
+        yield embedded_spark(f"{LOOPBACK}:{port}", token)
     finally:
         process.terminate()
         process.wait(PATIENCE_SECONDS)

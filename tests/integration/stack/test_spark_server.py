@@ -2,7 +2,26 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.session import connect
+
+
+@pytest.mark.parametrize("parameters", ["", "/;token=", "/;token=wrong", "/;user_id=cdc"])
+def test_the_server_answers_nobody_without_its_token(spark_url: str, parameters: str) -> None:
+    address, _, token = spark_url.partition("/;token=")
+    with pytest.raises(LakeError, match=r"does not know the token.*token=\.\.\. in CDC_SPARK") as refused:
+        connect(f"{address}{parameters}")
+    assert token not in str(refused.value)
+
+
+def test_the_token_is_no_argument_of_any_process(spark: SparkSession, spark_url: str) -> None:
+    token = spark_url.partition("/;token=")[2]
+    assert spark.range(1).count() == 1
+    arguments = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [words for words in arguments if token.encode() in words]
 
 
 def test_the_server_merges_into_a_delta_table_in_utc(spark: SparkSession, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def translated(text: str, native: Place, other: Place) -> str:
     pairs |= {url.removeprefix("postgresql://"): to.removeprefix("postgresql://") for url, to in pairs.items()}
     pairs |= {native.config: other.config, native.home: other.home, native.project: other.project}
     pairs |= {native.python: other.python, native.jwt_secret: other.jwt_secret}
-    pairs |= {native.postgres_password: other.postgres_password}
+    pairs |= {native.postgres_password: other.postgres_password, native.spark_token: other.spark_token}
     pairs |= {str(number): str(other.ports[name]) for name, number in native.ports.items()}
     for before in sorted(pairs, key=len, reverse=True):
         text = text.replace(before, pairs[before])
@@ -99,8 +99,18 @@ def test_a_part_brings_what_it_depends_on_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_secrets_are_not_shown_with_a_process(tmp_path: Path) -> None:
-    password = open_installation(tmp_path).postgres_password
-    assert password not in repr(described(shop_settings(tmp_path), tmp_path))
+    installation = open_installation(tmp_path)
+    shown = repr(described(shop_settings(tmp_path), tmp_path))
+    for secret in (installation.postgres_password, installation.jwt_secret, installation.spark_token):
+        assert secret not in shown
+
+
+def test_clients_send_the_token_that_the_spark_server_asks_for(tmp_path: Path) -> None:
+    everything = {process.name: process for process in described(shop_settings(tmp_path), tmp_path)}
+    token = everything[SPARK].environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+    assert everything["consumer"].environment["CDC_SPARK"].endswith(f"/;token={token}")
+    assert token not in " ".join(everything[SPARK].command)
+    assert (tmp_path / "installation.json").stat().st_mode & 0o077 == 0
 
 
 def test_the_compose_file_is_the_one_that_the_description_makes(compose_settings: Settings) -> None:

@@ -1,6 +1,8 @@
 """What an installation remembers, and what it gives up."""
 
+import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from cdc_pipeline.stack.state import home_of, open_installation, with_free_ports
@@ -17,6 +19,17 @@ def test_two_installations_share_nothing(tmp_path: Path) -> None:
     one, other = open_installation(tmp_path / "one"), open_installation(tmp_path / "other")
     assert one.identity != other.identity
     assert one.postgres_password != other.postgres_password
+
+
+def test_an_installation_of_an_older_version_gets_the_secret_that_it_lacks(tmp_path: Path) -> None:
+    first = open_installation(tmp_path / "home")
+    path = first.home / "installation.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    del known["spark_token"]
+    path.write_text(json.dumps(known), encoding="utf-8")
+    again = open_installation(tmp_path / "home")
+    assert replace(again, spark_token=first.spark_token) == first
+    assert open_installation(tmp_path / "home").spark_token == again.spark_token != first.spark_token
 
 
 def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
