@@ -28,13 +28,26 @@ CdcError
 └── ObjectMissing           no object under the key
 """
 
+import re
 from typing import ClassVar
+
+HIDDEN = "***"
+_IN_URL = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
+_NAMED = re.compile(
+    r"""(?i)\b((?:\w*_)?(?:password|passwd|passphrase|secret|secret_key|secret_access_key|token)['"]?\s*[=:]\s*)"""
+    r"""(?!\.\.\.)('[^']*'|"[^"]*"|[^\s;&,'"]+)"""
+)
+
+
+def redacted(text: str) -> str:
+    """`text` without passwords of URLs and without what stands behind `password=`, `token:` and the like."""
+    return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1:{HIDDEN}@", text))
 
 
 class CdcError(Exception):
     """Root of all errors that this project raises on purpose.
 
-    `found`, `expected` and `remedy` are whole phrases; the message joins them.
+    `found`, `expected` and `remedy` are whole phrases; the message joins them. None of them shows a secret.
     `retryable` tells the worker and Airflow whether the same call may succeed later without anybody's help.
     `outage`: a server is away, whatever table was worked on; no table is to blame.
     """
@@ -44,14 +57,14 @@ class CdcError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, found: str, *, expected: str = "", remedy: str = "") -> None:
-        self.found = found
-        self.expected = expected
-        self.remedy = remedy
-        parts = [found]
+        self.found = redacted(found)
+        self.expected = redacted(expected)
+        self.remedy = redacted(remedy)
+        parts = [self.found]
         if expected:
-            parts.append(f"expected {expected}")
+            parts.append(f"expected {self.expected}")
         if remedy:
-            parts.append(remedy)
+            parts.append(self.remedy)
         super().__init__("; ".join(parts))
 
 

@@ -2,13 +2,16 @@
 
 import logging
 import sys
+import traceback
 from importlib.metadata import entry_points
+from types import TracebackType
 
 import structlog
 import typer
+from structlog.typing import EventDict
 
 from cdc_pipeline.cli import check_store, demo_command, pipeline_commands, quarantine, read_commands, stack_verbs
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, redacted
 
 COMMAND_GROUP = "cdc_pipeline.commands"
 INTERRUPTED = 130
@@ -31,9 +34,20 @@ def application() -> typer.Typer:
     return app
 
 
+def _without_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
+    return {name: redacted(str(value)) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Of an error that nobody foresaw; it may show what a server or a library said."""
+    sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
+
+
 def main() -> None:
+    sys.excepthook = _traceback
     structlog.configure(
         processors=[
+            _without_secrets,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
@@ -48,7 +62,7 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        print(redacted(f"error: {error.strerror or error}{where}"), file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.stack.airflow import ADMINISTRATOR
 
 _ENDED = ("success", "failed")
 _POLL_SECONDS = 0.5
@@ -87,10 +88,10 @@ class AirflowApi:
 
 
 @contextmanager
-def open_airflow(url: str, *, patience_seconds: float = 30) -> Iterator[AirflowApi]:
-    """For an Airflow in which everybody is an administrator, as the embedded one is on loopback."""
+def open_airflow(url: str, password: str, *, patience_seconds: float = 30) -> Iterator[AirflowApi]:
+    """As the one user of an embedded Airflow."""
     with httpx.Client(base_url=url, timeout=patience_seconds) as client:
-        answer = client.get("/auth/token")
+        answer = client.post("/auth/token", json={"username": ADMINISTRATOR, "password": password})
         if answer.is_error:
             raise AirflowRefused(f"Airflow at {url} gave no token ({answer.status_code})", expected="an embedded one")
         client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"

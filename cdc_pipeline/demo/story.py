@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import as_file, files
@@ -26,6 +26,7 @@ from cdc_pipeline.errors import CdcError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
+from cdc_pipeline.stack.airflow import ADMINISTRATOR
 from cdc_pipeline.stack.control import down, up
 from cdc_pipeline.stack.display import progress
 from cdc_pipeline.stack.endpoints import Endpoints
@@ -75,7 +76,7 @@ def run_demo(folder: Path, console: Console) -> bool:
         with progress(console) as on_states:
             endpoints = up(settings, config=config, home=home, on_states=on_states)
         phases.seconds["processes up"] = time.monotonic() - started
-        with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints.airflow_url) as airflow:
+        with open_pipeline(settings, endpoints) as pipeline, _airflow(endpoints) as airflow:
             verdicts = _main_job(pipeline, airflow, phases)
             _show_verdicts(pipeline, verdicts, console)
     except BaseException:
@@ -85,6 +86,10 @@ def run_demo(folder: Path, console: Console) -> bool:
     _show_phases(phases, console)
     _show_end(settings, endpoints, config, console)
     return all(verdict.is_equal for verdict in verdicts)
+
+
+def _airflow(endpoints: Endpoints) -> AbstractContextManager[AirflowApi]:
+    return open_airflow(endpoints.airflow_url, endpoints.airflow_password)
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -208,5 +213,6 @@ def _show_phases(phases: Phases, console: Console) -> None:
 
 
 def _show_end(settings: Settings, endpoints: Endpoints, config: Path, console: Console) -> None:
-    console.print(f"Airflow: {endpoints.airflow_url}   lake: {settings.lake_url}   settings: {config}")
+    console.print(f"Airflow: {endpoints.airflow_url}   user: {ADMINISTRATOR}   password: {endpoints.airflow_password}")
+    console.print(f"lake: {settings.lake_url}   settings: {config}")
     console.print("stop with: make down")

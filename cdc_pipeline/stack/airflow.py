@@ -2,12 +2,18 @@
 
 from cdc_pipeline.stack.place import Place
 
+ADMINISTRATOR = "admin"
 LONGEST_IDLE_TRANSACTION = "30s"
 """What a killed scheduler's orphans keep open, and with it the lock without which no other one schedules anything."""
 
 
+def passwords_file(home: str) -> str:
+    """User -> password, as JSON."""
+    return f"{home}/airflow/passwords.json"
+
+
 def airflow_environment(place: Place) -> dict[str, str]:
-    """Everyone who opens the UI is its administrator: it must be reachable from this machine only."""
+    """There is one user, who may do everything. Airflow makes up a password where `passwords_file` has none."""
     database = place.endpoints.airflow_database_url.removeprefix("postgresql://")
     url = place.endpoints.airflow_url
     return {
@@ -19,7 +25,9 @@ def airflow_environment(place: Place) -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": f"{place.project}/dags",
         "AIRFLOW__CORE__PLUGINS_FOLDER": f"{place.project}/plugins",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMINISTRATOR}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": passwords_file(place.home),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}"
         f"?options=-cidle_in_transaction_session_timeout={LONGEST_IDLE_TRANSACTION}",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": f"postgresql+asyncpg://{database}",

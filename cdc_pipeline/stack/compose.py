@@ -32,7 +32,8 @@ EVERY_ADDRESS = str(IPv4Address(0))
 HEAD = """\
 # Made by `make compose` from the description in cdc_pipeline/stack/processes.py: change that, not this.
 # docker/.env must set CDC_POSTGRES_PASSWORD, CDC_SPARK_TOKEN (letters and digits) and CDC_JWT_SECRET (64 or more).
-# Published on loopback only: everyone who reaches Airflow's UI is its administrator.
+# Published on loopback only. Airflow's user is admin; its password is made up at the first start, and stands in
+# /data/home/airflow/passwords.json of the api-server.
 """
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.stack.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.stack.control import OnStates, down, process_states, up
 from cdc_pipeline.stack.supervisor import Condition, ProcessState
 
@@ -29,7 +30,8 @@ def up_command(settings: Settings, *, config: Path, home: Path, console: Console
     with progress(console) as on_states:
         endpoints = up(settings, config=config, home=home, on_states=on_states)
     console.print(
-        f"[green]up[/green]: Airflow at {endpoints.airflow_url}; logs in {home / 'logs'}; stop with `cdc down`"
+        f"[green]up[/green]: Airflow at {endpoints.airflow_url}, user {ADMINISTRATOR}, password in"
+        f" {passwords_file(str(home))}; logs in {home / 'logs'}; stop with `cdc down`"
     )
 
 

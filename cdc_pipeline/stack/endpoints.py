@@ -1,6 +1,6 @@
 """Where the servers of an installation are: embedded ones by what it remembers, others by their URL in pipeline.yml."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,13 +16,17 @@ RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "templ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """URLs of PostgreSQL are libpq's (`postgresql://`), without a driver's name. A source of files has none."""
+    """URLs of PostgreSQL are libpq's (`postgresql://`), without a driver's name. A source of files has none.
+
+    `airflow_password`: of the user `admin` of an embedded Airflow; empty where nobody knows it.
+    """
 
     source_url: str
     metadata_store_url: str
     airflow_database_url: str
     spark_url: str
     airflow_url: str
+    airflow_password: str = field(default="", repr=False)
 
 
 def endpoints(settings: Settings, home: Path) -> Endpoints:
@@ -48,6 +52,7 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
         if settings.spark == EMBEDDED
         else settings.spark,
         airflow_url=f"http://{LOOPBACK}:{installation.ports['airflow']}",
+        airflow_password=installation.airflow_password,
     )
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from cdc_pipeline.settings import EMBEDDED, Settings
 from cdc_pipeline.stack.account import ROOT_STATE_FOLDER, Account, can_reach, server_account
+from cdc_pipeline.stack.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.stack.java import require_java
 from cdc_pipeline.stack.place import this_machine
 from cdc_pipeline.stack.postgres import PostgresServer, find_binaries, initialize, reachable_binaries
 from cdc_pipeline.stack.processes import Process, processes
-from cdc_pipeline.stack.state import Installation, with_free_ports
+from cdc_pipeline.stack.state import Installation, with_free_ports, write_document
 
 
 def plan(
@@ -25,6 +26,7 @@ def plan(
     initialize(server)
     for name in ("spark", "airflow"):
         (renewed.home / name).mkdir(mode=0o700, exist_ok=True)
+    write_document(Path(passwords_file(str(renewed.home))), {ADMINISTRATOR: renewed.airflow_password})
     place = this_machine(settings, config, renewed, tuple(server.command()))
     return renewed, processes(settings, place)
 

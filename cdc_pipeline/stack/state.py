@@ -34,6 +34,7 @@ class Installation:
     postgres_password: str = field(repr=False)
     jwt_secret: str = field(repr=False)
     spark_token: str = field(repr=False)
+    airflow_password: str = field(repr=False)
 
     @property
     def plan(self) -> Path:
@@ -73,6 +74,7 @@ def _secrets() -> dict[str, str]:
         "postgres_password": secrets.token_urlsafe(24),
         "jwt_secret": secrets.token_urlsafe(96),
         "spark_token": secrets.token_urlsafe(32),
+        "airflow_password": secrets.token_urlsafe(12),
     }
 
 

@@ -17,7 +17,7 @@ from cdc_pipeline.demo.airflow_api import open_airflow
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.stack.control import process_states
-from cdc_pipeline.stack.endpoints import endpoints
+from cdc_pipeline.stack.endpoints import Endpoints, endpoints
 from cdc_pipeline.stack.marked import STACK_VARIABLE, SUPERVISOR, marked
 from cdc_pipeline.stack.project import PROJECT
 from cdc_pipeline.stack.state import PORT_NAMES, home_of, open_installation
@@ -59,7 +59,11 @@ class Demo:
 
     @property
     def airflow_url(self) -> str:
-        return endpoints(self.settings, self.home).airflow_url
+        return self.endpoints.airflow_url
+
+    @property
+    def endpoints(self) -> Endpoints:
+        return endpoints(self.settings, self.home)
 
 
 def cdc(config: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -135,9 +139,20 @@ def test_every_process_is_up_and_listens_on_loopback_alone(demo: Demo) -> None:
 
 
 def test_airflow_did_the_work(demo: Demo) -> None:
-    with open_airflow(demo.airflow_url) as airflow:
+    with open_airflow(demo.airflow_url, demo.endpoints.airflow_password) as airflow:
         for dag_id in ("cdc_snapshot", "cdc_backfill", "cdc_slice__shop__public__orders"):
             assert "success" in airflow.run_states(dag_id)
+
+
+def test_airflow_answers_nobody_without_its_password_nor_under_another_name(demo: Demo) -> None:
+    assert f"password: {demo.endpoints.airflow_password}" in demo.output
+    for credentials in (None, {"username": "admin", "password": "admin"}, {"username": "admin", "password": ""}):
+        method = "GET" if credentials is None else "POST"
+        assert httpx.request(method, f"{demo.airflow_url}/auth/token", json=credentials).is_client_error
+    assert httpx.get(f"{demo.airflow_url}/api/v2/dags").status_code == httpx.codes.UNAUTHORIZED
+    for path in ("/", "/api/v2/version", "/auth/token", "/execution/health"):
+        rebound = httpx.get(f"{demo.airflow_url}{path}", headers={"Host": "evil.example"})
+        assert (rebound.status_code, rebound.text) == (httpx.codes.BAD_REQUEST, "Invalid host header")
 
 
 def commands(document: str) -> list[str]:

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import psycopg2
 import yaml
@@ -96,9 +97,19 @@ class CommandLine:
         )
 
     def run(self, *words: str) -> Ended:
+        """Fails where the call shows a password, whatever else a test wants to know of it."""
         if self.server is None:
-            return end_of(self.start(*words))
-        return end_by(self.server, words, folder=self.folder, environment=self._environment())
+            ended = end_of(self.start(*words))
+        else:
+            ended = end_by(self.server, words, folder=self.folder, environment=self._environment())
+        self.check_shows_no_password(ended.output + ended.errors)
+        return ended
+
+    def check_shows_no_password(self, text: str) -> None:
+        """Those of the test's servers are random, so none of them is a word of something else."""
+        for url in (self.source_url, self.store_url):
+            password = urlsplit(url).password
+            assert not password or password not in text, "a password is shown"
 
     def _environment(self) -> dict[str, str]:
         """Without what pipeline.yml would be overridden by."""

@@ -58,6 +58,27 @@ def test_the_message_joins_what_was_found_what_was_expected_and_what_to_do() -> 
     assert str(CdcError("the slot is gone")) == "the slot is gone"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no server at postgresql://cdc:s3cret@db/shop", "no server at postgresql://cdc:***@db/shop"),
+        ("postgresql://cdc:p@ss/w:rd@db:5432/shop is away", "postgresql://cdc:***@db:5432/shop is away"),
+        ("host=db password=s3cret user=cdc", "host=db password=*** user=cdc"),
+        ("host=db password='a b' user=cdc", "host=db password=*** user=cdc"),
+        ("sc://spark:15002/;token=abc;use_ssl=true", "sc://spark:15002/;token=***;use_ssl=true"),
+        ('{"aws_secret_access_key": "abc", "name": "x"}', '{"aws_secret_access_key": ***, "name": "x"}'),
+        ("PASSWORD: hunter2", "PASSWORD: ***"),
+        ("mend user and password in source.url", "mend user and password in source.url"),
+        ("give it as sc://host:port/;token=...", "give it as sc://host:port/;token=..."),
+        ("the table shop.public.orders at 10:30:00Z", "the table shop.public.orders at 10:30:00Z"),
+    ],
+)
+def test_a_secret_is_shown_in_no_part_of_an_error(text: str, shown: str) -> None:
+    error = CdcError(text, expected=text, remedy=text)
+    assert (error.found, error.expected, error.remedy) == (shown, shown, shown)
+    assert str(error) == f"{shown}; expected {shown}; {shown}"
+
+
 @pytest.mark.parametrize("found", error_classes().values(), ids=lambda found: found.__name__)
 def test_every_error_has_an_exit_code_of_the_documented_ones(found: type[CdcError]) -> None:
     assert found.exit_code in (1, 2, 4)

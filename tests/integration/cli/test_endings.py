@@ -67,7 +67,9 @@ def consuming(cdc: CommandLine, *words: str) -> Iterator[Running]:
     finally:
         process.kill()
         process.wait()
-    assert "Traceback" not in log.read_text(encoding="utf-8")
+    said = log.read_text(encoding="utf-8")
+    assert "Traceback" not in said
+    cdc.check_shows_no_password(said)
 
 
 def source_at(cdc: CommandLine, port: int, **changes: str) -> dict[str, str]:
