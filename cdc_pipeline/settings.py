@@ -1,22 +1,12 @@
 """What a pipeline is made of: the frozen, validated content of one pipeline.yml."""
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_pipeline.errors import UsageError
@@ -24,22 +14,17 @@ from cdc_pipeline.lake_place import is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.record import OWN_PREFIX, TableName
 from cdc_pipeline.table_patterns import checked_pattern
 from cdc_pipeline.types import declared_type
+from cdc_pipeline.work_settings import (
+    DriverSettings,
+    Duration,
+    Frozen,
+    KeepSettings,
+    SnapshotSettings,
+    WorkerSettings,
+)
 
-_DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _MINIMUM_SLICE = timedelta(seconds=1)
 EMBEDDED = "embedded"
-
-
-def parse_duration(value: object) -> timedelta:
-    """`90s`, `5m`, `2h`, `7d`; raises ValueError for anything else."""
-    if isinstance(value, timedelta):
-        return value
-    match = _DURATION.fullmatch(str(value).strip())
-    if match is None or int(match[1]) == 0:
-        message = f"{value!r} is not a duration: write a whole number and s, m, h or d, such as 60s or 5m"
-        raise ValueError(message)
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def parse_type(written: str) -> str:
@@ -50,18 +35,7 @@ def parse_type(written: str) -> str:
         raise ValueError(str(error)) from error
 
 
-Duration = Annotated[
-    timedelta,
-    BeforeValidator(parse_duration),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
-]
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PostgresSource(_Frozen):
+class PostgresSource(Frozen):
     """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
 
     kind: Literal["postgres"]
@@ -72,7 +46,7 @@ class PostgresSource(_Frozen):
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
 
-class DebeziumFilesSource(_Frozen):
+class DebeziumFilesSource(Frozen):
     """A folder of files that hold one Debezium event per line: `<path>/<stream partition>/*.jsonl`, in name order."""
 
     kind: Literal["debezium_files"]
@@ -96,7 +70,7 @@ class DebeziumFilesSource(_Frozen):
         return self
 
 
-class PartitionBy(_Frozen):
+class PartitionBy(Frozen):
     """A data partition key, from an immutable column of low cardinality."""
 
     column: str
@@ -107,7 +81,7 @@ class PartitionBy(_Frozen):
         return f"_cdc_{self.column}_{self.unit}"
 
 
-class TableSettings(_Frozen):
+class TableSettings(Frozen):
     """One source table; what is left out is taken from the source's catalogue."""
 
     name: str
@@ -152,35 +126,7 @@ class TableSettings(_Frozen):
         return columns
 
 
-class SnapshotSettings(_Frozen):
-    """How the initial lake is built."""
-
-    concurrency: int = Field(default=2, ge=1, le=64)
-    snapshot_file_bytes: int = Field(default=64 << 20, ge=1 << 13, description="source bytes of one snapshot data file")
-    target_file_bytes: int = Field(default=128 << 20, ge=1 << 10)
-    poll_interval: Duration = timedelta(seconds=10)
-
-
-class DriverSettings(_Frozen):
-    """The embedded Spark driver."""
-
-    memory: str = Field(default="2g", pattern=r"^[1-9][0-9]*[mg]$")
-    java_options: str = Field(default="", description="options of its Java machine")
-
-
-class WorkerSettings(_Frozen):
-    """How slices are applied."""
-
-    lease: Duration = timedelta(seconds=60)
-    claim_rows: int = Field(default=2_000_000, ge=1, description="the most rows that one MERGE takes")
-    claim_slices: int = Field(default=1_000, ge=1, description="the most slices that one MERGE takes")
-    unpacked_bytes: int = Field(default=16 << 30, ge=1, description="the most that a slice file holds when unpacked")
-    longest_pause: Duration = Field(default=timedelta(minutes=5), description="between two tries of a failing table")
-    retry_for: Duration = Field(default=timedelta(hours=1), description="a table that fails for so long is parked")
-    probe_parked: Duration = Field(default=timedelta(minutes=15), description="between two tries of a parked table")
-
-
-class ObjectStoreSettings(_Frozen):
+class ObjectStoreSettings(Frozen):
     """The server that has the bucket of a lake on S3; credentials come from AWS's own variables or profile."""
 
     endpoint: str | None = Field(default=None, description="https://host:port; without one, AWS")
@@ -214,6 +160,7 @@ class Settings(BaseSettings):
     snapshot: SnapshotSettings = SnapshotSettings()
     worker: WorkerSettings = WorkerSettings()
     driver: DriverSettings = DriverSettings()
+    keep: KeepSettings = KeepSettings()
 
     @field_validator("slice_length")
     @classmethod

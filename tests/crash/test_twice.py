@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from cdc_pipeline.metadata_store.states import SnapshotState
-from cdc_pipeline.settings import WorkerSettings
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.work_settings import WorkerSettings
 from tests.crash.failpoint import Countdown, Crash, Failpoint, Site
 from tests.crash.faults import Fault, killed, recorded, unanswered
 from tests.crash.invariants import check

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
 from cdc_pipeline.errors import SettingsError, UsageError
-from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource, parse_duration
+from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource
 from cdc_pipeline.settings_file import json_schema, load_settings, parse_settings, settings_path
+from cdc_pipeline.work_settings import parse_duration
 from tests.support.settings_texts import FILE, WHOLE, changed, parsed, refusal
 
 TEMPLATES = sorted((Path(__file__).parents[2] / "cdc_pipeline" / "demo").glob("*.yml"))

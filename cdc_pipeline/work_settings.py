@@ -1,0 +1,86 @@
+"""Sections of pipeline.yml that say how the work is done and how long its traces are kept, and their durations."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+
+_DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SHORTEST_KEPT = timedelta(days=1)
+
+
+def parse_duration(value: object) -> timedelta:
+    """`90s`, `5m`, `2h`, `7d`; raises ValueError for anything else."""
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None or int(match[1]) == 0:
+        message = f"{value!r} is not a duration: write a whole number and s, m, h or d, such as 60s or 5m"
+        raise ValueError(message)
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$"}),
+]
+
+
+class Frozen(BaseModel):
+    """A section; nothing in it changes, and nothing unknown is taken."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SnapshotSettings(Frozen):
+    """How the initial lake is built."""
+
+    concurrency: int = Field(default=2, ge=1, le=64)
+    snapshot_file_bytes: int = Field(default=64 << 20, ge=1 << 13, description="source bytes of one snapshot data file")
+    target_file_bytes: int = Field(default=128 << 20, ge=1 << 10)
+    poll_interval: Duration = timedelta(seconds=10)
+
+
+class DriverSettings(Frozen):
+    """The embedded Spark driver."""
+
+    memory: str = Field(default="2g", pattern=r"^[1-9][0-9]*[mg]$")
+    java_options: str = Field(default="", description="options of its Java machine")
+
+
+class WorkerSettings(Frozen):
+    """How slices are applied."""
+
+    lease: Duration = timedelta(seconds=60)
+    claim_rows: int = Field(default=2_000_000, ge=1, description="the most rows that one MERGE takes")
+    claim_slices: int = Field(default=1_000, ge=1, description="the most slices that one MERGE takes")
+    unpacked_bytes: int = Field(default=16 << 30, ge=1, description="the most that a slice file holds when unpacked")
+    longest_pause: Duration = Field(default=timedelta(minutes=5), description="between two tries of a failing table")
+    retry_for: Duration = Field(default=timedelta(hours=1), description="a table that fails for so long is parked")
+    probe_parked: Duration = Field(default=timedelta(minutes=15), description="between two tries of a parked table")
+
+
+class KeepSettings(Frozen):
+    """How long is kept what the lake needs no more: `cdc clean` and the DAG cdc_maintenance delete what is older."""
+
+    slices: Duration = Field(
+        default=timedelta(days=7), description="slice files and cut files, since the lake holds what is in them"
+    )
+    snapshots: Duration = Field(default=timedelta(days=7), description="files of a snapshot, since it ended")
+    history: Duration = Field(
+        default=timedelta(days=30), description="claims and snapshots in the metadata store, since they ended"
+    )
+    quarantine: Duration = Field(
+        default=timedelta(days=30), description="events in quarantine, since they were replayed or dropped"
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _long_enough(cls, value: timedelta) -> timedelta:
+        if value < _SHORTEST_KEPT:
+            message = f"{value} is too short: a comparison or a rewind may still need it; the shortest is 1d"
+            raise ValueError(message)
+        return value
