@@ -3,6 +3,7 @@
     cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
     cdc-event/<db>/<schema>/<table>/pipeline.json
     cdc-event/stream=<name>/<place>.json
+    cdc-event/stream=<name>/base/<place>.json
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
@@ -64,6 +65,21 @@ def stream_prefix(stream: str) -> str:
 def cut_key(stream: str, place: str) -> str:
     """Of the cut file that decides what follows in the stream at `place`."""
     return f"{stream_prefix(stream)}/{encode_component(place)}.json"
+
+
+def base_prefix(stream: str) -> str:
+    """Of the objects that say where the chain of cut files begins, once older ones are deleted."""
+    return f"{stream_prefix(stream)}/base"
+
+
+def base_key(stream: str, place: str) -> str:
+    """Of the base of a chain whose first cut file is the one at `place`."""
+    return f"{base_prefix(stream)}/{encode_component(place)}.json"
+
+
+def place_of_key(key: str) -> str:
+    """The place that a cut file, or a base, is for."""
+    return decode_component(key.rpartition("/")[2].removesuffix(".json"))
 
 
 def snapshot_prefix(table: TableName, snapshot_id: str) -> str:

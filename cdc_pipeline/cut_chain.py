@@ -6,11 +6,14 @@ of them works on an older metadata store; and a store that was restored catches 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
-from cdc_pipeline.areas import cut_key
+from cdc_pipeline.areas import base_key, base_prefix, cut_key, place_of_key
+from cdc_pipeline.chain_base import ChainBase, chain_base, order_of
 from cdc_pipeline.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.cut import BEGINNING, Cut, LateSlice, NewSlice, place_behind
@@ -62,6 +65,7 @@ class CutChain:
             return known
         new = cut_file(self._stream(), self._identities(), schemas, late)
         place = self.store.streams.place(self.name)
+        self._refuse_forgotten(place)
         if place == BEGINNING:
             raise no_boundary(self.name)
         while (found := self._decide(place, new)) is not None:
@@ -71,9 +75,11 @@ class CutChain:
     def catch_up(self) -> int:
         """Registers every cut and late slice that is decided behind what the registry knows; says how many.
 
-        Raises RegistryError for a metadata store that knows nothing of the stream.
+        Raises RegistryError for a metadata store that knows nothing of the stream, or so little that the cut files
+        which it lacks are deleted.
         """
         place, adopted = self.store.streams.place(self.name), 0
+        self._refuse_forgotten(place)
         while (found := self.read(place)) is not None:
             if place == BEGINNING:
                 self._check_known(found)
@@ -92,9 +98,40 @@ class CutChain:
             return None
         return CutFile.from_bytes(content)
 
-    def files(self) -> Iterator[tuple[str, CutFile]]:
-        """All from the beginning, each with its place."""
-        place = BEGINNING
+    def base_place(self) -> str | None:
+        """Where the chain begins; None: at the beginning of the stream."""
+        with step(self.on_step, "chain_base.list"):
+            places = [place_of_key(found.key) for found in self.objects.list_prefix(base_prefix(self.name))]
+        return max(places, key=order_of, default=None)
+
+    def base(self) -> ChainBase | None:
+        """What is to be known of the cuts before the first file that is left."""
+        place = self.base_place()
+        if place is None:
+            return None
+        with step(self.on_step, "chain_base.get"):
+            return ChainBase.from_bytes(self.objects.get(base_key(self.name, place)))
+
+    def base_behind(self, boundary: Boundary, rows: Mapping[str, list[dict[str, Any]]]) -> ChainBase:
+        """The chain is whole by itself behind `boundary`, once this is put. `rows`: those of cuts before that stay."""
+        decided = self.read(self.store.retention.decided_at(boundary))
+        if decided is None:
+            raise RegistryError(
+                f"the cut file that decided the cut at {boundary.position} is gone",
+                expected="every cut file behind the base of the chain",
+                remedy="bring the objects under cdc-event/ back, or run cdc rebuild: nothing was deleted",
+            )
+        identities = {identity.table_uuid: identity for identity in self._identities().values()}
+        return chain_base(boundary, decided, identities, rows)
+
+    def put_base(self, base: ChainBase) -> None:
+        """Durable on return; before it nothing is needed. Whoever put one for this place before told the same cuts."""
+        with step(self.on_step, "chain_base.put"), suppress(ObjectExists):
+            self.objects.put_if_absent(base_key(self.name, base.place), base.to_bytes())
+
+    def files(self, begin: str = BEGINNING) -> Iterator[tuple[str, CutFile]]:
+        """All from a place on, each with its place."""
+        place = begin
         while (found := self.read(place)) is not None:
             yield place, found
             place = place_after(place, found.content)
@@ -175,6 +212,16 @@ class CutChain:
                 remedy=REMEDY,
             )
         return row
+
+    def _refuse_forgotten(self, place: str) -> None:
+        """Nobody may decide anything at a place before the base: what was decided there is deleted."""
+        base = self.base_place()
+        if base is not None and order_of(place) < order_of(base):
+            raise RegistryError(
+                f"the metadata store knows the stream {self.name} up to {place}, and its cut files begin at {base}",
+                expected="a metadata store that is no older than the cut files that are kept",
+                remedy=REMEDY,
+            )
 
     def _check_known(self, first: CutFile) -> None:
         """A store that was lost gets more than its cuts back: also what the lake knows."""

@@ -45,7 +45,7 @@ class CutFile:
         document = {
             "format": FORMAT,
             "stream": asdict(self.stream),
-            "tables": [_identity(table) for table in self.tables],
+            "tables": [identity_json(table) for table in self.tables],
             "schemas": {schema_id: schema.to_json() for schema_id, schema in self.schemas.items()},
             **(_cut(self.content) if isinstance(self.content, Cut) else _late(self.content)),
         }
@@ -64,7 +64,7 @@ class CutFile:
         stream = Stream(**document["stream"])
         return cls(
             stream=stream,
-            tables=tuple(map(_identity_of, document["tables"])),
+            tables=tuple(map(identity_of, document["tables"])),
             schemas={name: TableSchema.from_json(schema) for name, schema in document["schemas"].items()},
             content=_late_of(document["late"]) if "late" in document else _cut_of(document["cut"], stream.name),
         )
@@ -118,14 +118,14 @@ def _renumbered(content: Cut | LateSlice, numbers: Mapping[int, int]) -> Cut | L
     )
 
 
-def _identity(table: TableIdentity) -> list[Any]:
+def identity_json(table: TableIdentity) -> list[Any]:
     """Short: every cut file has one of each table."""
     name = [table.name.database, table.name.schema, table.name.table]
     state = [table.publication_mark, table.stale, table.cutoff_offset]
     return [str(table.table_uuid), name, table.source_oid, *state]
 
 
-def _identity_of(document: list[Any]) -> TableIdentity:
+def identity_of(document: list[Any]) -> TableIdentity:
     uuid, (database, schema, table), source_oid, publication_mark, stale, cutoff_offset = document
     return TableIdentity(
         table_uuid=UUID(uuid),

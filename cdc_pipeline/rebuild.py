@@ -4,14 +4,16 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 import structlog
 
 from cdc_pipeline.areas import kept_rows_key
-from cdc_pipeline.cut_file import CutFile, TableIdentity
-from cdc_pipeline.errors import FenceMismatch, RegistryError
+from cdc_pipeline.chain_base import ToldChain
+from cdc_pipeline.cut_file import TableIdentity
+from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
 from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, Published, PublishedTable
-from cdc_pipeline.metadata_store.cut import Cut, schema_identity
+from cdc_pipeline.metadata_store.cut import BEGINNING, schema_identity
 from cdc_pipeline.metadata_store.rebuilding import EmptyLedger
 from cdc_pipeline.metadata_store.relearning import KnownClaim, KnownSnapshot
 from cdc_pipeline.metadata_store.rows import Stream
@@ -63,15 +65,18 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
     claims, horizons. Raises LeaseBusy while anybody works on a table, FenceMismatch where lake and cut files tell two
     stories, RegistryError where the bucket holds less than the store.
     """
-    with pipeline.store.rebuilding.emptied(pipeline.settings.name) as empty:
+    base = pipeline.cut_chain().base()
+    with pipeline.store.rebuilding.emptied(
+        pipeline.settings.name, since="" if base is None else base.position
+    ) as empty:
         store = metadata_store(empty.database, empty.stream)
         chain = replace(pipeline.cut_chain(), store=store)
-        files = list(chain.files())
-        _refuse_to_forget(empty, files)
-        tables = _found(pipeline, files)
-        _begin(pipeline, empty, store, files, tables)
+        told = ToldChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.place)))
+        _refuse_to_forget(empty, told)
+        tables = _found(pipeline, told)
+        _begin(pipeline, empty, store, told, tables)
         known = {found.identity.table_uuid for found in tables}
-        for place, file in files:
+        for place, file in told.files:
             chain.adopt(file.of_tables(known), place)
         empty.check_nothing_is_lost()
         rebuilt = tuple(_relearn(empty, store, found) for found in tables)
@@ -80,8 +85,8 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
     return rebuilt
 
 
-def _refuse_to_forget(empty: EmptyLedger, files: Sequence[tuple[str, CutFile]]) -> None:
-    if not files and empty.cuts_before:
+def _refuse_to_forget(empty: EmptyLedger, told: ToldChain) -> None:
+    if not told.files and empty.cuts_before:
         raise RegistryError(
             f"the bucket holds no cut file for the beginning of the stream {empty.stream}",
             expected=f"cut files for the {empty.cuts_before} cuts that the metadata store knows",
@@ -89,9 +94,9 @@ def _refuse_to_forget(empty: EmptyLedger, files: Sequence[tuple[str, CutFile]]) 
         )
 
 
-def _found(pipeline: Pipeline, files: Sequence[tuple[str, CutFile]]) -> tuple[_Found, ...]:
+def _found(pipeline: Pipeline, chain: ToldChain) -> tuple[_Found, ...]:
     """In the order of pipeline.yml, then those that it lists no more. Raises FenceMismatch for two identities."""
-    told = {identity.name: identity for _, file in files for identity in file.tables}
+    told = {identity.name: identity for identity in chain.tables}
     found = []
     for name in dict.fromkeys((*pipeline.table_names(), *told)):
         identity = told.get(name)
@@ -115,12 +120,11 @@ def _begin(
     pipeline: Pipeline,
     empty: EmptyLedger,
     store: MetadataStore,
-    files: Sequence[tuple[str, CutFile]],
+    told: ToldChain,
     tables: Sequence[_Found],
 ) -> None:
-    """The stream and its tables, as they were called and numbered."""
-    cuts = [file.content for _, file in files if isinstance(file.content, Cut)]
-    streams = [file.stream for _, file in files]
+    """The stream and its tables, as they were called and numbered at the base of the chain."""
+    streams = [*told.streams]
     streams += [Stream(**found.published.stream) for found in tables if found.published is not None]
     if not streams:
         raise RegistryError(
@@ -128,8 +132,8 @@ def _begin(
             expected="the bucket that the pipeline has written to",
             remedy="mend lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
         )
-    numbers = {part.stream_partition for cut in cuts for part in cut.partitions}
-    empty.begin_stream(streams[0], sorted(numbers))
+    empty.begin_stream(streams[0], sorted(told.stream_partitions))
+    table_ids: dict[UUID, int] = {}
     for found in tables:
         published = found.published
         new = NewTable(
@@ -141,10 +145,13 @@ def _begin(
             publication_mark=found.identity.publication_mark or "",
         )
         table_id = empty.begin_table(new)
-        for table, told in _publications(found.ledger):
+        table_ids[found.identity.table_uuid] = table_id
+        for table, step_of in _publications(found.ledger):
             store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
             if table.kept:
-                empty.relearning.keep_rows(table_id, _snapshot(table, told), _kept_rows(pipeline, found, table))
+                empty.relearning.keep_rows(table_id, _snapshot(table, step_of), _kept_rows(pipeline, found, table))
+    if told.base is not None:
+        empty.begin_behind(told.base.read_through(), told.base.rows, table_ids)
 
 
 def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, Published | None]]:
@@ -162,9 +169,15 @@ def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, Publi
 
 
 def _kept_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
+    """Those of an older publication than the last are needed by nobody, and may be deleted."""
     key = kept_rows_key(found.identity.name, published.snapshot_id)
-    with step(pipeline.on_step, "kept_rows.get"):
-        rows: list[dict[str, Any]] = json.loads(pipeline.objects.get(key))
+    try:
+        with step(pipeline.on_step, "kept_rows.get"):
+            rows: list[dict[str, Any]] = json.loads(pipeline.objects.get(key))
+    except ObjectMissing:
+        if found.published is not None and found.published.snapshot_id == published.snapshot_id:
+            raise
+        return []
     return rows
 
 

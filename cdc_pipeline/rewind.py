@@ -45,7 +45,7 @@ def rewind(pipeline: Pipeline, table: TableName, to: str) -> Rewound:
         if place is None:
             raise UsageError(
                 f"nothing of {table} was applied at or before {to}",
-                expected="a place behind the cutoff of its last snapshot",
+                expected="a place behind the cutoff of its last snapshot, whose slices are kept (keep.slices)",
                 remedy="look at cdc sql claims, or take a new snapshot",
             )
         _check_slice_files(pipeline, row.table_id, place.number + 1, row.next_slice_number - 1)

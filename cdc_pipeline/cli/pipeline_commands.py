@@ -1,4 +1,4 @@
-"""The verbs that move data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild` and `remove`."""
+"""The verbs that move data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild`, `remove` and `clean`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -25,6 +25,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(rewind)
     app.command()(rebuild)
     app.command()(remove)
+    app.command()(clean)
 
 
 def setup_source(
@@ -152,3 +153,19 @@ def rewind(
         (name,) = pipeline.table_names((table,))
         found = set_back(pipeline, name, to)
     context.show([{**asdict(found), "table": str(found.table)}])
+
+
+def clean(
+    config: Config = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be deleted, delete nothing")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete what the lake needs no more and is older than `keep` in pipeline.yml says: files, cut files, rows."""
+    from cdc_pipeline.retention import clean as clean_up
+
+    context = context_of(config, as_json=as_json)
+    with context.pipeline(POSTGRES_ONLY) as pipeline:
+        cleaning = clean_up(pipeline, dry_run=dry_run)
+    context.show([asdict(found) for found in cleaning.kinds])
+    for table, reason in cleaning.held_by.items():
+        context.console.print(f"cut files are kept for {table}: {reason}", markup=False, soft_wrap=True)

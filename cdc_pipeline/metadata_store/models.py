@@ -97,6 +97,8 @@ source_table = Table(
     Column("snapshot_wanted", Boolean, nullable=False, server_default=text("false")),
     offset("halted_at", nullable=True),
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=NOW),
+    count("forgotten_through"),
+    count("cleaned_through"),
     UniqueConstraint("stream", "database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )
@@ -203,6 +205,8 @@ slice_table = Table(
         postgresql_where=text("state = 'registered' AND path IS NOT NULL"),
     ),
     Index("slice_with_file", "table_id", "number", postgresql_where=text("path IS NOT NULL")),
+    Index("slice_at_boundary", "boundary_id"),
+    Index("slice_of_claim", "claim_id", postgresql_where=text("claim_id IS NOT NULL")),
     Index("slice_of_boundary", "table_id", "boundary_id", "number"),
     Index("slice_once", "table_id", "boundary_id", "stream_partition", unique=True, postgresql_where=text("NOT late")),
     Index("slice_late", "table_id", postgresql_where=text("late AND state = 'registered'")),

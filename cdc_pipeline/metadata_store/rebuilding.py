@@ -1,14 +1,17 @@
 """The ledger of a stream emptied and filled again, in one transaction that holds the stream and every lease."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import UUID
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.base_rows import Rows, restore
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.relearning import Relearning
 from cdc_pipeline.metadata_store.rows import Stream
@@ -31,7 +34,8 @@ _REMEMBER = (
     """,
     """
     CREATE TEMPORARY TABLE known_table ON COMMIT DROP AS
-    SELECT table_id, horizon, horizon_number FROM cdc.source_table WHERE stream = :stream
+    SELECT table_id, horizon, horizon_number, forgotten_through, cleaned_through
+    FROM cdc.source_table WHERE stream = :stream
     """,
 )
 _EMPTY = (
@@ -48,7 +52,8 @@ _EMPTY = (
     """
     UPDATE cdc.source_table
     SET next_slice_number = 1, horizon = '', horizon_number = 0, state = 'registered', parked_reason = NULL,
-        cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL, halted_at = NULL
+        cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL, halted_at = NULL,
+        forgotten_through = 0, cleaned_through = 0
     WHERE stream = :stream
     """,
 )
@@ -65,12 +70,15 @@ _RESTORE = (
     """,
     """
     UPDATE cdc.source_table AS t
-    SET horizon = known.horizon, horizon_number = least(known.horizon_number, t.next_slice_number - 1)
+    SET horizon = known.horizon, horizon_number = least(known.horizon_number, t.next_slice_number - 1),
+        forgotten_through = greatest(t.forgotten_through, least(known.forgotten_through, t.next_slice_number - 1)),
+        cleaned_through = greatest(t.cleaned_through, least(known.cleaned_through, t.next_slice_number - 1))
     FROM pg_temp.known_table AS known WHERE t.table_id = known.table_id
     """,
     """
     DELETE FROM cdc.quarantine AS q USING cdc.source_table AS t
     WHERE t.table_id = q.table_id AND t.stream = :stream AND q.snapshot_id IS NULL AND q.place IS NOT NULL
+      AND split_part(q.place, '-', 1) COLLATE "C" > :since
       AND split_part(q.place, '-', 1) NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream)
     """,
 )
@@ -93,23 +101,29 @@ _RAISE_EPOCHS = (
 
 _LOST = """
     SELECT position FROM pg_temp.known_boundary
-    WHERE position NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream) ORDER BY position
+    WHERE position NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream) AND position > :since
+    ORDER BY position
     """
 _DIFFERENCES = """
     SELECT count(*) FILTER (WHERE known.slice_id IS NULL) AS added, count(*) FILTER (WHERE s.slice_id IS NULL) AS gone
-    FROM (SELECT slice_id, number FROM cdc.slice WHERE table_id = :table_id) AS s
-    FULL JOIN (SELECT slice_id, number FROM pg_temp.known_slice WHERE table_id = :table_id) AS known
-        ON (s.slice_id, s.number) = (known.slice_id, known.number)
+    FROM (SELECT slice_id, number FROM cdc.slice WHERE table_id = :table_id AND number > :behind) AS s
+    FULL JOIN (
+        SELECT slice_id, number FROM pg_temp.known_slice WHERE table_id = :table_id AND number > :behind
+    ) AS known ON (s.slice_id, s.number) = (known.slice_id, known.number)
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyLedger:
-    """A stream of which nothing is registered. Whatever is done through `database` belongs to one transaction."""
+    """A stream of which nothing is registered. Whatever is done through `database` belongs to one transaction.
+
+    `since`: position of the base of its chain; what lies before it is told by the base alone.
+    """
 
     database: Database
     stream: str
     cuts_before: int
+    since: str
 
     @property
     def relearning(self) -> Relearning:
@@ -144,10 +158,22 @@ class EmptyLedger:
             ).one()
         return int(row.table_id)
 
-    def check_nothing_is_lost(self) -> None:
-        """Raises RegistryError when the store knew a cut that no cut file tells."""
+    def begin_behind(
+        self, partitions: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], table_ids: Mapping[UUID, int]
+    ) -> None:
+        """The stream goes on behind the base of its chain. `partitions`: columns of the store's rows, as of there."""
         with self.database.transaction("ledger.rebuild") as connection:
-            lost = connection.scalars(text(_LOST), {"stream": self.stream}).all()
+            for part in partitions:
+                of_partition = _PARTITION.c.stream_partition == part["stream_partition"]
+                connection.execute(
+                    update(_PARTITION).where(_PARTITION.c.stream == self.stream, of_partition).values(part)
+                )
+            restore(connection, rows, table_ids)
+
+    def check_nothing_is_lost(self) -> None:
+        """Raises RegistryError when the store knew a cut behind the base that no cut file tells."""
+        with self.database.transaction("ledger.rebuild") as connection:
+            lost = connection.scalars(text(_LOST), {"stream": self.stream, "since": self.since}).all()
         if lost:
             raise RegistryError(
                 f"the metadata store knows {len(lost)} cuts of {self.stream} that no cut file tells,"
@@ -157,9 +183,11 @@ class EmptyLedger:
             )
 
     def notes(self, table_id: int) -> Iterator[str]:
-        """How the slices of the table differ from those that the store knew."""
+        """How the slices of the table behind the base differ from those that the store knew."""
+        of_table = _TABLE.c.table_id == table_id
         with self.database.transaction("ledger.rebuild") as connection:
-            row = connection.execute(text(_DIFFERENCES), {"table_id": table_id}).one()
+            behind = connection.execute(select(_TABLE.c.forgotten_through).where(of_table)).scalar_one()
+            row = connection.execute(text(_DIFFERENCES), {"table_id": table_id, "behind": behind}).one()
         if row.added:
             yield f"{row.added} slices were not registered"
         if row.gone:
@@ -171,8 +199,8 @@ class Rebuilding:
     database: Database
 
     @contextmanager
-    def emptied(self, stream: str) -> Iterator[EmptyLedger]:
-        """Committed when the block ends, undone when it raises.
+    def emptied(self, stream: str, *, since: str = "") -> Iterator[EmptyLedger]:
+        """Committed when the block ends, undone when it raises. `since`: position of the base of the chain.
 
         Nobody registers, applies or publishes meanwhile. Whoever owned the stream or a lease gets StaleEpoch behind it:
         epochs go on above those of any store that began earlier. What was decided about events in quarantine,
@@ -185,13 +213,13 @@ class Rebuilding:
             cuts = connection.scalar(select(func.count()).where(_BOUNDARY.c.stream == stream)) or 0
             _run(connection, (*_REMEMBER, *_EMPTY), stream)
             database = replace(self.database, joined=connection)
-            yield EmptyLedger(database=database, stream=stream, cuts_before=cuts)
-            _run(connection, (*_RESTORE, *_RAISE_EPOCHS), stream)
+            yield EmptyLedger(database=database, stream=stream, cuts_before=cuts, since=since)
+            _run(connection, (*_RESTORE, *_RAISE_EPOCHS), stream, since)
 
 
-def _run(connection: Connection, statements: Sequence[str], stream: str) -> None:
+def _run(connection: Connection, statements: Sequence[str], stream: str, since: str = "") -> None:
     for statement in statements:
-        connection.execute(text(statement), {"stream": stream})
+        connection.execute(text(statement), {"stream": stream, "since": since})
 
 
 def _refuse_held(connection: Connection, stream: str) -> None:

@@ -19,7 +19,7 @@ from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, ClaimState, S
 
 _SLICE, _CLAIM, _SNAPSHOT, _TABLE = models.slice_table, models.claim, models.snapshot, models.source_table
 _ENTRY = failure_models.quarantine
-_NUMBER_ON = """
+NUMBER_ON = """
     SELECT setval(numbers.name, greatest(max(quarantine_id), nextval(numbers.name)))
     FROM cdc.quarantine, pg_get_serial_sequence('cdc.quarantine', 'quarantine_id') AS numbers (name) GROUP BY name
     """
@@ -242,6 +242,6 @@ def _keep_again(connection: Connection, snapshot: Snapshot, rows: Sequence[Mappi
         return
     numbered = [of_snapshot | dict(row) for row in rows]
     connection.execute(insert(_ENTRY).on_conflict_do_nothing(), numbered)
-    connection.execute(text(_NUMBER_ON))
+    connection.execute(text(NUMBER_ON))
     others = [{name: value for name, value in row.items() if name != "quarantine_id"} for row in numbered]
     connection.execute(insert(_ENTRY).on_conflict_do_nothing(), others)

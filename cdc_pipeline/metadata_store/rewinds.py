@@ -14,16 +14,18 @@ from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 _CLAIM, _SLICE = models.claim, models.slice_table
 _PLACE = text("""
     WITH published AS (
-        SELECT fence_number, lake_version, cutoff_offset, cutoff_time FROM cdc.snapshot
-        WHERE table_id = :table_id AND state = 'published' ORDER BY finished_at DESC LIMIT 1
+        SELECT n.fence_number, n.lake_version, n.cutoff_offset, n.cutoff_time, t.forgotten_through
+        FROM cdc.snapshot AS n JOIN cdc.source_table AS t USING (table_id)
+        WHERE n.table_id = :table_id AND n.state = 'published' ORDER BY n.finished_at DESC LIMIT 1
     ), places AS (
-        SELECT fence_number AS number, lake_version, cutoff_offset AS position, cutoff_time AS time FROM published
+        SELECT fence_number AS number, lake_version, cutoff_offset AS position, cutoff_time AS time
+        FROM published WHERE fence_number >= forgotten_through
         UNION ALL
         SELECT c.last_number, c.lake_version, b.position, b.commit_time
         FROM cdc.claim AS c
         JOIN cdc.slice AS s ON s.table_id = c.table_id AND s.number = c.last_number
         JOIN cdc.boundary AS b ON b.boundary_id = s.boundary_id
-        JOIN published ON c.last_number > published.fence_number
+        JOIN published ON c.last_number > published.fence_number AND c.first_number > published.forgotten_through
         WHERE c.table_id = :table_id AND c.state = 'applied' AND c.lake_version IS NOT NULL
     )
     SELECT number, lake_version, position, time FROM places
@@ -47,7 +49,7 @@ class Rewinds:
     database: Database
 
     def place(self, table_id: int, *, position: str | None = None, moment: datetime | None = None) -> Place | None:
-        """The latest one at or before both; None where the last snapshot's cutoff is later."""
+        """The latest one at or before both; None where the last snapshot's cutoff, or all that is kept, is later."""
         parameters = {"table_id": table_id, "position": position, "moment": moment}
         with self.database.transaction("rewind.read_place") as connection:
             row = connection.execute(_PLACE, parameters).one_or_none()

@@ -30,6 +30,12 @@ class SnapshotHistory:
                 .limit(1)
             )
 
+    def snapshots(self, table_id: int) -> tuple[Snapshot, ...]:
+        """All that the store knows of the table, oldest first."""
+        query = select(_SNAPSHOT).where(_SNAPSHOT.c.table_id == table_id).order_by(_SNAPSHOT.c.started_at)
+        with self.database.transaction("snapshot.list") as connection:
+            return tuple(Snapshot(**row._asdict()) for row in connection.execute(query))
+
     def ended_since(self, table_ids: Sequence[int], since: datetime) -> tuple[Snapshot, ...]:
         """Published or failed at or after `since` (by the database's clock), the newest of each table."""
         newest = (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cdc_pipeline.metadata_store.base_rows import BaseRows
 from cdc_pipeline.metadata_store.claims import Claims
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.failures import Failures
@@ -15,6 +16,7 @@ from cdc_pipeline.metadata_store.quarantine import Quarantine
 from cdc_pipeline.metadata_store.rebuilding import Rebuilding
 from cdc_pipeline.metadata_store.registry import Registry
 from cdc_pipeline.metadata_store.removal import Removal
+from cdc_pipeline.metadata_store.retention import Retention
 from cdc_pipeline.metadata_store.rewinds import Rewinds
 from cdc_pipeline.metadata_store.slices import Slices
 from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
@@ -40,6 +42,8 @@ class MetadataStore:
     stale_tables: StaleTables
     rebuilding: Rebuilding
     removal: Removal
+    retention: Retention
+    base_rows: BaseRows
     registry: Registry
     leases: Leases
     slices: Slices
@@ -62,6 +66,8 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         stale_tables=StaleTables(database=database),
         rebuilding=Rebuilding(database=database),
         removal=Removal(database=database),
+        retention=Retention(database=database, stream=stream),
+        base_rows=BaseRows(database=database, stream=stream),
         registry=Registry(database=database),
         leases=Leases(database=database),
         slices=Slices(database=database),

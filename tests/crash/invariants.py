@@ -1,6 +1,7 @@
 """What must hold whenever everything that the source holds was registered and applied, whatever died on the way."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,9 +24,10 @@ def check(world: World) -> None:
     with world.process() as pipeline:
         for table in lake_tables(pipeline):
             assert lake_rows(pipeline, table) == source_rows(world, table)
+            forgotten = pipeline.store.tables.table(table.name).forgotten_through
             slices = registered_slices(pipeline, table)
-            check_registry(slices)
-            check_ledger(world, pipeline, table, slices)
+            check_registry([row for row in slices if row.number > forgotten], after=forgotten)
+            check_ledger(world, pipeline, table, slices, after=forgotten)
     check_nothing_is_left(world)
 
 
@@ -57,18 +59,24 @@ def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[SliceRow, .
     return pipeline.store.slices.slices(pipeline.store.tables.table(table.name).table_id, 1, EVERYTHING)
 
 
-def check_registry(slices: tuple[SliceRow, ...]) -> None:
+def check_registry(slices: Sequence[SliceRow], *, after: int = 0) -> None:
     """Numbers have no gap, ranges neither gap nor overlap, and everything with rows is in the lake."""
-    assert [row.number for row in slices] == list(range(1, len(slices) + 1))
+    assert [row.number for row in slices] == list(range(after + 1, after + len(slices) + 1))
     for number in {row.stream_partition for row in slices}:
         ranges = [(row.start_offset, row.end_offset) for row in slices if row.stream_partition == number]
         assert all(earlier[1] == later[0] for earlier, later in pairwise(ranges))
     assert not [row.number for row in slices if row.rows and row.state is SliceState.REGISTERED]
 
 
-def check_ledger(world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[SliceRow, ...]) -> None:
-    """Since the last publication the log names each slice once, in order, as registered; claims say the same."""
+def check_ledger(
+    world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[SliceRow, ...], *, after: int = 0
+) -> None:
+    """Since the last publication the log names each slice once, in order, as registered; claims say the same.
+
+    Of slices that are forgotten, up to `after`, those of the newest claim are left.
+    """
     claims = [commit for commit in in_force(pipeline, table) if commit.user_metadata.get("claim_id")]
+    claims = [commit for commit in claims if commit.user_metadata["first"] > after or commit is claims[-1]]
     named = [identity for commit in claims for identity in recorded_slices(commit)]
     assert [identity.number for identity in named] == sorted({identity.number for identity in named})
     by_number = {row.number: row for row in slices}

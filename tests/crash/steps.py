@@ -12,6 +12,8 @@ from tests.crash.failpoint import Site
 
 READS = frozenset(
     {
+        "chain_base.get",
+        "chain_base.list",
         "claim.read_open",
         "clock.read",
         "cut_file.get",
@@ -26,6 +28,7 @@ READS = frozenset(
         "lake_table.compare",
         "lake_version.read",
         "ledger.read",
+        "old_objects.list",
         "position.read",
         "position.read_boundary",
         "position.read_last_boundary",
@@ -33,6 +36,7 @@ READS = frozenset(
         "position.read_vector",
         "quarantine.read",
         "removal.check",
+        "retention.read",
         "rewind.read_place",
         "schema.read",
         "slice.await_late",
@@ -42,6 +46,7 @@ READS = frozenset(
         "slice.read_truncated",
         "slice_file.get",
         "slice_file.head",
+        "snapshot.list",
         "snapshot.read",
         "snapshot.read_active",
         "snapshot.read_ended",
@@ -123,6 +128,17 @@ STAGING_TO_LAKE = frozenset(
         "snapshot_task.finish",
     }
 )
+RETENTION = frozenset(
+    {
+        "chain_base.put",
+        "lease.acquire",
+        "lease.release",
+        "old_objects.delete",
+        "retention.delete_rows",
+        "retention.forget",
+        "retention.mark_cleaned",
+    }
+)
 
 
 AFTER_FAULTS = frozenset(
@@ -183,7 +199,7 @@ OTHER_VERBS = frozenset(
 IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(
-    *(READS, SET_UP, STREAM_TO_SLICES, SLICE_TO_LAKE, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE),
+    *(READS, SET_UP, STREAM_TO_SLICES, SLICE_TO_LAKE, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, RETENTION),
     *(AFTER_FAULTS, IN_TIME, ON_SPARK, OTHER_VERBS),
 )
 
@@ -192,9 +208,11 @@ _AWAY: dict[type[CdcError], frozenset[str]] = {
     LakeError: frozenset({"lake_claim", "lake_schema", "lake_table", "snapshot_files"}),
     ObjectStoreAway: frozenset(
         {
+            "chain_base.put",
             "cut_file.put",
             "lake_file.put",
             "lake_owner.put",
+            "old_objects.delete",
             "slice_file.put",
             "snapshot.publish",
             "snapshot_file.put",

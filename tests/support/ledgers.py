@@ -13,7 +13,9 @@ _LEDGER = {
         SELECT stream, stream_partition, next_offset, watermark, label_start, label_end, last_position
         FROM cdc.stream_partition ORDER BY stream_partition""",
     "source_file": "SELECT * FROM cdc.source_file ORDER BY stream_partition, number",
-    "source_table": "SELECT to_jsonb(t) - 'registered_at' - 'shape' FROM cdc.source_table AS t ORDER BY table_id",
+    "source_table": """
+        SELECT to_jsonb(t) - ARRAY['registered_at', 'shape', 'forgotten_through', 'cleaned_through']
+        FROM cdc.source_table AS t ORDER BY table_id""",
     "table_schema": "SELECT table_id, schema_id, document FROM cdc.table_schema ORDER BY table_id, schema_id",
     "boundary": """
         SELECT stream, position, commit_time, label_start, label_end, late_slices
@@ -37,8 +39,9 @@ _LEDGER = {
 }
 """All that has to come back. What does not: times of work, epochs, owners and attempts, figures of claims beside the
 rows that were read, failed claims and snapshots, that somebody asked for a cut where one was already, numbers of
-boundaries and of events in quarantine, mended texts, the catalogue's shapes (the newest slice's columns
-stand for them), and that an event waits which the lake's snapshot holds."""
+boundaries and of events in quarantine, mended texts, the catalogue's shapes (the newest slice's columns stand for
+them), how far slices behind the base of the chain are forgotten, and that an event waits which the lake's snapshot
+holds."""
 
 
 def ledger_of(store_url: str) -> Ledger:

@@ -1,0 +1,232 @@
+"""What is old is deleted, and everything goes on: the pipeline, a rewind, and a store that is made anew."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
+from cdc_pipeline.errors import RegistryError, UsageError
+from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.record import TableName
+from cdc_pipeline.retention import Cleaning, clean
+from cdc_pipeline.rewind import rewind
+from cdc_pipeline.wiring import Pipeline
+from tests.crash.faults import faults, first_and_last, recorded
+from tests.crash.invariants import check, lake_rows, source_rows
+from tests.crash.steps import RETENTION, lethal
+from tests.crash.test_rebuild import keep_aside, live, lose_store, rebuilt, replay_all
+from tests.crash.world import World, apply_all, go_on, lake_tables, register_changes
+from tests.support.ledgers import ledger_of
+from tests.support.streams import run_sql
+
+WEEK, YEAR = timedelta(days=8), timedelta(days=365)
+
+
+def cleaned(world: World, later: timedelta = WEEK, *, dry_run: bool = False) -> Cleaning:
+    with world.process() as pipeline:
+        return cleaned_by(pipeline, later, dry_run=dry_run)
+
+
+def cleaned_by(pipeline: Pipeline, later: timedelta = WEEK, *, dry_run: bool = False) -> Cleaning:
+    return clean(pipeline, now=pipeline.store.history.now() + later, dry_run=dry_run)
+
+
+def apply_changes(world: World) -> None:
+    register_changes(world)
+    with world.process() as pipeline:
+        apply_all(pipeline)
+
+
+def counts(cleaning: Cleaning) -> dict[str, int]:
+    return {found.kind: found.count for found in cleaning.kinds}
+
+
+def keys(world: World, area: str) -> set[str]:
+    with world.process() as pipeline:
+        return {found.key for found in pipeline.objects.list_prefix(area)}
+
+
+def test_what_is_young_stays(world: World) -> None:
+    apply_changes(world)
+    before, objects = ledger_of(world.store_url), keys(world, CDC_EVENT)
+    assert set(counts(cleaned(world, timedelta(days=6))).values()) == {0}
+    assert (ledger_of(world.store_url), keys(world, CDC_EVENT)) == (before, objects)
+
+
+def test_what_is_old_and_applied_goes_and_the_pipeline_goes_on(world: World) -> None:
+    for _ in range(4):
+        apply_changes(world)
+    objects, slices = keys(world, CDC_EVENT), world.store_query("SELECT count(*) FROM cdc.slice")
+    found = counts(cleaned(world))
+    assert min(found["slice files"], found["cut files"], found["rows of slice"], found["rows of boundary"]) > 0
+    assert found["snapshot files"] > 0
+    assert len(keys(world, CDC_EVENT)) < len(objects) / 2
+    assert world.store_query("SELECT count(*) FROM cdc.slice") < slices
+    assert keys(world, STAGING_AREA) | keys(world, DB_SNAPSHOT) == set()
+    go_on(world)
+    check(world)
+    apply_changes(world)
+    check(world)
+    assert set(counts(cleaned(world, timedelta(days=6))).values()) == {0}
+
+
+def test_a_dry_run_says_what_would_go_and_changes_nothing(world: World) -> None:
+    apply_changes(world)
+    apply_changes(world)
+    before, objects = ledger_of(world.store_url), keys(world, "")
+    told = cleaned(world, YEAR, dry_run=True)
+    assert (ledger_of(world.store_url), keys(world, "")) == (before, objects)
+    assert told.kinds == cleaned(world, YEAR).kinds
+    assert all(found.bytes > 0 for found in told.kinds if found.count)
+
+
+def test_a_cleaning_killed_at_any_step_is_completed_by_the_next_one(world: World) -> None:
+    """At every other step the metadata store is lost too, and made anew from what is left."""
+    apply_changes(world)
+    cleaned(world, YEAR)
+    apply_changes(world)
+    sites = first_and_last(lethal(recorded(world, lambda pipeline: cleaned_by(pipeline, YEAR)), RETENTION))
+    for number, (fault, site) in enumerate(faults(sites)):
+        apply_changes(world)
+        fault(world, lambda pipeline: cleaned_by(pipeline, YEAR), site)
+        if number % 2:
+            lose_store(world)
+            rebuilt(world)
+        go_on(world)
+        check(world)
+        cleaned(world, YEAR)
+        assert set(counts(cleaned(world, YEAR, dry_run=True)).values()) == {0}
+
+
+def without_figures(name: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Of claims: their slices and the rows that were read are those of slices that may be forgotten."""
+    return [row[:5] + row[7:] for row in rows] if name == "claim" else rows
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_retention_a_lost_store_comes_back_as_it_was(world: World, seed: int) -> None:
+    live(world, seed)
+    go_on(world)
+    cleaned(world)
+    apply_changes(world)
+    before = ledger_of(world.store_url)
+    lose_store(world)
+    rebuilt(world)
+    after = ledger_of(world.store_url)
+    for name, rows in before.items():
+        assert without_figures(name, after[name]) == without_figures(name, rows), name
+    rebuilt(world)
+    assert ledger_of(world.store_url) == after
+    replay_all(world)
+    go_on(world)
+    with world.process() as pipeline:
+        for table in lake_tables(pipeline):
+            assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+def test_a_table_that_is_not_applied_keeps_its_slices_and_the_cut_files_but_no_other_tables_files(
+    world: World,
+) -> None:
+    register_changes(world)
+    register_changes(world)
+    lagging, *others = world.tables
+    with world.process() as pipeline:
+        for table in others:
+            pipeline.slice_worker().slice_to_lake(table)
+    found = cleaned(world)
+    assert counts(found)["slice files"] > 0
+    assert list(found.held_by) == [str(lagging)]
+    lose_store(world)
+    rebuilt(world)
+    go_on(world)
+    check(world)
+    assert str(lagging) not in cleaned(world).held_by
+
+
+def test_a_rewind_goes_no_further_back_than_the_slices_that_are_kept(world: World) -> None:
+    apply_changes(world)
+    table = world.tables[0]
+    with world.process() as pipeline:
+        moment = pipeline.store.history.now()
+    apply_changes(world)
+    cleaned(world)
+    apply_changes(world)
+    apply_changes(world)
+    with world.process() as pipeline:
+        with pytest.raises(UsageError, match=r"whose slices are kept"):
+            rewind(pipeline, table, moment.isoformat())
+        ((last,),) = world.store_query(
+            "SELECT min(lake_version) FROM cdc.claim JOIN cdc.source_table USING (table_id)"
+            f" WHERE table_name = '{table.table}' AND first_number > forgotten_through"
+        )
+        assert last is not None
+        rewind(pipeline, table, first_kept_position(world, table))
+    go_on(world)
+    check(world)
+
+
+def first_kept_position(world: World, table: TableName) -> str:
+    ((position,),) = world.store_query(
+        "SELECT position FROM cdc.claim AS c JOIN cdc.source_table AS t USING (table_id)"
+        " JOIN cdc.slice AS s ON (s.table_id, s.number) = (c.table_id, c.last_number) JOIN cdc.boundary"
+        f" USING (boundary_id) WHERE table_name = '{table.table}' AND first_number > forgotten_through"
+        " ORDER BY first_number LIMIT 1"
+    )
+    return str(position)
+
+
+def test_an_event_that_waits_in_quarantine_outlives_the_cut_file_that_told_it(world: World) -> None:
+    keep_aside(world, number=5000)
+    apply_changes(world)
+    apply_changes(world)
+    cleaned(world, YEAR)
+    lose_store(world)
+    rebuilt(world)
+    with world.process() as pipeline:
+        (entry,) = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
+        assert entry.payload["id"] == "5000"
+    replay_all(world)
+    go_on(world)
+    with world.process() as pipeline:
+        for table in lake_tables(pipeline):
+            assert lake_rows(pipeline, table) == source_rows(world, table)
+
+
+def test_a_store_that_is_older_than_the_cut_files_that_are_kept_is_refused_and_made_anew(world: World) -> None:
+    apply_changes(world)
+    world.store_query("SELECT 1")
+    run_sql(world.store_url, "CREATE SCHEMA backup")
+    names = ("stream_partition", "source_table", "boundary", "claim", "slice")
+    for name in names:
+        run_sql(world.store_url, f"CREATE TABLE backup.{name} AS SELECT * FROM cdc.{name}")
+    for _ in range(3):
+        apply_changes(world)
+    cleaned(world)
+    run_sql(world.store_url, "DELETE FROM cdc.slice", "DELETE FROM cdc.claim", "DELETE FROM cdc.boundary")
+    for name in ("boundary", "claim", "slice"):
+        run_sql(world.store_url, f"INSERT INTO cdc.{name} SELECT * FROM backup.{name}")
+    with world.process() as pipeline, pytest.raises(RegistryError, match=r"its cut files begin at.*cdc rebuild"):
+        pipeline.cut_chain().catch_up()
+    world.bury_the_dead()
+    with world.process() as pipeline:
+        rebuild(pipeline)
+    go_on(world)
+    check(world)
+
+
+def test_histories_go_when_they_are_as_old_as_pipeline_yml_says_and_nothing_else_does(world: World) -> None:
+    for _ in range(3):
+        apply_changes(world)
+    with world.process() as pipeline:
+        positions = [pipeline.store.positions.lake_position(row.table_id) for row in pipeline.store.tables.tables()]
+    claims = world.store_query("SELECT count(*) FROM cdc.claim")
+    assert counts(cleaned(world))["rows of claim"] == 0
+    assert counts(cleaned(world, timedelta(days=31)))["rows of claim"] > 0
+    assert world.store_query("SELECT count(*) FROM cdc.claim") < claims
+    with world.process() as pipeline:
+        tables = pipeline.store.tables.tables()
+        assert [pipeline.store.positions.lake_position(row.table_id) for row in tables] == positions
+    go_on(world)
+    check(world)
