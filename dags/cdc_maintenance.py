@@ -1,4 +1,4 @@
-"""Upkeep of the lake, once a day: small files merged, files that no kept version names deleted."""
+"""Upkeep, once a day: the lake's small files merged, and what nobody needs any more deleted."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ SETTINGS = configured_settings()
 
 with DAG(
     dag_id="cdc_maintenance",
-    description="Merges small files and deletes unused ones, one table at a time, under its lease",
+    description="Merges the lake's small files, and deletes files and metadata that are older than pipeline.yml keeps",
     doc_md=runbook("cdc_maintenance"),
     schedule=CronTriggerTimetable("17 3 * * *", timezone="UTC"),
     params={"retention_days": retention_days()},
@@ -31,4 +31,14 @@ with DAG(
         with opened_pipeline() as pipeline:
             return maintain(pipeline, TableName.parse(table), timedelta(days=params["retention_days"]))
 
+    @task
+    def delete_old() -> dict[str, Any]:
+        from cdc_pipeline.opening import opened_pipeline
+        from cdc_pipeline.retention import clean
+
+        with opened_pipeline() as pipeline:
+            cleaning = clean(pipeline)
+        return {"held_by": dict(cleaning.held_by)} | {found.kind: found.count for found in cleaning.kinds}
+
+    delete_old()
     maintain_table.expand(table=[table.name for table in SETTINGS.tables])

@@ -67,7 +67,9 @@ def installation(
     run_sql(database, CREATE)
     settings = pipeline_settings(tmp_path, database, [{"name": "public.items"}], snapshot={"concurrency": 1})
     config = tmp_path / "pipeline.yml"
-    config.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude={"worker", "slice_length", "snapshot"})))
+    config.write_text(
+        yaml.safe_dump(settings.model_dump(mode="json", exclude={"worker", "slice_length", "snapshot", "keep"}))
+    )
     with (
         fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline,
@@ -164,4 +166,6 @@ def test_a_maintenance_run_keeps_the_rows_and_waits_for_nobody(installation: Ins
     take_snapshot(installation.pipeline, installation.items)
     done = installation.run("cdc_maintenance")
     assert done["results"]["maintain_table[0]"]["ended"] == "done"
+    assert done["results"]["delete_old[-1]"]["slice files"] == 0
+    assert done["results"]["delete_old[-1]"]["held_by"] == {}
     assert installation.lake() == [(1, "one"), (2, "two")]
