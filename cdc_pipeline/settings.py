@@ -44,6 +44,9 @@ class PostgresSource(Frozen):
     slot: str = Field(default="cdc", pattern=r"^[a-z0-9_]+$", max_length=63)
     stream_partitions: int = Field(default=1, ge=1, le=64)
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+    log_alarm_bytes: int = Field(
+        default=64 << 30, ge=1 << 20, description="an alarm is raised when the slot keeps back more of the source's log"
+    )
 
 
 class DebeziumFilesSource(Frozen):

@@ -15,6 +15,7 @@ from cdc_pipeline.stack.display import process_documents
 
 if TYPE_CHECKING:
     from cdc_pipeline.verification import Verified
+    from cdc_pipeline.wiring import Pipeline
 
 CHECK_FAILED = 3
 
@@ -38,11 +39,14 @@ def status(
         context.show(process_documents(context.home))
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
+        kept = kept_log(pipeline)
         rows = pipeline.store.inspection.run("lag")
         known = {row["source_table"] for row in rows}
         listed = [str(name) for name in pipeline.table_names()]
     rows += [_unregistered(name, rows) for name in listed if name not in known]
     context.show(rows if as_json else [_short(row) for row in rows])
+    if kept is not None:
+        context.console.print(kept, soft_wrap=True)
 
 
 def verify(
@@ -156,6 +160,22 @@ def run_query(
 def schema() -> None:
     """Print the JSON Schema of pipeline.yml, for editors."""
     typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def kept_log(pipeline: "Pipeline") -> str | None:
+    """What the slot keeps back on the source now, in one line; None for a source without one, or that does not say."""
+    from cdc_pipeline.settings import PostgresSource
+    from cdc_pipeline.source_setup import look_at_log
+    from cdc_pipeline.sources.postgres_slot import shown_bytes
+
+    if not isinstance(pipeline.settings.source, PostgresSource):
+        return None
+    seen = look_at_log(pipeline)
+    if seen is None or seen.retained_bytes is None:
+        return None if seen is None else seen.warning
+    left = "no limit" if seen.bytes_left is None else f"{shown_bytes(seen.bytes_left)} left until it is lost"
+    slot = f"the slot {pipeline.settings.source.slot} keeps back {shown_bytes(seen.retained_bytes)} of the source's log"
+    return f"ALARM: {seen.warning}" if seen.warning else f"{slot}; {left}"
 
 
 def _unregistered(name: str, others: list[dict[str, Any]]) -> dict[str, Any]:

@@ -59,6 +59,18 @@ stream_partition = Table(
     Column("alarm", Text),
 )
 
+source_log = Table(
+    "source_log",
+    metadata,
+    Column("stream", ForeignKey("cdc.stream.name"), primary_key=True),
+    Column("wal_status", Text),
+    Column("retained_bytes", BigInteger),
+    Column("most_bytes", BigInteger),
+    Column("bytes_left", BigInteger),
+    Column("warning", Text),
+    time("seen_at", nullable=False),
+)
+
 source_file = Table(
     "source_file",
     metadata,

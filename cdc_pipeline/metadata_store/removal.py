@@ -31,6 +31,7 @@ _OF_TABLES = (
 _OF_STREAM = (
     "DELETE FROM cdc.boundary WHERE stream = :stream",
     "DELETE FROM cdc.source_file WHERE stream = :stream",
+    "DELETE FROM cdc.source_log WHERE stream = :stream",
     "DELETE FROM cdc.stream_partition WHERE stream = :stream",
     "DELETE FROM cdc.stream WHERE name = :stream",
 )

@@ -22,6 +22,7 @@ from cdc_pipeline.metadata_store.slices import Slices
 from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
 from cdc_pipeline.metadata_store.snapshot_tasks import SnapshotTasks
 from cdc_pipeline.metadata_store.snapshots import Snapshots
+from cdc_pipeline.metadata_store.source_log import SourceLogs
 from cdc_pipeline.metadata_store.stale_tables import StaleTables
 from cdc_pipeline.metadata_store.streams import Streams
 from cdc_pipeline.metadata_store.tables import Tables
@@ -40,6 +41,7 @@ class MetadataStore:
     streams: Streams
     tables: Tables
     stale_tables: StaleTables
+    source_logs: SourceLogs
     rebuilding: Rebuilding
     removal: Removal
     retention: Retention
@@ -64,6 +66,7 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         streams=Streams(database=database),
         tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),
+        source_logs=SourceLogs(database=database),
         rebuilding=Rebuilding(database=database),
         removal=Removal(database=database),
         retention=Retention(database=database, stream=stream),

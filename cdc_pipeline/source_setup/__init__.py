@@ -7,6 +7,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, TableName, decode_position, encode_version
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import oldest_of_files, set_up_files
+from cdc_pipeline.source_setup.log_watch import look_at_log
 from cdc_pipeline.source_setup.new_beginning import begin_stream_again
 from cdc_pipeline.source_setup.postgres import missing_statements, set_up_server
 from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer, retried
@@ -18,6 +19,7 @@ __all__ = [
     "begin_stream_again",
     "consume",
     "consume_until_idle",
+    "look_at_log",
     "missing_sql",
     "oldest_version_to_come",
     "open_consumer",

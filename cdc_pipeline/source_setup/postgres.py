@@ -11,6 +11,7 @@ from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.consumers import consumer_of
+from cdc_pipeline.source_setup.log_watch import LogWatch
 from cdc_pipeline.source_setup.slot_guards import refuse_gap, refuse_other_server
 from cdc_pipeline.source_setup.table_guards import (
     OpenTables,
@@ -149,15 +150,20 @@ def open_slot_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
     )
     with closing(stream):
         _refuse_moved_slot(pipeline)
+        tables = OpenTables(pipeline=pipeline, stream=stream, tables=prepared.plan.tables, marks=prepared.marks)
+        watch = LogWatch(pipeline=pipeline)
+
+        def check() -> None:
+            tables.check()
+            watch.look()
+
         try:
             yield consumer_of(
                 pipeline,
                 assignment,
                 stream,
                 position=position,
-                check_tables=OpenTables(
-                    pipeline=pipeline, stream=stream, tables=prepared.plan.tables, marks=prepared.marks
-                ).check,
+                check_tables=check,
                 changing={table.name: table.schema for table in prepared.plan.tables if len(table.shapes) > 1},
             )
         except TableStale as error:

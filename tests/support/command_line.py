@@ -145,8 +145,10 @@ def end_by(server: CommandServer, words: Sequence[str], *, folder: Path, environ
 
 
 def rows_of_store(url: str) -> dict[str, Sequence[Any]]:
-    """Rows of every table that has some, except the store's own revision; alarms are words, and no state."""
-    names = [name for (name,) in query(url, _STORE_TABLES) if name != "alembic_version"]
+    """Rows of every table that has some, except the store's own revision; alarms, and what was seen of the source's
+    log, are words and no state.
+    """
+    names = [name for (name,) in query(url, _STORE_TABLES) if name not in {"alembic_version", "source_log"}]
     every = sql.SQL("SELECT to_jsonb(t) - 'alarm' FROM {} AS t")
     found = {name: query(url, every.format(sql.Identifier("cdc", name))) for name in names}
     return {name: rows for name, rows in found.items() if rows}

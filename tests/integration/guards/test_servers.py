@@ -8,8 +8,9 @@ import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.rebuild import rebuild
-from cdc_pipeline.source_setup import begin_stream_again, set_up_source
+from cdc_pipeline.source_setup import begin_stream_again, look_at_log, set_up_source
 from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
+from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World
 from tests.support.command_line import rows_of_store
 from tests.support.eventually import eventually
@@ -90,6 +91,41 @@ def test_a_slot_that_held_back_too_much_log_is_given_up_and_begins_again(world: 
         rebuild(pipeline)
     assert ledger_of(world.store_url) == before
     assert go_on(world) == {}
+
+
+def test_log_that_the_slot_keeps_back_is_shown_and_an_alarm_before_it_is_lost(world: World) -> None:
+    """The alarm stops nothing: the consumer reads on, and takes it back."""
+    run_sql(world.source_url, "ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'", "SELECT pg_reload_conf()")
+    with world.process() as pipeline:
+        seen = look_at_log(pipeline)
+        assert seen is not None
+        assert (seen.most_bytes, seen.warning) == (64 << 20, None)
+        assert seen.bytes_left is not None
+        run_sql(world.source_url, WRITE, *[f"{AHEAD}; SELECT txid_current()"] * 4)
+        later = look_at_log(pipeline)
+        assert later is not None
+        assert later.retained_bytes is not None
+        assert later.retained_bytes > (seen.retained_bytes or 0) + (32 << 20)
+        assert later.bytes_left is not None
+        assert 0 < later.bytes_left < seen.bytes_left - (32 << 20)
+        assert later.warning is not None
+        (row,) = pipeline.store.inspection.run("partitions")
+        assert (row["log_retained_bytes"], row["log_bytes_left"]) == (later.retained_bytes, later.bytes_left)
+        (lag, *_) = pipeline.store.inspection.run("lag")
+        assert lag["stream_alarm"] == later.warning
+        assert lag["reason"] is None
+        assert go_on(world) == {}
+        run_sql(world.source_url, "CHECKPOINT")
+        assert eventually(lambda: no_alarm(world, pipeline))
+        assert pipeline.store.inspection.run("lag")[0]["stream_alarm"] is None
+
+
+def no_alarm(world: World, pipeline: Pipeline) -> bool:
+    """The slot lets go of the log when somebody has confirmed that it is read."""
+    run_sql(world.source_url, WRITE, "CHECKPOINT")
+    go_on(world)
+    seen = look_at_log(pipeline)
+    return seen is not None and seen.warning is None
 
 
 def test_a_slot_that_nobody_read_for_too_long_is_given_up(world: World) -> None:
