@@ -1,5 +1,6 @@
 """What is old is deleted, and everything goes on: the pipeline, a rewind, and a store that is made anew."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from cdc_pipeline.rebuild import rebuild
 from cdc_pipeline.record import TableName
 from cdc_pipeline.retention import Cleaning, clean
 from cdc_pipeline.rewind import rewind
+from cdc_pipeline.time_slice import SliceFileName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.faults import faults, first_and_last, recorded
 from tests.crash.invariants import check, lake_rows, source_rows
@@ -143,6 +145,30 @@ def test_a_table_that_is_not_applied_keeps_its_slices_and_the_cut_files_but_no_o
     go_on(world)
     check(world)
     assert str(lagging) not in cleaned(world).held_by
+
+
+def test_a_slice_file_that_nobody_named_goes_when_its_range_lies_before_the_base(world: World) -> None:
+    """Its writer died before the cut was decided, or another cut was decided there."""
+    apply_changes(world)
+    old = orphan(world)
+    apply_changes(world)
+    apply_changes(world)
+    young = orphan(world)
+    found = cleaned(world)
+    assert counts(found)["files without a slice"] == 1
+    assert keys(world, CDC_EVENT) & {old, young} == {young}
+
+
+def orphan(world: World) -> str:
+    """Of the newest range of a table."""
+    ((path,),) = world.store_query(
+        "SELECT path FROM cdc.slice WHERE path IS NOT NULL ORDER BY boundary_id DESC LIMIT 1"
+    )
+    folder, _, name = str(path).rpartition("/")
+    key = f"{folder}/{replace(SliceFileName.parse(name), sha256='0' * 16)}"
+    with world.process() as pipeline:
+        pipeline.objects.put_if_absent(key, b"never named")
+    return key
 
 
 def test_a_rewind_goes_no_further_back_than_the_slices_that_are_kept(world: World) -> None:

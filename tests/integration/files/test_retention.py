@@ -1,0 +1,57 @@
+"""What a folder of events left is deleted when it is old; the store that is made anew reads on at every place."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cdc_pipeline.application import apply_tables
+from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.record import TableName
+from cdc_pipeline.retention import clean
+from tests.crash.world import make_lake, memory_lake
+from tests.support.event_files import EventFolder
+from tests.support.ledgers import forget_store, ledger_of
+
+TABLE = {"name": "public.t", "columns": {"id": "int", "note": "text"}, "id": ["id"]}
+NAME = TableName.parse("shop.public.t")
+
+
+def create(id_: int) -> dict[str, Any]:
+    place = {"db": "shop", "schema": "public", "table": "t", "lsn": id_, "txId": id_}
+    return {"op": "c", "before": None, "after": {"id": id_, "note": "n"}, "source": place, "ts_ms": 1_000 * id_}
+
+
+def go_on(events: EventFolder) -> list[int]:
+    """Ids in the lake, once everything is read and applied."""
+    events.consume()
+    with events.opened(make_lake) as pipeline:
+        (result,) = apply_tables(pipeline, [NAME])
+        assert result.error is None
+        return sorted(row["id"] for row in memory_lake(pipeline).rows(pipeline.lake_table(NAME)))
+
+
+def test_two_folders_of_files_go_on_behind_the_base_where_each_was_read_to(database: str, tmp_path: Path) -> None:
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))
+    events.write("0/a.jsonl", create(1), create(2))
+    events.write("1/x.jsonl", create(3))
+    go_on(events)
+    events.write("0/b.jsonl", create(4))
+    go_on(events)
+    events.write("0/b.jsonl", create(5))
+    events.write("1/x.jsonl", create(6))
+    assert go_on(events) == [1, 2, 3, 4, 5, 6]
+    with events.opened(make_lake) as pipeline:
+        found = {
+            each.kind: each.count for each in clean(pipeline, now=pipeline.store.history.now() + timedelta(8)).kinds
+        }
+    assert min(found["slice files"], found["cut files"], found["rows of slice"]) > 0
+    before = ledger_of(database)
+    forget_store(database)
+    with events.opened(make_lake) as pipeline:
+        rebuild(pipeline)
+    after = ledger_of(database)
+    for name in ("stream_partition", "source_file", "boundary", "slice", "table_schema"):
+        assert after[name] == before[name], name
+    events.write("0/c.jsonl", create(7))
+    events.write("1/x.jsonl", create(8))
+    assert go_on(events) == [1, 2, 3, 4, 5, 6, 7, 8]
