@@ -6,7 +6,7 @@ from urllib.parse import unquote
 import pyarrow.parquet
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
+from pyspark.sql.connect.functions import expr
 
 from cdc_pipeline.areas import encode_component, lake_key
 from cdc_pipeline.lake.columns import definition, partition_expression, stats_columns

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as spark_functions
+from pyspark.sql.connect import functions as spark_functions
 
 from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.protocol import LakeTable

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
+from pyspark.sql.connect.functions import expr
 
 from cdc_pipeline.lake.columns import partition_expression
 from cdc_pipeline.lake.compaction import named
