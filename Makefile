@@ -7,7 +7,7 @@ SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev packages demo down test chaos explore fuzz fuzz-shapes bank lint lock clean python compose
+.PHONY: setup setup-dev packages demo down test chaos explore fuzz fuzz-lines fuzz-shapes bank lint lock clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -53,6 +53,10 @@ explore: setup-dev
 # The fold against the reference model on 100,000 random logs.
 fuzz: setup-dev
 	$(BIN)/pytest -n 2 --hypothesis-profile=fuzz tests/property/test_kernel.py
+
+# A million lines of Debezium's files that nobody would write: none ends the reader, hangs it or fills its memory.
+fuzz-lines: setup-dev
+	CDC_FUZZ_LINES=1000000 $(BIN)/pytest -s tests/property/test_odd_lines.py
 
 # Random changes of tables, rows and pipeline runs against a real server. CDC_FUZZ_SEEDS=first,count chooses others.
 fuzz-shapes: setup-dev

@@ -26,6 +26,7 @@ from cdc_pipeline.types import parse_text, resolve
 
 Integers = npt.NDArray[np.int64]
 MOST_KEY_RANGES = 8
+_LONGEST_BOUND = 1_000
 ROW_GROUP_ROWS = 128_000
 
 
@@ -141,7 +142,8 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
         return ()
     if pa.types.is_string(present.type):
         ends = pc.min_max(present).as_py()
-        return ((ends["min"], ends["max"]),)
+        low, high = ends["min"], ends["max"]
+        return ((low, high),) if all(map(_is_storable, (low, high))) else ()
     if not pa.types.is_integer(present.type):
         return ()
     values = np.array(present.to_numpy(), dtype=np.int64)
@@ -150,6 +152,11 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
     lows = values[np.concatenate(([0], cuts + 1))]
     highs = values[np.concatenate((cuts, [len(values) - 1]))]
     return tuple(zip(lows.tolist(), highs.tolist(), strict=True))
+
+
+def _is_storable(text: str) -> bool:
+    """In the metadata store, which takes no NUL; and short enough to be kept with every slice."""
+    return len(text) <= _LONGEST_BOUND and "\0" not in text
 
 
 def _widest(gaps: Integers) -> Integers:

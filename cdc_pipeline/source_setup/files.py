@@ -67,8 +67,8 @@ def _refuse_changed_types(pipeline: Pipeline, table: TableSettings) -> None:
 
 
 def _declared_schema(table: TableSettings) -> TableSchema | None:
-    """Where pipeline.yml tells it whole."""
-    if not table.columns or not table.id:
+    """Where pipeline.yml tells it whole: an id that is none of its columns may be one that events show."""
+    if not table.id or not set(table.id) <= table.columns.keys():
         return None
     return TableSchema(columns=_declared_columns(table), key=table.id)
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
-from cdc_pipeline.sources.debezium_envelope import Event, Fields, Undecodable
+from cdc_pipeline.sources.debezium_envelope import Event, Fields
 from cdc_pipeline.sources.debezium_tables import Layout
+from cdc_pipeline.sources.one_line import Undecodable
 from cdc_pipeline.types import is_placeholder
 
 _POSTGRES = "postgresql"

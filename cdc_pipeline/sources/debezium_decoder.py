@@ -4,28 +4,36 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
+
+import structlog
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium_changes import Change, changes_of, is_key_change
-from cdc_pipeline.sources.debezium_envelope import Event, Skipped, Undecodable
-from cdc_pipeline.sources.debezium_memory import Horizon, PartitionMemory, TooLate
+from cdc_pipeline.sources.debezium_envelope import Event, Skipped
+from cdc_pipeline.sources.debezium_memory import Horizon, PartitionMemory
 from cdc_pipeline.sources.debezium_partition import Line
-from cdc_pipeline.sources.debezium_rows import PlacedChange, kept_aside, table_events, unfit_line
+from cdc_pipeline.sources.debezium_rows import PlacedChange, events_of_lines, kept_aside, unfit_line
 from cdc_pipeline.sources.debezium_tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium_versions import (
     DELETE_RANK,
     UPSERT_RANK,
-    Unordered,
     encode_place,
     is_exact,
     sequence_version,
     source_position,
     truncate_version,
 )
+from cdc_pipeline.sources.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
+
+log = structlog.get_logger()
+
+_INT8 = 1 << 63
+_MOST_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +79,23 @@ class DebeziumDecoder:
         for (_, table), memory in self._memory.items():
             memory.horizon.version = max(memory.horizon.version, horizons.get(table, ""))
         self._taken = _Taken()
+        self._noted: set[tuple[TableName, str]] = set()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
         """Whole lines of one transaction of stream partition `number`; their events are given by `take`.
 
-        Raises SourceError and SettingsError for a table that cannot be kept as pipeline.yml has it.
+        A line that cannot be read, or whose table cannot be kept as pipeline.yml has it, is among them as unfit.
         """
         skipped: Counter[str] = Counter()
         commit_time: int | None = None
         touched: set[TableName] = set()
         for line, following in _with_next_event(lines):
             commit_time = self._commit_time(line) or commit_time
-            try:
-                kind = self._add_line(number, line, following, commit_position, touched)
-            except (Undecodable, Unordered, TooLate) as error:
-                self._keep_aside(number, line, commit_position, error)
-                kind = None
-            if kind is not None:
+            added = partial(self._add_line, number, line, following, commit_position, touched)
+            kind = attempt(added)
+            if isinstance(kind, LineRefused):
+                self._keep_aside(number, line, commit_position, kind)
+            elif kind is not None:
                 skipped[kind] += 1
         last_position = {table: self._memory[number, table].encode() for table in touched}
         return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
@@ -95,7 +103,7 @@ class DebeziumDecoder:
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """What was added since the last call, in the order of the lines."""
         taken, self._taken = self._taken, _Taken()
-        events = [table_events(placed, layout, number) for layout, placed in taken.runs]
+        events = [found for layout, placed in taken.runs for found in events_of_lines(placed, layout, number)]
         tables = dict.fromkeys(table for table, _ in taken.unfit)
         aside = [kept_aside(table, [event for of, event in taken.unfit if of == table]) for table in tables]
         return (*events, *aside)
@@ -104,7 +112,7 @@ class DebeziumDecoder:
         self, number: int, line: Line, following: Event | None, commit_position: int, touched: set[TableName]
     ) -> str | None:
         """Why the line has no row, if it has none."""
-        if isinstance(line.content, Undecodable):
+        if isinstance(line.content, LineRefused):
             raise line.content
         if isinstance(line.content, Skipped):
             return line.content.kind
@@ -124,11 +132,7 @@ class DebeziumDecoder:
         if not (layout.schema.is_bag and event.is_of_snapshot and is_exact(event)):
             memory.position = position
         touched.add(layout.table)
-        if (
-            following is not None
-            and self._tables.table_of(following) == settings
-            and is_key_change(event, following, layout)
-        ):
+        if following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True:
             return None
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
         version = self._version(event, changes, position, line.raw.place)
@@ -137,6 +141,10 @@ class DebeziumDecoder:
             memory.horizon.move(version, event.commit_time or line.raw.written, self._late_by)
         self._place(layout, line, event, changes, version, commit_position)
         return None
+
+    def _is_key_change(self, event: Event, following: Event, layout: Layout) -> bool:
+        settings = self._tables.table_of(following)
+        return settings is not None and settings.table == layout.table and is_key_change(event, following, layout)
 
     def _remembered(self, number: int, table: TableName) -> PartitionMemory:
         horizon = Horizon(version=self._horizons.get(table, ""))
@@ -163,7 +171,7 @@ class DebeziumDecoder:
                 change=change,
                 version=version,
                 commit_time=event.commit_time or line.raw.written,
-                transaction=transaction if isinstance(transaction, int) else None,
+                transaction=transaction if isinstance(transaction, int) and abs(transaction) < _INT8 else None,
                 commit_position=commit_position,
                 line=line.raw,
             )
@@ -193,25 +201,34 @@ class DebeziumDecoder:
             return True
         return memory.event is not None and _identity(memory.event) == _identity(event)
 
-    def _keep_aside(self, number: int, line: Line, commit_position: int, why: Exception) -> None:
-        table = self._tables.first
-        if line.event is not None and line.event.source.get("table") is not None:
-            settings = self._tables.table_of(line.event)
-            table = table if settings is None else settings.table
-        version = "" if self._sequence_by else encode_place(self._remembered(number, table).position, line.raw.place)
+    def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
+        """At its table, or at the first one when it does not tell its table."""
+        settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
+        table = settings.table if isinstance(settings, TableSettings) else self._tables.first
+        if isinstance(why, TableRefused) and (table, str(why)) not in self._noted and len(self._noted) < _MOST_NOTES:
+            self._noted.add((table, str(why)))
+            log.error("the table's lines are kept aside", table=str(table), file=line.raw.file, reason=str(why))
         event = unfit_line(
             line.raw,
             stream_partition=number,
-            version=why.version if isinstance(why, TooLate) else version,
+            version=self._version_aside(number, table, line) if why.version is None else why.version,
             commit_position=commit_position,
             column="",
             reason=str(why),
         )
         self._taken.unfit.append((table, event))
 
+    def _version_aside(self, number: int, table: TableName, line: Line) -> str:
+        """As far as it is known without the line's content."""
+        if self._sequence_by:
+            return ""
+        own = 0 if line.event is None else attempt(partial(source_position, line.event))
+        known = self._remembered(number, table).position
+        return encode_place(known if isinstance(own, LineRefused) else max(known, own), line.raw.place)
+
     @staticmethod
     def _commit_time(line: Line) -> int | None:
-        if isinstance(line.content, Undecodable):
+        if isinstance(line.content, LineRefused):
             return None
         own = line.content.commit_time
         return line.raw.written if own is None and line.event is not None else own

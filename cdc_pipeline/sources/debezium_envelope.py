@@ -1,10 +1,10 @@
 """One line of a file -> a Debezium event, or what else Debezium and Kafka write between events."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
+
+from cdc_pipeline.sources.one_line import LineRefused, Undecodable, attempt, parsed_json
 
 Fields = Mapping[str, Any]
 _ROW_OPERATIONS = frozenset("crud")
@@ -12,10 +12,8 @@ _NO_SNAPSHOT = (None, "false", False)
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
 _MICROSECONDS = 1_000
-
-
-class Undecodable(ValueError):
-    """A line that nobody can read; the text says why."""
+LAST_TIME = 221_845_392_000_000_000
+"""Year 9000 in microseconds since 1970: time slices behind it would end after the last year that there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +69,18 @@ class Skipped:
     commit_time: int | None = None
 
 
+def content_of(line: bytes) -> Event | Skipped | LineRefused:
+    """What a line is, whatever it holds."""
+    return attempt(lambda: read_line(line))
+
+
 def read_line(line: bytes) -> Event | Skipped:
     """Raises Undecodable. Numbers lose no digit: what is no whole number is a Decimal."""
     try:
         text = line.decode("utf-8-sig")
-        document = json.loads(text, parse_float=Decimal) if text.strip() else None
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise Undecodable(f"is no JSON: {error}") from error
+    document = parsed_json(text) if text.strip() else None
     if document is None:
         return Skipped(kind="tombstone" if text.strip() else "blank line")
     if not isinstance(document, dict):
@@ -113,7 +116,7 @@ def _read_value(
     commit_time = _microseconds(source) or _microseconds(value)
     if operation == "m":
         return Skipped(kind="logical message", commit_time=commit_time)
-    if operation != "t" and operation not in _ROW_OPERATIONS:
+    if not isinstance(operation, str) or (operation != "t" and operation not in _ROW_OPERATIONS):
         raise Undecodable(f"has the unknown operation {operation!r}")
     return Event(
         operation=operation,
@@ -160,6 +163,8 @@ def _microseconds(value: Fields) -> int | None:
     for name, factor in (("ts_us", 1), ("ts_ms", _MICROSECONDS)):
         number = value.get(name)
         if isinstance(number, int) and not isinstance(number, bool):
+            if not 0 <= number * factor < LAST_TIME:
+                raise Undecodable(f"has a {name} that is no time: {number} is not between the years 1970 and 9000")
             return number * factor
     return None
 
@@ -194,9 +199,9 @@ def _parsed(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        parsed: object = json.loads(value, parse_float=Decimal)
-    except (ValueError, RecursionError) as error:
-        raise Undecodable(f"holds a text that is no JSON: {error}") from error
+        parsed: object = parsed_json(value)
+    except Undecodable as error:
+        raise Undecodable(f"holds a text that {error}") from error
     return parsed
 
 

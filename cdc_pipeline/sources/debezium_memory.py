@@ -5,12 +5,13 @@ from datetime import timedelta
 from typing import Self
 
 from cdc_pipeline.sources.debezium_envelope import Event
+from cdc_pipeline.sources.one_line import LineRefused
 
 _POSITION_DIGITS = 32
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class TooLate(ValueError):
+class TooLate(LineRefused):
     """An event below the horizon: what it would lose against may be gone from the lake."""
 
     def __init__(self, version: str, horizon: str) -> None:

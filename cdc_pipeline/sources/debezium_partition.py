@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc_pipeline.sources.debezium_envelope import Event, Skipped, Undecodable, read_line
+from cdc_pipeline.sources.debezium_envelope import Event, Skipped, content_of
 from cdc_pipeline.sources.debezium_files import PartitionFiles, RawLine
+from cdc_pipeline.sources.one_line import LineRefused
 
 MOST_BYTES = 4 << 20
 
@@ -12,7 +13,7 @@ MOST_BYTES = 4 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     raw: RawLine
-    content: Event | Skipped | Undecodable
+    content: Event | Skipped | LineRefused
 
     @property
     def event(self) -> Event | None:
@@ -43,7 +44,7 @@ class PartitionLines:
 
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Empty when there is nothing new that can be given."""
-        lines = [*self._held, *map(_read, self.files.next_lines(MOST_BYTES))]
+        lines = [*self._held, *map(decoded_line, self.files.next_lines(MOST_BYTES))]
         self._held = []
         parts = _parts(lines)
         continues = self._open is not None and (not parts or _transaction(parts[0]) in (None, self._open))
@@ -72,11 +73,8 @@ class PartitionLines:
         ]
 
 
-def _read(raw: RawLine) -> Line:
-    try:
-        return Line(raw=raw, content=read_line(raw.text))
-    except Undecodable as error:
-        return Line(raw=raw, content=error)
+def decoded_line(raw: RawLine) -> Line:
+    return Line(raw=raw, content=content_of(raw.text))
 
 
 def _parts(lines: Sequence[Line]) -> list[list[Line]]:

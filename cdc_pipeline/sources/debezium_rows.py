@@ -13,6 +13,7 @@ from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium_changes import Change
 from cdc_pipeline.sources.debezium_files import RawLine
 from cdc_pipeline.sources.debezium_tables import Layout
+from cdc_pipeline.sources.one_line import LineRefused, attempt, printable
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import parse_debezium
 
@@ -38,6 +39,20 @@ class _Misfit:
     reason: str
 
 
+def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> list[TableEvents]:
+    """In the order of `placed`. Lines that cannot be typed are found by halves, and kept aside one by one."""
+    found = attempt(lambda: table_events(placed, layout, stream_partition))
+    if not isinstance(found, LineRefused):
+        return [found]
+    places = sorted({each.line.place for each in placed})
+    if len(places) == 1:
+        return [kept_aside(layout.table, [_unfit(placed[0], stream_partition, _Misfit(column="", reason=str(found)))])]
+    middle = places[len(places) // 2]
+    first = [each for each in placed if each.line.place < middle]
+    second = [each for each in placed if each.line.place >= middle]
+    return [events for half in (first, second) for events in events_of_lines(half, layout, stream_partition)]
+
+
 def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> TableEvents:
     """In the order of `placed`. A line of which any half does not fit is kept aside whole."""
     rows, misfits = _typed(placed, layout)
@@ -51,17 +66,18 @@ def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partitio
         rows=rows.filter(pa.array(fits)),
         commit_position=positions,
         stream_partition=np.full(len(positions), stream_partition, dtype=np.int64),
-        unfit=tuple(
-            unfit_line(
-                lines[place].line,
-                stream_partition=stream_partition,
-                version=lines[place].version,
-                commit_position=lines[place].commit_position,
-                column=refused[place].column,
-                reason=refused[place].reason,
-            )
-            for place in sorted(refused)
-        ),
+        unfit=tuple(_unfit(lines[place], stream_partition, refused[place]) for place in sorted(refused)),
+    )
+
+
+def _unfit(placed: PlacedChange, stream_partition: int, misfit: _Misfit) -> UnfitEvent:
+    return unfit_line(
+        placed.line,
+        stream_partition=stream_partition,
+        version=placed.version,
+        commit_position=placed.commit_position,
+        column=misfit.column,
+        reason=misfit.reason,
     )
 
 
@@ -81,12 +97,13 @@ def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
 def unfit_line(
     line: RawLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
 ) -> UnfitEvent:
+    """The line whole, as bytes that are no UTF-8 become lone surrogates; the reason such that every store takes it."""
     return UnfitEvent(
         stream_partition=stream_partition,
         version=version,
         commit_position=commit_position,
-        column=column,
-        reason=f"{line.file} line {line.number}: {reason}",
+        column=printable(column),
+        reason=f"{line.file} line {line.number}: {printable(reason)}",
         payload={
             LINE: line.text.decode(errors="surrogateescape"),
             FILE: line.file,

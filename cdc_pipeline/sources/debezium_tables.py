@@ -1,5 +1,6 @@
 """Which table an event belongs to, what its id is, and of which types its columns are."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,10 +9,14 @@ import structlog
 from cdc_pipeline.errors import SettingsError, SourceError, UsageError
 from cdc_pipeline.record import OWN_PREFIX, Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium_envelope import Event, Fields, Undecodable
+from cdc_pipeline.sources.debezium_envelope import Event, Fields
+from cdc_pipeline.sources.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.types import debezium_column
 
 log = structlog.get_logger()
+
+MOST_COLUMNS = 4_096
+_MOST_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,7 +99,7 @@ class DebeziumTables:
         if settings.id:
             return settings.id
         if event.key_fields is not None:
-            return tuple(str(field.get("field")) for field in event.key_fields.get("fields", ()))
+            return tuple(_named_fields(event.key_fields))
         if event.key:
             return tuple(event.key)
         return None if event.operation == "t" else ()
@@ -102,9 +107,10 @@ class DebeziumTables:
     def _note_left_out(self, event: Event, layout: Layout) -> None:
         """A column that nobody declared is said once, and not read."""
         for name in (event.after or {}).keys() - set(layout.schema.names):
-            if (layout.table, name) not in self._left_out:
+            if (layout.table, name) not in self._left_out and len(self._left_out) < _MOST_NOTES:
                 self._left_out.add((layout.table, name))
-                log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=name)
+                shown = printable(name)
+                log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
 
 
 def _is_named(table: TableName, source: Fields) -> bool:
@@ -118,10 +124,21 @@ def _is_named(table: TableName, source: Fields) -> bool:
 
 
 def _row_fields(envelope: Fields | None) -> dict[str, Fields]:
-    """Column -> schema, from the schema of an envelope's rows."""
-    parts = {str(part.get("field")): part for part in (envelope or {}).get("fields", ()) if isinstance(part, dict)}
-    row = parts.get("after") or parts.get("before") or {}
-    return {str(field.get("field")): field for field in row.get("fields", ())}
+    """Column -> schema, from the schema of an envelope's rows. Raises Undecodable for what is no such schema."""
+    parts = {} if envelope is None else _named_fields(envelope)
+    return _named_fields(parts.get("after") or parts.get("before") or {})
+
+
+def _named_fields(struct: Fields) -> dict[str, Fields]:
+    """The fields of a struct's schema, by name."""
+    fields = struct.get("fields")
+    found: dict[str, Fields] = {}
+    for field in () if fields is None else fields if isinstance(fields, list) else (fields,):
+        name = field.get("field") if isinstance(field, dict) else None
+        if not isinstance(name, str) or not is_storable(name) or name in found:
+            raise Undecodable(f"has a schema whose fields are no list of fields with names of their own: {field!r}")
+        found[name] = field
+    return found
 
 
 def _column_type(field: Fields, settings: TableSettings) -> str:
@@ -143,6 +160,15 @@ def _check(schema: TableSchema, settings: TableSettings) -> None:
             f"the table {settings.name} has no column {unknown!r}",
             expected=f"one of {', '.join(sorted(schema.names))}",
             remedy="mend id, columns, create_time, update_time or partition_by in pipeline.yml",
+        )
+    alike = Counter(name.casefold() for name in schema.names)
+    twice = next((name for name in schema.names if alike[name.casefold()] > 1), None)
+    if twice is not None or len(schema.names) > MOST_COLUMNS:
+        raise SourceError(
+            f"the table {settings.name} has {len(schema.names)} columns"
+            + ("" if twice is None else f", and {twice!r} twice in capital and small letters"),
+            expected=f"at most {MOST_COLUMNS}, whose names differ in more than capital letters",
+            remedy="mend the events, or rename the column",
         )
     reserved = next((name for name in schema.names if name.startswith(OWN_PREFIX)), None)
     if reserved is not None:

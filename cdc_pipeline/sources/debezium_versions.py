@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from cdc_pipeline.sources.debezium_envelope import Event, Fields
+from cdc_pipeline.sources.one_line import LineRefused, Undecodable, parsed_json
 
 _HALF_BITS = 64
 _ROW_BITS = 32
@@ -17,10 +18,13 @@ _LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
 _END, _NEGATIVE_END = "!", ":"
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 _HASH_DIGITS = 16
+_WHOLE_DIGITS = 20
+_FILE_NUMBERS, _LAST_ROW = 1 << 32, (1 << 32) - 1
+_LONGEST_TEXT = 1_000
 DELETE_RANK, UPSERT_RANK = 0, 1
 
 
-class Unordered(ValueError):
+class Unordered(LineRefused):
     """An event that lacks what would order it; the text says what."""
 
 
@@ -42,9 +46,10 @@ def source_position(event: Event) -> int:
         return (own if committed is None else committed) << _HALF_BITS | own
     file, position = source.get("file"), _whole(source.get("pos"))
     numbered = _LOG_FILE.fullmatch(file) if isinstance(file, str) else None
-    if numbered is not None and position is not None:
-        row = _whole(source.get("row")) or 0
-        return (int(numbered[1]) << _HALF_BITS | position) << _ROW_BITS | row
+    number = None if numbered is None else _whole(numbered[1])
+    if number is not None and number < _FILE_NUMBERS and position is not None:
+        row = min(_whole(source.get("row")) or 0, _LAST_ROW)
+        return (number << _HALF_BITS | position) << _ROW_BITS | row
     return _whole(source.get("ts_ms")) or 0
 
 
@@ -87,6 +92,8 @@ def _encoded(value: object, name: str) -> str:
     if isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite():
         return _number(format(Decimal(value), "f"))
     if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT:
+            raise Unordered(f"has no version: {name} has {len(value)} characters, more than {_LONGEST_TEXT}")
         if _NUMBER.fullmatch(value):
             return _number(value)
         numbered = _LOG_FILE.fullmatch(value)
@@ -101,8 +108,8 @@ def _encoded(value: object, name: str) -> str:
 
 def _list_in(text: str) -> list[Any] | None:
     try:
-        items = json.loads(text, parse_float=Decimal) if text.startswith("[") else None
-    except ValueError:
+        items = parsed_json(text) if text.startswith("[") else None
+    except Undecodable:
         return None
     return items if isinstance(items, list) else None
 
@@ -130,7 +137,7 @@ def _last_commit(sequence_text: object) -> int | None:
 
 def _whole(value: object) -> int | None:
     """Not negative, and small enough for its part of a position."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and len(value) <= _WHOLE_DIGITS and value.isascii() and value.isdigit():
         value = int(value)
     fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _HALF_BITS
     return value if fits and isinstance(value, int) else None

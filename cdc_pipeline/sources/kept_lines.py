@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium_envelope import Undecodable, read_line
 from cdc_pipeline.sources.debezium_files import RawLine
-from cdc_pipeline.sources.debezium_partition import Line
+from cdc_pipeline.sources.debezium_partition import decoded_line
 from cdc_pipeline.sources.debezium_rows import FILE, LINE, LINE_NUMBER
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.sources.protocol import TableEvents
@@ -27,11 +26,5 @@ class KeptLine:
         decoder = DebeziumDecoder(
             tables=tables, sequence_by=sequence_by, last_position={number: {} for number in stream_partitions}
         )
-        decoder.add(self._number, [self._line()], 0)
+        decoder.add(self._number, [decoded_line(self._raw)], 0)
         return decoder.take(self._number)
-
-    def _line(self) -> Line:
-        try:
-            return Line(raw=self._raw, content=read_line(self._raw.text))
-        except Undecodable as error:
-            return Line(raw=self._raw, content=error)

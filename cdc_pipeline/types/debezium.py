@@ -1,5 +1,6 @@
 """Debezium's fields and JSON values -> the columns and Arrow values that the source itself would give."""
 
+import re
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ _ELEMENT_PLACEHOLDERS = (
 _MAP_PLACEHOLDER = {PLACEHOLDER: PLACEHOLDER}
 
 Text = TypeVar("Text")
+_SMALL = re.compile(r"-?[0-9]{1,4}")
 
 _BY_NAME = {
     "io.debezium.time.Date": "date",
@@ -115,10 +117,10 @@ def is_placeholder(value: object, field: Field | None) -> bool:
 
 def _type_of(field: Field) -> str:
     name, kind = field.get("name"), field.get("type")
+    if not isinstance(name, str | None) or not isinstance(kind, str | None):
+        raise _refused(field)
     if name == CONNECT_DECIMAL:
-        parameters = field.get("parameters", {})
-        precision = parameters.get("connect.decimal.precision")
-        return f"numeric({precision},{parameters.get('scale', 0)})" if precision else "numeric"
+        return _numeric_type(field)
     if name in _BY_NAME:
         return _BY_NAME[name]
     if kind == "array" and isinstance(field.get("items"), dict):
@@ -131,8 +133,20 @@ def _type_of(field: Field) -> str:
     return _BY_TYPE[kind]
 
 
+def _numeric_type(field: Field) -> str:
+    """Precision and scale are whole numbers, mostly as texts."""
+    parameters = field.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise _refused(field)
+    precision, scale = parameters.get("connect.decimal.precision"), parameters.get("scale")
+    if any(number is not None and _SMALL.fullmatch(str(number)) is None for number in (precision, scale)):
+        raise _refused(field)
+    return f"numeric({precision},{scale or 0})" if precision else "numeric"
+
+
 def _holds_strings(field: Field) -> bool:
-    return all(field.get(part, {}).get("type") == "string" for part in ("keys", "values"))
+    parts = [field.get(part) for part in ("keys", "values")]
+    return all(isinstance(part, dict) and part.get("type") == "string" for part in parts)
 
 
 def _parse_scalars(values: Sequence[object], column_type: ColumnType, render: Render) -> Parsed:

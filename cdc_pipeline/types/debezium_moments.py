@@ -16,8 +16,8 @@ _ISO_ZONED_TIME = re.compile(rf"{_CLOCK}{_ZONE}")
 _ISO_TIMESTAMP = re.compile(rf"{_DATE}[T ]{_CLOCK}Z?")
 _ISO_ZONED_TIMESTAMP = re.compile(rf"{_DATE}[T ]{_CLOCK}{_ZONE}")
 _ISO_INTERVAL = re.compile(
-    r"P(?:(?P<years>-?\d+)Y)?(?:(?P<months>-?\d+)M)?(?:(?P<days>-?\d+)D)?"
-    r"(?:T(?:(?P<hours>-?\d+)H)?(?:(?P<minutes>-?\d+)M)?(?:(?P<seconds>-?\d+(?:\.\d+)?)S)?)?"
+    r"P(?:(?P<years>-?\d{1,10})Y)?(?:(?P<months>-?\d{1,10})M)?(?:(?P<days>-?\d{1,10})D)?"
+    r"(?:T(?:(?P<hours>-?\d{1,19})H)?(?:(?P<minutes>-?\d{1,19})M)?(?:(?P<seconds>-?\d{1,19}(?:\.\d{1,18})?)S)?)?"
 )
 _ZERO_OFFSET = ":00"
 _NANOSECONDS = 1_000

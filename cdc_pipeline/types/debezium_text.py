@@ -46,6 +46,8 @@ _NOT_NUMBERS = {
     "-inf": "-Infinity",
 }
 _MOST_DIGITS = 131_072
+_MOST_OCTETS = 61_500
+"""Of a number with the most digits that PostgreSQL knows: 131,072 before the point and 16,383 behind it."""
 _ANY_DIGITS = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _FIXED_EXPONENTS = range(-4, 15)
 _BITS_PER_BYTE = 8
@@ -134,7 +136,7 @@ def _numeric(arguments: str, field: Field | None) -> Render:
     """Plain digits, with as many of them after the point as the type's scale at least."""
     scale = max(int(arguments.partition(",")[2] or 0), 0)
     encoded = field is not None and field.get("name") == CONNECT_DECIMAL
-    given_scale = int(field.get("parameters", {}).get("scale", 0)) if field is not None else 0
+    given_scale = _given_scale(field)
 
     def text(value: object) -> str:
         if encoded and isinstance(value, str):
@@ -149,6 +151,11 @@ def _numeric(arguments: str, field: Field | None) -> Render:
     return text
 
 
+def _given_scale(field: Field | None) -> int:
+    parameters = (field or {}).get("parameters")
+    return int(parameters.get("scale") or 0) if isinstance(parameters, dict) else 0
+
+
 def _number(value: float | Decimal | str) -> Decimal:
     try:
         return Decimal(str(value) if isinstance(value, float) else value)
@@ -157,7 +164,7 @@ def _number(value: float | Decimal | str) -> Decimal:
 
 
 def _decimal(octets: bytes, scale: int) -> Decimal:
-    if not octets:
+    if not octets or len(octets) > _MOST_OCTETS:
         raise Unfit
     return Decimal(int.from_bytes(octets, signed=True)).scaleb(-scale, _ANY_DIGITS)
 
@@ -227,7 +234,7 @@ def _hstore(value: object) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return str(value)
     if not isinstance(value, dict):
         raise Unfit

@@ -1,12 +1,14 @@
 """What Debezium's events mean for rows: partial rows, key changes, bags, and the lines that cannot be rows."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import CdcError, SettingsError, SourceError
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
+from cdc_pipeline.replay import replay
 from tests.support.event_files import EventFolder, events_of, slices_of
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -176,11 +178,14 @@ def test_a_whole_log_that_is_delivered_again_counts_once_where_its_positions_are
 @pytest.mark.parametrize(
     "line", [envelope("u", 2, after=row(1)), envelope("d", 2), envelope("u", 2, before={"id": 1}, after=row(1))]
 )
-def test_a_table_whose_old_rows_are_not_whole_is_refused_with_what_mends_it(events: EventFolder, line: Row) -> None:
+def test_a_change_without_the_whole_old_row_waits_with_what_mends_its_table(events: EventFolder, line: Row) -> None:
     bag = changed(events, BAG)
-    bag.write("0/a.jsonl", envelope("c", 1, after=row(1)), line)
-    with pytest.raises(SourceError, match=r'ALTER TABLE "public"\."t" REPLICA IDENTITY FULL'):
-        bag.consume()
+    bag.write("0/a.jsonl", envelope("c", 1, after=row(1)), line, envelope("c", 3, after=row(2)))
+    bag.consume()
+    (kept,) = bag.quarantined()
+    assert kept["source_table"] == "shop.public.t"
+    assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL' in kept["reason"]
+    assert bag.rows("public.t") == [row(1), row(2)]
 
 
 def test_the_id_is_that_of_the_keys_if_pipeline_yml_gives_none(events: EventFolder) -> None:
@@ -235,18 +240,30 @@ def test_events_without_a_source_belong_to_the_only_table(events: EventFolder) -
     assert events.rows("public.t") == [row(1)]
 
 
-def test_columns_without_a_type_are_refused_by_the_name_of_their_table(events: EventFolder) -> None:
-    untyped = changed(events, {"name": "public.t", "id": ["id"]})
-    untyped.write("0/a.jsonl", envelope("c", 1, after=row(1)))
-    with pytest.raises(SettingsError, match=r"nothing tells the types of shop\.public\.t"):
-        untyped.consume()
-
-
-def test_an_id_that_the_table_does_not_have_is_refused_by_name(events: EventFolder) -> None:
-    wrong = changed(events, {**TABLE, "columns": {"id": "int"}, "id": ["nr"]})
-    wrong.write("0/a.jsonl", envelope("c", 1, after=row(1)))
-    with pytest.raises(CdcError, match="has no column 'nr'"):
-        wrong.consume()
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"name": "public.t", "id": ["id"]}, "nothing tells the types of shop.public.t"),
+        ({**TABLE, "columns": {"id": "int"}, "id": ["nr"]}, "has no column 'nr'"),
+    ],
+    ids=["no types", "an id that the table does not have"],
+)
+def test_a_table_that_cannot_be_kept_waits_with_its_reason_and_its_neighbours_go_on(
+    events: EventFolder, table: Row, reason: str
+) -> None:
+    both = replace(events, tables=(table, {**TABLE, "name": "public.other"}))
+    both.write("0/a.jsonl", envelope("c", 1, after=row(1)), envelope("c", 2, after=row(2), table="other"))
+    both.consume()
+    assert both.rows("public.other") == [row(2)]
+    assert [(kept["source_table"], reason in kept["reason"]) for kept in both.quarantined()] == [
+        ("shop.public.t", True)
+    ]
+    mended = replace(events, tables=(TABLE, {**TABLE, "name": "public.other"}))
+    mended.consume()
+    with mended.opened() as pipeline:
+        replayed = replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+    assert [outcome.why for outcome in replayed] == [""]
+    assert mended.rows("public.t") == [row(1)]
 
 
 def test_what_is_newer_is_told_by_fields_where_files_are_not_ordered(events: EventFolder) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.sources.debezium_envelope import Event, Skipped, Undecodable, read_line
+from cdc_pipeline.sources.debezium_envelope import Event, Skipped, read_line
+from cdc_pipeline.sources.one_line import Undecodable
 
 ENVELOPE = {
     "before": None,

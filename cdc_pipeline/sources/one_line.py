@@ -1,0 +1,113 @@
+"""What one line may hold, and the boundary that turns every failure of a line into its refusal."""
+
+import json
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from cdc_pipeline.errors import CdcError
+
+MOST_DIGITS = 4_300
+"""Of a number when it is written out, before and behind the point: what Python itself takes for a whole number."""
+DEEPEST = 100
+"""Objects and lists within each other. A row of Debezium has about ten."""
+_SHOWN_CHARACTERS = 300
+
+Done = TypeVar("Done")
+
+
+class LineRefused(ValueError):
+    """A line that cannot be applied; the text says why. `version`: the one that its event has, where it is known."""
+
+    version: str | None = None
+
+
+class TableRefused(LineRefused):
+    """A line of a table that cannot be kept as pipeline.yml and the source have it."""
+
+
+class Undecodable(LineRefused):
+    """A line that nobody can read."""
+
+
+def attempt(work: Callable[[], Done]) -> Done | LineRefused:
+    """Decodes or types a line, or several. Nothing in `work` reaches outside, so what fails is the fault of a line.
+
+    Memory that is used up is no fault of the line: MemoryError is raised.
+    """
+    try:
+        return work()
+    except LineRefused as refused:
+        return refused
+    except MemoryError:
+        raise
+    except CdcError as error:
+        return TableRefused(str(error))
+    except Exception as error:  # noqa: BLE001 - the one boundary: a line may hold anything, and must not end its stream
+        refusal = Undecodable(f"cannot be read: {type(error).__name__}: {error}")
+        refusal.__cause__ = error
+        return refusal
+
+
+def parsed_json(text: str) -> Any:
+    """Numbers lose no digit: others than whole ones are Decimals. Raises Undecodable, also beyond the bounds."""
+    try:
+        document = json.loads(text, parse_float=_decimal, parse_int=_integer)
+    except Undecodable:
+        raise
+    except RecursionError as error:
+        raise Undecodable(f"is no JSON that can be read: it is nested deeper than {DEEPEST}") from error
+    except ValueError as error:
+        raise Undecodable(f"is no JSON: {error}") from error
+    if text.count("{") + text.count("[") > DEEPEST:
+        _check_depth(document)
+    return document
+
+
+def printable(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """A text that every store and terminal takes: shortened, without NUL and without bytes that are no UTF-8."""
+    shown = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+    return shown.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def is_storable(name: object) -> bool:
+    """Whether a text can name a column in every store."""
+    return isinstance(name, str) and bool(name) and "\0" not in name and printable(name) == name
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise _too_long(len(digits))
+    return int(digits)
+
+
+def _decimal(digits: str) -> Decimal:
+    if len(digits) > MOST_DIGITS:
+        raise _too_long(len(digits))
+    try:
+        number = Decimal(digits)
+    except ArithmeticError as error:
+        raise Undecodable(f"holds a number whose exponent has {len(digits)} digits") from error
+    if abs(number.adjusted()) > MOST_DIGITS:
+        raise _too_long(abs(number.adjusted()))
+    return number
+
+
+def _too_long(digits: int) -> Undecodable:
+    return Undecodable(f"holds a number of {digits} digits: more than {MOST_DIGITS}")
+
+
+def _check_depth(document: object) -> None:
+    """Level by level, since a deep document cannot be walked by calls."""
+    level: list[object] = [document]
+    for _ in range(DEEPEST + 1):
+        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise Undecodable(f"is nested deeper than {DEEPEST}")
+
+
+def _children(node: object) -> Iterable[object]:
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list) else ()
