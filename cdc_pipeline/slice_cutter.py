@@ -19,6 +19,8 @@ CUT = "cut"
 CUT_AT = "cut-at:"
 MEMORY_BYTES = 32 << 20
 """Of rows that are not in a slice yet; what is more than that is moved into files."""
+UNFIT_CHARACTERS = 8 << 20
+"""Of events for quarantine: with more the stream is cut, since they are held in memory and in the cut file."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -81,6 +83,7 @@ class SliceCutter:
         self._floor = None if last_label is None else self._number(last_label.start)
         self._events: dict[TableName, list[TableEvents]] = {}
         self._unfit: list[tuple[TableName, UnfitEvent]] = []
+        self._unfit_characters = 0
         self._transactions = _no_transactions()
         self._marks: dict[int, str] = {}
 
@@ -97,6 +100,7 @@ class SliceCutter:
                 self._events.setdefault(kept.table, []).append(kept)
             fresh = [event for event in events.unfit if event.commit_position >= self._start]
             self._unfit.extend((events.table, event) for event in fresh)
+            self._unfit_characters += sum(map(_characters, fresh))
         self._transactions = _joined(self._transactions, _from(batch.transactions, self._start))
         self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
         cuts = [self._cut(self._start, requested=True)] if self._start in map(_asked, batch.marks) else []
@@ -108,7 +112,8 @@ class SliceCutter:
 
     def _next_place(self) -> tuple[int, bool] | None:
         """The first position at which what is open has to be cut, and whether somebody asked for it."""
-        places = dict.fromkeys((*self._label_changes(), *self._schema_changes(), *self._full(), *self._passed()), False)
+        own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._crowded(), *self._passed())
+        places = dict.fromkeys(own, False)
         places.update(self._marked())
         return min(((place, asked) for place, asked in places.items() if place > self._start), default=None)
 
@@ -159,6 +164,13 @@ class SliceCutter:
         ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
         return [int(end) for end in ends]
 
+    def _crowded(self) -> list[int]:
+        """Behind the transaction of the newest event for quarantine, when they have become too many to be held."""
+        if self._unfit_characters < UNFIT_CHARACTERS:
+            return []
+        newest = max(event.commit_position for _, event in self._unfit)
+        return [int(end) for end in self._transactions.end_position[self._transactions.commit_position == newest]]
+
     def _passed(self) -> list[int]:
         ends = self._transactions.end_position
         return [position for position in self._cut_at if (ends > position).any()]
@@ -207,6 +219,7 @@ class SliceCutter:
         self._transactions = _from(self._transactions, position)
         self._marks = {place: text for place, text in self._marks.items() if place >= position}
         self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
+        self._unfit_characters = sum(_characters(event) for _, event in self._unfit)
         left = {
             name: [_select(chunk, chunk.commit_position >= position) for chunk in chunks]
             for name, chunks in self._events.items()
@@ -217,6 +230,10 @@ class SliceCutter:
     def _label(self, number: int) -> Label:
         start = EPOCH + number * self._length
         return Label(start=start, end=start + self._length)
+
+
+def _characters(event: UnfitEvent) -> int:
+    return sum(len(text or "") for text in event.payload.values())
 
 
 def _asked(mark: Mark) -> int | None:
