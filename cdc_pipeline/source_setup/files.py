@@ -13,7 +13,7 @@ from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
 from cdc_pipeline.source_setup.consumers import consumer_of
 from cdc_pipeline.source_setup.tables import register_table
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium_files import PartitionFiles, partition_folders
+from cdc_pipeline.sources.debezium_files import FILE_DIGEST, PartitionFiles, partition_folders
 from cdc_pipeline.sources.debezium_memory import PartitionMemory
 from cdc_pipeline.sources.debezium_partition import PartitionLines
 from cdc_pipeline.sources.debezium_stream import DebeziumStream
@@ -123,6 +123,8 @@ def _partitions(pipeline: Pipeline, assignment: Assignment, folders: dict[int, P
                 begun=begun.get(number, {}),
                 begin=partial(streams.begin_file, assignment, number),
                 on_step=pipeline.on_step,
+                root=folders[number].parent,
+                digest=assignment.last_position[number].get(FILE_DIGEST, ""),
             )
         )
         for number, offset in assignment.next_offset.items()
@@ -134,7 +136,7 @@ def _decoder(pipeline: Pipeline, assignment: Assignment, source: DebeziumFilesSo
         tables=DebeziumTables(pipeline.settings.tables, _known_schemas(pipeline)),
         sequence_by=source.sequence_by,
         last_position={
-            number: {TableName.parse(table): position for table, position in positions.items()}
+            number: {TableName.parse(table): seen for table, seen in positions.items() if table != FILE_DIGEST}
             for number, positions in assignment.last_position.items()
         },
         horizons={table.table: pipeline.store.tables.table(table.table).horizon for table in pipeline.settings.tables},

@@ -12,6 +12,7 @@ import structlog
 from cdc_pipeline.errors import SourceChanged
 from cdc_pipeline.record import decode_position, encode_position
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium_files import FILE_DIGEST
 from cdc_pipeline.sources.debezium_partition import Group, PartitionLines
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, Transactions
 from cdc_pipeline.time_slice import EPOCH
@@ -166,6 +167,7 @@ class DebeziumStream:
         self._next += len(group.lines)
         if group.lines:
             opened.offset = group.lines[-1].raw.place + 1
+            opened.last_position[FILE_DIGEST] = group.lines[-1].raw.digest
         for table, position in decoded.last_position.items():
             opened.last_position[str(table)] = position
         if decoded.commit_time is not None:

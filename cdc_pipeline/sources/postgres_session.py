@@ -8,7 +8,7 @@ import psycopg2.extensions
 import psycopg2.extras
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceBusy, SourceError
-from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, missing_defaults, one_line, remedy_for
+from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, is_plain, missing_defaults, one_line, remedy_for
 
 MESSAGE_PREFIX = "cdc_pipeline"
 """Under which our own messages travel through the source's log."""
@@ -61,12 +61,15 @@ def answering() -> Iterator[None]:
 
 
 def _completed(url: str) -> str:
+    """Raises SettingsError, which repeats nothing of the URL: it may hold a password, wherever that was misread."""
     try:
         given = psycopg2.extensions.parse_dsn(url)
-    except psycopg2.ProgrammingError as error:
+    except psycopg2.ProgrammingError:
+        given = None
+    if given is None or not is_plain(given):
         raise SettingsError(
-            f"{_SETTING} is no URL of a PostgreSQL server: {one_line(error)}",
-            expected="postgresql://user@host:port/database",
+            f"{_SETTING} is no URL of a PostgreSQL server",
+            expected="postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /",
             remedy="mend it in pipeline.yml or CDC_SOURCE__URL",
-        ) from error
+        )
     return psycopg2.extensions.make_dsn(url, **missing_defaults(given))

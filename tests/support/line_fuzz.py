@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -51,9 +52,12 @@ class LineFuzz:
 
     def _with_other_parts(self, text: str) -> bytes:
         document = json.loads(text)
-        for _ in range(self._chance.randint(1, _MOST_CHANGES)):
-            document = self._changed(document)
-        line: str = json.dumps(document, ensure_ascii=self._chance.random() < 0.5)
+        try:
+            for _ in range(self._chance.randint(1, _MOST_CHANGES)):
+                document = self._changed(document)
+            line: str = json.dumps(document, ensure_ascii=self._chance.random() < 0.5)
+        except RecursionError:  # nested several times, deeper than can be written
+            return b"[" * self._chance.randrange(2_000)
         for mark, token in _TOKENS.items():
             line = line.replace(f'"{mark}"', token)
         return line.encode(errors="surrogatepass")
@@ -88,7 +92,7 @@ class LineFuzz:
             return {"value": before, "scale": 3, "field": before, "payload": before}
         if kind < 0.25:
             return self._nested(before)
-        return self._chance.choice(_VALUES)
+        return deepcopy(self._chance.choice(_VALUES))
 
     def _nested(self, inner: Any) -> Any:
         for _ in range(self._chance.choice((5, 90, 99, 100, 101, 150))):

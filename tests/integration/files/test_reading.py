@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import SourceChanged, SourceError, StaleEpoch, UsageError
+from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap, StaleEpoch, UsageError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
 from cdc_pipeline.steps import Moment
@@ -228,3 +228,21 @@ def test_a_consumer_that_dies_anywhere_registers_every_line_once(events: EventFo
     assert ids(events) == list(range(2 * len(sites)))
     with events.opened() as pipeline:
         assert len(events_of(pipeline, NAME)) == 2 * len(sites)
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_stops_the_next_consumer_and_skips_nothing(
+    events: EventFolder,
+) -> None:
+    events.write("0/a.jsonl", create(1), create(2))
+    events.consume()
+    path = events.folder / "events" / "0" / "a.jsonl"
+    kept = path.read_text(encoding="utf-8")
+    path.unlink()
+    events.write("0/a.jsonl", *map(create, range(11, 16)))
+    with pytest.raises(SourceGap, match=r"a\.jsonl has other first 2 lines than were read of it"):
+        events.consume()
+    assert ids(events) == [1, 2]
+    path.write_text(kept, encoding="utf-8")
+    events.write("0/a.jsonl", create(3))
+    events.consume()
+    assert ids(events) == [1, 2, 3]

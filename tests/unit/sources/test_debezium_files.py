@@ -1,5 +1,6 @@
 """Files of a stream partition: read in the order of their names, once, and only as far as they are written."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def opened(tmp_path: Path, begun: Begun) -> Callable[[int], PartitionFiles]:
         return PartitionFiles(folder=tmp_path, offset=offset, begun=begun.names, begin=begun.begin, on_step=no_step)
 
     return open_at
+
+
+def files_of(folder: Path, begun: Begun, *, offset: int = 0, digest: str = "") -> PartitionFiles:
+    return PartitionFiles(
+        folder=folder, offset=offset, begun=begun.names, begin=begun.begin, on_step=no_step, digest=digest
+    )
 
 
 def write(path: Path, text: str) -> None:
@@ -194,3 +201,133 @@ def test_a_path_that_is_missing_or_empty_is_refused_by_name(tmp_path: Path) -> N
         partition_folders(tmp_path / "nowhere")
     with pytest.raises(SourceError, match="holds no stream partition"):
         partition_folders(tmp_path)
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_is_named_and_nothing_of_it_is_read(
+    tmp_path: Path, begun: Begun
+) -> None:
+    write(tmp_path / "a.jsonl", "1\n2\n")
+    first = files_of(tmp_path, begun)
+    digest = first.next_lines(MUCH)[-1].digest
+    (tmp_path / "a.jsonl").unlink()
+    write(tmp_path / "a.jsonl", "9\n8\n7\n6\n")
+    with pytest.raises(SourceGap, match=r"a\.jsonl has other first 2 lines than were read of it; expected the lines"):
+        first.next_lines(MUCH)
+    first.close()
+    resumed = files_of(tmp_path, begun, offset=first.offset, digest=digest)
+    with pytest.raises(SourceGap, match=r"other first 2 lines"):
+        resumed.next_lines(MUCH)
+    resumed.close()
+
+
+def test_a_file_that_is_rewritten_in_place_while_it_is_read_is_named(tmp_path: Path, begun: Begun) -> None:
+    write(tmp_path / "a.jsonl", "1\n2\n")
+    files = files_of(tmp_path, begun)
+    assert texts(files) == ["1", "2"]
+    (tmp_path / "a.jsonl").write_text("9\n8\n7\n6\n", encoding="utf-8")
+    with pytest.raises(SourceGap, match=r"a\.jsonl has other bytes than were read of it"):
+        files.next_lines(MUCH)
+    files.close()
+
+
+def test_a_copy_that_begins_with_the_same_lines_is_read_on(tmp_path: Path, begun: Begun) -> None:
+    write(tmp_path / "a.jsonl", "1\n2\n")
+    files = files_of(tmp_path, begun)
+    assert texts(files) == ["1", "2"]
+    write(tmp_path / "copy", "1\n2\n3\n")
+    (tmp_path / "copy").rename(tmp_path / "a.jsonl")
+    assert texts(files) == ["3"]
+    files.close()
+
+
+def test_a_file_whose_last_line_had_no_end_is_known_again(tmp_path: Path, begun: Begun) -> None:
+    write(tmp_path / "a.jsonl", "1\n2")
+    write(tmp_path / "b.jsonl", "3\n")
+    files = files_of(tmp_path, begun)
+    first, second = (files.next_lines(1)[0] for _ in range(2))
+    assert [first.text, second.text] == [b"1\n", b"2"]
+    place, digest = files.offset, second.digest
+    files.close()
+    resumed = files_of(tmp_path, begun, offset=place, digest=digest)
+    assert texts(resumed) == ["3"]
+    resumed.close()
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_link_that_leaves(path: Path) -> None:
+    outside = path.parents[1] / f"outside of {path.parent.name}.jsonl"
+    write(outside, "1\n")
+    path.symlink_to(outside)
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.parent / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (a_folder, "is a folder; expected a file with one event per line; move it away"),
+        (os.mkfifo, "is a FIFO; expected a file"),
+        (a_link_that_leaves, "is a symbolic link that leaves"),
+        (a_link_to_itself, "cannot read the file .*: Too many levels of symbolic links"),
+        (a_link_to_nothing, "is gone"),
+    ],
+)
+def test_what_is_no_file_is_refused_by_name_and_never_begun(
+    tmp_path: Path, begun: Begun, make: Callable[[Path], None], words: str
+) -> None:
+    make(tmp_path / "a.jsonl")
+    files = files_of(tmp_path, begun)
+    with pytest.raises(SourceError, match=rf"a\.jsonl.* {words}|{words}"):
+        files.next_lines(MUCH)
+    files.close()
+    assert begun.names == {}
+
+
+def test_a_link_inside_of_the_folder_is_read(tmp_path: Path, begun: Begun) -> None:
+    write(tmp_path / "events", "1\n")
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "events")
+    files = files_of(tmp_path, begun)
+    assert texts(files) == ["1"]
+    files.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff.jsonl", b"a\nb.jsonl"])
+def test_a_name_that_cannot_be_kept_is_refused(tmp_path: Path, begun: Begun, name: bytes) -> None:
+    (tmp_path / os.fsdecode(name)).touch()
+    with pytest.raises(
+        SourceError, match="has a name that is no printable UTF-8 text; expected a name such as"
+    ) as found:
+        files_of(tmp_path, begun).next_lines(MUCH)
+    assert str(found.value).isprintable()
+    assert begun.names == {}
+
+
+def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path, begun: Begun) -> None:
+    """Root may read everything: it becomes somebody else for this."""
+    write(tmp_path / "a.jsonl", "1\n")
+    (tmp_path / "a.jsonl").chmod(0)
+    files, own = files_of(tmp_path, begun), os.geteuid()
+    if own == 0:
+        os.seteuid(65_534)
+    try:
+        with pytest.raises(SourceError, match=r"cannot read the (?:file|folder) .*: Permission denied"):
+            files.next_lines(MUCH)
+    finally:
+        os.seteuid(own)
+
+
+def test_a_stream_partition_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "events" / "0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SourceError, match=r"is a symbolic link that leaves .*; expected folders inside of it"):
+        partition_folders(tmp_path / "events")
