@@ -49,6 +49,12 @@ def missing_defaults(given: Collection[str]) -> dict[str, int]:
     return {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
 
 
+def is_plain(given: Mapping[str, object]) -> bool:
+    """Whether the parts of a URL are what they seem: otherwise host or port hold a piece of the password."""
+    port, host = str(given.get("port", "")), f"{given.get('host', '')}{given.get('dbname', '')}"
+    return "@" not in host and (not port or port.replace(",", "").isdigit())
+
+
 def one_line(words: object) -> str:
     return " ".join(str(words).split())
 

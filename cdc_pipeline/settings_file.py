@@ -15,6 +15,7 @@ from pydantic_settings.exceptions import SettingsError as EnvironmentUnreadable
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.yaml_text import parse_yaml, read_text
 
 DEFAULT_FILE = "pipeline.yml"
 Place = tuple[str | int, ...]
@@ -34,27 +35,14 @@ def load_settings(
     `matching`: the tables that its patterns stand for; without it, those that `cdc setup-source` found last. None at
     all: somebody is about to ask for them, and works on no table.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read {path}: {error.strerror}",
-            expected="the settings of a pipeline",
-            remedy="give the file with --config or CDC_CONFIG",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8: {error.reason}", remedy="save it as UTF-8 text") from error
-    return parse_settings(text, path=path, environment=environment, matching=matching)
+    return parse_settings(read_text(path), path=path, environment=environment, matching=matching)
 
 
 def parse_settings(
     text: str, *, path: Path, environment: Mapping[str, str], matching: Sequence[str] | None = None
 ) -> Settings:
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path} is not YAML: {error}", remedy="mend the place that it names") from error
+    found = parse_yaml(text, path)
+    root, document = found.root, found.value
     if not isinstance(document, dict) or root is None:
         raise SettingsError(
             f"{path} holds no settings",
@@ -91,13 +79,15 @@ def keep_matching(path: Path, names: Sequence[str]) -> None:
 
 def _kept_matching(path: Path) -> list[str]:
     try:
-        names: list[str] = json.loads(matching_path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        names = json.loads(read_text(matching_path(path)))
+    except (SettingsError, ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SettingsError(
             f"{path} includes tables by pattern, and {matching_path(path).name} does not tell which they are",
             expected="the file that cdc setup-source writes beside it",
             remedy="run cdc setup-source",
-        ) from error
+        )
     return names
 
 
@@ -122,12 +112,15 @@ def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
     source.env_vars = {name.lower(): value for name, value in environment.items()}
     try:
         values = source()
-    except EnvironmentUnreadable as error:
+    except (EnvironmentUnreadable, ValueError, RecursionError) as error:
+        words = (
+            error if isinstance(error, EnvironmentUnreadable) else "it is nested too deep, or holds a number too long"
+        )
         raise SettingsError(
-            f"a CDC_ variable cannot be read: {error}",
+            f"a CDC_ variable cannot be read: {words}",
             expected="JSON for what is a list or a mapping",
             remedy="mend the variable, or set its parts: CDC_SOURCE__SLOT for source.slot",
-        ) from error
+        ) from None
     return {name: value for name, value in values.items() if name != "folder"}
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cdc_pipeline.errors import RegistryError, SettingsError, SetupError, StoreAway
-from cdc_pipeline.libpq import missing_defaults, remedy_for
+from cdc_pipeline.libpq import is_plain, missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
 _SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
@@ -22,12 +22,10 @@ def create_store_engine(url: str) -> Engine:
     """For `postgresql://…`; nothing is connected yet. The caller owns it and disposes of it."""
     try:
         place = make_url(url)
-    except ArgumentError as error:
-        raise SettingsError(
-            "metadata_store is no URL of a PostgreSQL server",
-            expected="postgresql://user@host:port/database",
-            remedy="mend it in pipeline.yml or CDC_METADATA_STORE",
-        ) from error
+    except (ArgumentError, ValueError):  # their words repeat what may be a part of the password
+        raise _no_url() from None
+    if not is_plain({"port": place.port or "", "host": place.host or "", "dbname": place.database or ""}):
+        raise _no_url()
     session = {"options": _SESSION, "application_name": "cdc"}
     return create_engine(
         place.set(drivername="postgresql+psycopg2"),
@@ -82,6 +80,14 @@ def translated_errors() -> Iterator[None]:
             expected="a database of its own, and a role that owns what is in it",
             remedy=f"mend {_SETTING} or the role's rights, and run the command again",
         ) from error
+
+
+def _no_url() -> SettingsError:
+    return SettingsError(
+        "metadata_store is no URL of a PostgreSQL server",
+        expected="postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /",
+        remedy="mend it in pipeline.yml or CDC_METADATA_STORE",
+    )
 
 
 def _words(error: DBAPIError | PoolTimeout) -> str:

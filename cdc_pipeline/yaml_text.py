@@ -1,0 +1,137 @@
+"""A YAML file that a person wrote -> its nodes and values; what is wrong is named by line, never by its content.
+
+A line of such a file may hold a password, and an error may end in a log.
+"""
+
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdc_pipeline.errors import SettingsError
+
+_MOST_BYTES = 4 << 20
+_DEEPEST = 50
+_MOST_VALUES = 200_000
+_LONGEST_VALUE = 10_000
+_MOST_DIGITS = 18
+_NUMBER = re.compile(r"[-+]?[0-9_]+")
+_QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """`root` tells the line of each value."""
+
+    root: yaml.Node | None
+    value: Any
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or mapping that has not ended. `size`: how many values it holds, those of its aliases written out."""
+
+    anchor: str | None
+    size: int = 1
+
+
+@dataclass(slots=True)
+class _Bounds:
+    path: Path
+    open: list[_Open] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def check(self, event: yaml.Event) -> None:
+        """Before anything is built of it. Raises SettingsError."""
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.CollectionStartEvent):
+            self.open.append(_Open(event.anchor))
+            if len(self.open) > _DEEPEST:
+                raise _refused(self.path, line, f"is nested deeper than {_DEEPEST}")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            ended = self.open.pop()
+            self._add(ended.anchor, ended.size, line)
+        elif isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > _LONGEST_VALUE:
+                raise _refused(self.path, line, f"has a value of {len(event.value)} characters")
+            if len(event.value) > _MOST_DIGITS and event.implicit[0] and _NUMBER.fullmatch(event.value):
+                raise _refused(self.path, line, f"has a number of {len(event.value)} digits")
+            self._add(event.anchor, 1, line)
+        elif isinstance(event, yaml.AliasEvent):
+            if any(each.anchor == event.anchor for each in self.open):
+                raise _refused(self.path, line, "has an alias to what it is part of")
+            self._add(None, self.sizes.get(event.anchor or "", 1), line)
+
+    def _add(self, anchor: str | None, size: int, line: int) -> None:
+        if anchor is not None:
+            self.sizes[anchor] = size
+        if self.open:
+            self.open[-1].size += size
+            if self.open[-1].size > _MOST_VALUES:
+                raise _refused(
+                    self.path, line, f"has more than {_MOST_VALUES} values, those of its aliases written out"
+                )
+
+
+def read_text(path: Path) -> str:
+    """Never waits: what is no file is refused. Raises SettingsError."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or "it cannot be opened") from error
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise _unreadable(path, "it is no file")
+    with os.fdopen(number, "rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise _unreadable(path, f"it has more than {_MOST_BYTES} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SettingsError(
+            f"{path} line {line} is not UTF-8: {error.reason}", remedy="save it as UTF-8 text"
+        ) from error
+
+
+def parse_yaml(text: str, path: Path) -> Document:
+    """Raises SettingsError for what is no YAML, or more than anybody would write."""
+    bounds = _Bounds(path)
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            bounds.check(event)
+        return Document(root=yaml.compose(text, Loader=yaml.SafeLoader), value=yaml.safe_load(text))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        words = _QUOTED.sub("…", error.problem or error.context or "it cannot be read")
+        raise _no_yaml(path, where, words) from None
+    except yaml.reader.ReaderError as error:
+        where = f" line {text.count(chr(10), 0, error.position) + 1}"
+        raise _no_yaml(path, where, "a character that YAML does not know") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise _no_yaml(path, "", f"a value cannot be read: {type(error).__name__}") from None
+
+
+def _no_yaml(path: Path, where: str, words: str) -> SettingsError:
+    """Without the cause, which repeats the line."""
+    return SettingsError(f"{path}{where} is not YAML: {words}", remedy="mend the place that it names")
+
+
+def _refused(path: Path, line: int, words: str) -> SettingsError:
+    return SettingsError(
+        f"{path} line {line} {words}", expected="settings as a person writes them", remedy="mend the line that it names"
+    )
+
+
+def _unreadable(path: Path, words: str) -> SettingsError:
+    return SettingsError(
+        f"cannot read {path}: {words}",
+        expected="the settings of a pipeline",
+        remedy="give the file with --config or CDC_CONFIG",
+    )
