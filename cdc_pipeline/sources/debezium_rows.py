@@ -1,6 +1,6 @@
 """Changes of one table under one layout -> rows of a slice file; lines with a value that does not fit are set apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from cdc_pipeline.types import parse_debezium
 
 LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
 """Where the payload of an event that is kept aside has the whole line and its place, beside nothing else."""
+LINE_ESCAPED = "_cdc_line_escaped"
+"""Instead of LINE for what PostgreSQL takes as no text: NUL, and bytes that are no UTF-8, as escapes of Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
 def unfit_line(
     line: RawLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
 ) -> UnfitEvent:
-    """The line whole, as bytes that are no UTF-8 become lone surrogates; the reason such that every store takes it."""
+    """The line whole; line and reason such that every store takes them."""
     return UnfitEvent(
         stream_partition=stream_partition,
         version=version,
@@ -105,11 +107,29 @@ def unfit_line(
         column=printable(column),
         reason=f"{line.file} line {line.number}: {printable(reason)}",
         payload={
-            LINE: line.text.decode(errors="surrogateescape"),
+            **_line_payload(line.text),
             FILE: line.file,
             LINE_NUMBER: str(line.number),
         },
     )
+
+
+def _line_payload(line: bytes) -> dict[str, str]:
+    text = line.decode(errors="surrogateescape")
+    if printable(text, most=len(text)) == text:
+        return {LINE: text}
+    return {LINE_ESCAPED: text.encode("unicode_escape").decode()}
+
+
+def line_in(payload: Mapping[str, str | None]) -> bytes:
+    """The way back: the line's bytes, as its file has them or as somebody mended them since."""
+    escaped = payload.get(LINE_ESCAPED)
+    if escaped is None:
+        return (payload.get(LINE) or "").encode(errors="surrogateescape")
+    try:
+        return escaped.encode().decode("unicode_escape").encode(errors="surrogateescape")
+    except UnicodeError:  # mended by hand, and no escapes any more: decoding the line says what is wrong with it
+        return escaped.encode()
 
 
 def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, dict[int, _Misfit]]:

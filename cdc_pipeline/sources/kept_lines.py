@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium_files import RawLine
 from cdc_pipeline.sources.debezium_partition import decoded_line
-from cdc_pipeline.sources.debezium_rows import FILE, LINE, LINE_NUMBER
+from cdc_pipeline.sources.debezium_rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.sources.protocol import TableEvents
 
@@ -14,8 +14,7 @@ class KeptLine:
     """One line of stream partition `number`. `written`: its time where it tells none, in microseconds since 1970."""
 
     def __init__(self, payload: Mapping[str, str | None], *, number: int, written: int) -> None:
-        text = (payload[LINE] or "").encode(errors="surrogateescape")
-        line = int(payload[LINE_NUMBER] or 0)
+        text, line = line_in(payload), int(payload[LINE_NUMBER] or 0)
         self._number = number
         self._raw = RawLine(place=line, file=payload[FILE] or "", number=line, text=text, written=written)
 

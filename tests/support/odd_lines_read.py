@@ -26,7 +26,7 @@ from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium_files import PartitionFiles
 from cdc_pipeline.sources.debezium_partition import PartitionLines
-from cdc_pipeline.sources.debezium_rows import LINE, LINE_NUMBER
+from cdc_pipeline.sources.debezium_rows import LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium_stream import DebeziumStream
 from cdc_pipeline.sources.debezium_tables import DebeziumTables
 from cdc_pipeline.sources.kept_lines import KeptLine
@@ -124,8 +124,9 @@ class OddLines:
         kept = [int(event.payload[LINE_NUMBER] or 0) for _, event in unfit]
         assert len(set(kept)) == len(kept)
         for number, (_, event) in zip(kept, unfit, strict=True):
-            stored = json.loads(json.dumps(dict(event.payload)).encode("ascii"))
-            assert stored[LINE].encode(errors="surrogateescape") == lines[number - 1] + b"\n"
+            assert line_in(event.payload) == lines[number - 1] + b"\n"
+            assert not any("\0" in part for part in map(str, event.payload.values()))
+            "".join(map(str, event.payload.values())).encode()
             assert event.reason.startswith(f"a.jsonl line {number}: ")
             assert "\0" not in event.reason.encode().decode() + event.column
             assert len(event.reason) < 500
