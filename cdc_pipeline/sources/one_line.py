@@ -33,6 +33,8 @@ class Undecodable(LineRefused):
 def attempt(work: Callable[[], Done]) -> Done | LineRefused:
     """Decodes or types a line, or several. Nothing in `work` reaches outside, so what fails is the fault of a line.
 
+    PostgreSQL's stream uses it for the events of one table, so that what fails is the fault of that table.
+
     Memory that is used up is no fault of the line: MemoryError is raised.
     """
     try:
@@ -42,7 +44,9 @@ def attempt(work: Callable[[], Done]) -> Done | LineRefused:
     except MemoryError:
         raise
     except CdcError as error:
-        return TableRefused(str(error))
+        table = TableRefused(str(error))
+        table.__cause__ = error
+        return table
     except Exception as error:  # noqa: BLE001 - the one boundary: a line may hold anything, and must not end its stream
         refusal = Undecodable(f"cannot be read: {type(error).__name__}: {error}")
         refusal.__cause__ = error

@@ -113,8 +113,17 @@ def read_types(connection: psycopg2.extensions.connection) -> dict[int, TypeRow]
 
 
 def canonical_type(types: Mapping[int, TypeRow], oid: int, modifier: int) -> str:
-    """The name by which `cdc_pipeline.types` knows a column's type: a domain counts as its base type."""
-    row = types[oid]
+    """The name by which `cdc_pipeline.types` knows a column's type: a domain counts as its base type.
+
+    Raises SourceError for a type that the catalogue did not show.
+    """
+    row = types.get(oid)
+    if row is None:
+        raise SourceError(
+            f"the catalogue has no type with the oid {oid}",
+            expected="the type of each column of the table",
+            remedy="was it dropped this moment? run the command again",
+        )
     if row.kind == "d":
         return canonical_type(types, row.base, row.base_modifier if modifier < 0 else modifier)
     if row.category == "A" and row.element and row.name not in _VECTORS:

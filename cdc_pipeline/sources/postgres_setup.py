@@ -75,9 +75,10 @@ def plan_source(
     types = read_types(connection)
     found: list[SourceTable] = []
     for table in tables:
-        in_catalogue = read_table(connection, types, table.table, table.as_text)
         before = None if known is None or table.table in begun_again else known.get(table.table)
+        in_catalogue = None
         try:
+            in_catalogue = read_table(connection, types, table.table, table.as_text)
             if before is None:
                 _check_folder(table, () if known is not None and table.table in known else tables)
             found.append(look.new(table, in_catalogue) if before is None else look.known(table, before, in_catalogue))

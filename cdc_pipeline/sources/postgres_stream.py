@@ -3,7 +3,7 @@
 import contextlib
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg2 import sql
 from psycopg2.extras import LogicalReplicationConnection
 
-from cdc_pipeline.errors import SourceChanged, StreamMoved, TableStale
+from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import (
     COMMIT_TIME,
     OPERATION,
@@ -25,6 +25,7 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.generated_columns import GeneratedColumns
+from cdc_pipeline.sources.one_line import attempt, printable
 from cdc_pipeline.sources.pgoutput import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
 from cdc_pipeline.sources.postgres_catalogue import Server
 from cdc_pipeline.sources.postgres_position import lsn_text
@@ -196,7 +197,7 @@ class PostgresStream:
         shape = self._shape(change.relation, table)
         schema = shape.schema(table.key)
         whole = self._generated.added_to(change, shape, table.name, is_bag=schema.is_bag)
-        return [table_events(whole, table.name, schema, self._stream_partitions)]
+        return [events_or_stale(lambda: table_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, relation: Relation, commit_position: int) -> None:
         """Raises TableStale for a partition that no look at the catalogue sees: its rows went with it, untold.
@@ -244,6 +245,20 @@ class PostgresStream:
             table=str(table.name),
             expected=f"({', '.join(column.name for column in table.newest.streamed)}), or those before",
         )
+
+
+def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> TableEvents:
+    """Raises TableStale for whatever fails in the events of one table: its neighbours go on."""
+    found = attempt(typed)
+    if isinstance(found, TableEvents):
+        return found
+    if isinstance(found.__cause__, CdcError):
+        raise found.__cause__
+    raise TableStale(
+        f"events of {table}: {printable(str(found))}",
+        table=str(table),
+        expected="events of the columns that the catalogue shows",
+    ) from found.__cause__
 
 
 def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:

@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import StreamMoved, TableStale
+from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
+from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer, set_up_source
+from cdc_pipeline.sources.postgres_catalogue import canonical_type
+from cdc_pipeline.sources.postgres_stream import events_or_stale
+from cdc_pipeline.sources.protocol import TableEvents
 from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
+from tests.support.pipelines import pipeline_settings
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -92,6 +97,50 @@ def test_a_damaged_table_stops_alone_and_begins_again_by_a_snapshot(world: World
     assert go_on(world) == {}
     assert in_lake(world, "orders") == in_source(world, "orders")
     assert in_lake(world, "customers") == in_source(world, "customers")
+
+
+def test_a_table_without_a_key_whose_old_rows_come_in_part_stops_alone(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    run_sql(
+        database,
+        "CREATE TABLE customers (id int PRIMARY KEY, note text)",
+        "CREATE TABLE loose (id int NOT NULL, note text)",
+        "CREATE UNIQUE INDEX by_id ON loose (id)",
+        "ALTER TABLE loose REPLICA IDENTITY FULL",
+        "INSERT INTO loose VALUES (1, 'one')",
+    )
+    tables = [{"name": "public.customers"}, {"name": "public.loose"}]
+    with fresh_store(postgres) as store_url:
+        settings = pipeline_settings(tmp_path, database, tables)
+        world = World(settings=settings, source_url=database, store_url=store_url)
+        begin_again(world)
+        run_sql(
+            database,
+            "ALTER TABLE loose REPLICA IDENTITY USING INDEX by_id",
+            "DELETE FROM loose",
+            "ALTER TABLE loose REPLICA IDENTITY FULL",
+            NEIGHBOUR,
+        )
+        stopped = go_on(world)
+        assert list(stopped) == ["loose"]
+        assert "which has no key, came without the whole old row" in stopped["loose"]
+        assert in_lake(world, "customers") == in_source(world, "customers")
+        begin_again(world, [name_of(world, "loose")])
+        assert go_on(world) == {}
+
+
+def test_events_of_one_table_that_cannot_be_read_make_it_stale_whatever_fails() -> None:
+    def fails() -> TableEvents:
+        raise ZeroDivisionError
+
+    with pytest.raises(TableStale, match=r"events of shop\.public\.t: cannot be read: ZeroDivisionError"):
+        events_or_stale(fails, TableName.parse("shop.public.t"))
+
+
+def test_a_type_that_the_catalogue_does_not_show_refuses_its_table() -> None:
+    with pytest.raises(SourceError, match="the catalogue has no type with the oid 7"):
+        canonical_type({}, 7, -1)
 
 
 def test_a_stale_table_ends_its_command_with_one_and_is_not_tried_again() -> None:
