@@ -56,13 +56,15 @@ def attempt(work: Callable[[], Done]) -> Done | LineRefused:
 def parsed_json(text: str) -> Any:
     """Numbers lose no digit: others than whole ones are Decimals. Raises Undecodable, also beyond the bounds."""
     try:
-        document = json.loads(text, parse_float=_decimal, parse_int=_integer)
+        document = _JSON.decode(text)
     except Undecodable:
         raise
     except RecursionError as error:
         raise Undecodable(f"is no JSON that can be read: it is nested deeper than {DEEPEST}") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise Undecodable(f"is no JSON: {error}") from error
+    except ValueError as error:  # Python's own bound of whole numbers, without a call for each of them
+        raise Undecodable(f"holds a number of more than {MOST_DIGITS} digits") from error
     if text.count("{") + text.count("[") > DEEPEST:
         _check_depth(document)
     return document
@@ -77,12 +79,6 @@ def printable(text: str, most: int = _SHOWN_CHARACTERS) -> str:
 def is_storable(name: object) -> bool:
     """Whether a text can name a column in every store."""
     return isinstance(name, str) and bool(name) and "\0" not in name and printable(name) == name
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise _too_long(len(digits))
-    return int(digits)
 
 
 def _decimal(digits: str) -> Decimal:
@@ -115,3 +111,6 @@ def _children(node: object) -> Iterable[object]:
     if isinstance(node, dict):
         return node.values()
     return node if isinstance(node, list) else ()
+
+
+_JSON = json.JSONDecoder(parse_float=_decimal)
