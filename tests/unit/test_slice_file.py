@@ -27,6 +27,7 @@ BY_NOTE = TableSchema(columns=SCHEMA.columns, key=("note",))
 IDS = st.integers(-(2**63), 2**63 - 1)
 EVENTS = st.lists(st.tuples(st.sampled_from("iudm"), st.integers(0, 50), st.none() | st.text(max_size=5)), min_size=1)
 Event = tuple[str, int | None, str | None]
+STORABLE = st.characters(exclude_characters="\0", codec="utf-8")
 
 
 def rows_of(events: list[Event], schema: TableSchema = SCHEMA) -> pa.Table:
@@ -114,7 +115,7 @@ def test_key_ranges_are_cut_at_the_widest_gaps() -> None:
     assert key_ranges(pa.chunked_array([[1, 2, 3]])) == ((1, 3),)
 
 
-@given(st.lists(st.text(), min_size=1))
+@given(st.lists(st.text(STORABLE), min_size=1))
 def test_texts_have_one_range(ids: list[str]) -> None:
     in_order = pa.array(ids).sort()
     assert key_ranges(pa.chunked_array([in_order])) == ((in_order[0].as_py(), in_order[-1].as_py()),)
@@ -126,7 +127,12 @@ def test_ids_without_a_usable_order_have_no_range(type_: pa.DataType) -> None:
     assert key_ranges(pa.chunked_array([[1.5]], type=pa.float64())) == ()
 
 
-@given(st.lists(st.text(max_size=4), min_size=1))
+@pytest.mark.parametrize("text", ["a\0b", "a" * 1_001])
+def test_texts_that_the_metadata_store_would_not_take_have_no_range(text: str) -> None:
+    assert key_ranges(pa.chunked_array([["a", text]])) == ()
+
+
+@given(st.lists(st.text(STORABLE, max_size=4), min_size=1))
 def test_key_ranges_of_a_file_hold_every_id_of_it(notes: list[str]) -> None:
     file = write_slice_file(rows_of([("i", 1, note) for note in notes], BY_NOTE), BY_NOTE)
     ((low, high),) = file.key_ranges
