@@ -17,7 +17,7 @@ from cdc_pipeline.errors import SettingsError
 _MOST_BYTES = 4 << 20
 _DEEPEST = 50
 _MOST_VALUES = 200_000
-_LONGEST_VALUE = 10_000
+_LONGEST_VALUE = 4_000
 _MOST_DIGITS = 18
 _NUMBER = re.compile(r"[-+]?[0-9_]+")
 _QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
@@ -56,10 +56,10 @@ class _Bounds:
             ended = self.open.pop()
             self._add(ended.anchor, ended.size, line)
         elif isinstance(event, yaml.ScalarEvent):
-            if len(event.value) > _LONGEST_VALUE:
-                raise _refused(self.path, line, f"has a value of {len(event.value)} characters")
             if len(event.value) > _MOST_DIGITS and event.implicit[0] and _NUMBER.fullmatch(event.value):
                 raise _refused(self.path, line, f"has a number of {len(event.value)} digits")
+            if len(event.value) > _LONGEST_VALUE:
+                raise _refused(self.path, line, f"has a value of {len(event.value)} characters")
             self._add(event.anchor, 1, line)
         elif isinstance(event, yaml.AliasEvent):
             if any(each.anchor == event.anchor for each in self.open):

@@ -45,7 +45,9 @@ def source_position(event: Event) -> int:
         committed = _last_commit(source.get("sequence"))
         return (own if committed is None else committed) << _HALF_BITS | own
     file, position = source.get("file"), _whole(source.get("pos"))
-    numbered = _LOG_FILE.fullmatch(file) if isinstance(file, str) else None
+    # The pattern takes the square of a name's length.
+    name = file if isinstance(file, str) and len(file) <= _LONGEST_TEXT else ""
+    numbered = _LOG_FILE.fullmatch(name)
     number = None if numbered is None else _whole(numbered[1])
     if number is not None and number < _FILE_NUMBERS and position is not None:
         row = min(_whole(source.get("row")) or 0, _LAST_ROW)

@@ -26,7 +26,7 @@ TEXTS = {
     "3,000 blocks in each other": ("- " * 3_000 + "a", "line 1 is nested deeper than 50"),
     "a number of 5,000 digits": ("name: x\nlake: " + "9" * 5_000, "line 2 has a number of 5000 digits"),
     "a text of 20,000 characters": ("name: x\nlake: " + "y" * 20_000, "line 2 has a value of 20000 characters"),
-    "a number that is marked as one": ("lake: !!int " + "9" * 5_000, "is not YAML: a value cannot be read: ValueError"),
+    "a number that is marked as one": ("lake: !!int x", "is not YAML: a value cannot be read: ValueError"),
     "a moment that is none": ("lake: 2026-99-99", "is not YAML: a value cannot be read: ValueError"),
     "an object of Python": ("lake: !!python/object/apply:os.system [ls]", "line 1 column 7 is not YAML: could not"),
     "a list as a key": ("? [a]\n: b\n", "line 1 column 3 is not YAML: found unhashable key"),

@@ -244,7 +244,7 @@ SETTINGS: dict[str, list[Callable[[Path], object]]] = {
     "aliases that write out more than 200,000 values": [text("a: &a [x, x, x]\n" + ALIASES)],
     "lists or mappings nested deeper than 50": [text("[" * 3_000), text("{a: " * 3_000)],
     "a number of more than 18 digits": [text("name: " + "9" * 5_000)],
-    "a value of more than 10,000 characters, a file of more than 4 MiB": [text("name: " + "x" * 10_001)],
+    "a value of more than 4,000 characters, a file of more than 4 MiB": [text("name: " + "x" * 4_001)],
     "a URL that cannot be read": [store_url],
 }
 
