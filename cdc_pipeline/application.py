@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, ObjectStoreAway, TablePauses
+from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Publication
 from cdc_pipeline.lease_keeper import held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
@@ -72,6 +72,14 @@ def _apply_table(pipeline: Pipeline, table: TableName, until: datetime | None, *
         away = ObjectStoreAway(f"a file cannot be read: {error}", remedy="the same call is safe to repeat")
         log.warning("table not applied", table=str(table), found=str(away))
         return TableResult(table=table, applied=None, error=away)
+    except Exception as error:  # the one place where a fault of a table ends, whatever it is
+        log.exception("table not applied", table=str(table))
+        unforeseen = LakeError(
+            f"{type(error).__name__}: {error}",
+            expected="no error but those that are foreseen",
+            remedy="the traceback is in the log; what was applied stays, and the same call is safe to repeat",
+        )
+        return TableResult(table=table, applied=None, error=unforeseen)
     return TableResult(table=table, applied=applied, error=None)
 
 

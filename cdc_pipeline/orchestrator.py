@@ -82,8 +82,14 @@ Move = Wait | MarkApplied | Apply | Reopen | SetBack
 def next_move(view: View) -> Move:
     """Raises FenceMismatch when lake and registry tell two stories: then a person has to look first."""
     fence, claim = view.fence, view.open_claim
-    if fence is None or view.published_snapshot is None:
+    if view.published_snapshot is None:
         return Wait(reason="the table has no published snapshot yet")
+    if fence is None:
+        raise FenceMismatch(
+            f"the lake has no table, and the registry knows its snapshot {view.published_snapshot} as published",
+            expected="the Delta log that was written then",
+            remedy="bring the table's folder back, or run cdc snapshot on the table: it fills a new one",
+        )
     _check_fence(fence, view)
     behind = _catching_up(fence, view)
     if behind is not None:

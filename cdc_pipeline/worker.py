@@ -130,7 +130,10 @@ class SliceWorker:
     def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
         fence = self.lake.read_fence(lake_table)
         if fence is None:
-            return View(fence=None, published_snapshot=None, fenced={}, behind_fence=(), is_full=False, open_claim=None)
+            published = self.store.history.published_snapshot(table_id)
+            return View(
+                fence=None, published_snapshot=published, fenced={}, behind_fence=(), is_full=False, open_claim=None
+            )
         named = self.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
         behind = self.store.slices.next_slices(
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows

@@ -80,8 +80,16 @@ class DeltaLog:
             content = self._store.get(self._key(version))
         except ObjectMissing:
             return None
-        lines = content.decode().splitlines()
-        return Commit(version=version, actions=tuple(json.loads(line) for line in lines if line))
+        try:
+            actions = tuple(json.loads(line) for line in content.decode().splitlines() if line)
+        except ValueError as error:
+            raise LakeError(
+                f"{self._key(version)} is no commit of a Delta log: {error}",
+                expected="one JSON object in each line, as it was written",
+                remedy="bring the file back from a copy of the lake; without one, move the table's folder away and run"
+                " cdc snapshot on the table",
+            ) from error
+        return Commit(version=version, actions=actions)
 
     def backwards(self, latest: int) -> Iterator[Commit]:
         """Commits from `latest` down to the oldest that the log still holds."""

@@ -89,9 +89,15 @@ BEHIND = [slice_row(3), slice_row(4, rows=0), slice_row(5)]
 SILENT = [slice_row(number, rows=0) for number in (3, 4)]
 
 
-@pytest.mark.parametrize("state", [view(None), view(None, BEHIND), view(fence(at=2), BEHIND, published=None)])
+@pytest.mark.parametrize("state", [view(None, published=None), view(fence(at=2), BEHIND, published=None)])
 def test_a_table_without_a_published_snapshot_waits(state: View) -> None:
     assert next_move(state) == Wait(reason="the table has no published snapshot yet")
+
+
+@pytest.mark.parametrize("state", [view(None), view(None, BEHIND)])
+def test_a_lake_table_that_is_gone_is_refused_with_the_command(state: View) -> None:
+    with pytest.raises(FenceMismatch, match=r"the lake has no table.*run cdc snapshot"):
+        next_move(state)
 
 
 @pytest.mark.parametrize(
