@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
+
+from cdc_pipeline.libpq import is_this_machine
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FOLDER = re.compile(r"[A-Za-z0-9_.=-]+")
@@ -43,7 +44,7 @@ def parse_endpoint(endpoint: str, *, allow_http: bool) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
         message = f"{endpoint!r} is no endpoint: write https://host or https://host:port"
         raise ValueError(message)
-    if parts.scheme == "http" and not allow_http and not _is_this_machine(parts.hostname):
+    if parts.scheme == "http" and not allow_http and not is_this_machine(parts.hostname):
         message = f"{endpoint!r} would send data unencrypted: write https, or set allow_http: true"
         raise ValueError(message)
     return f"{parts.scheme}://{parts.netloc}"
@@ -58,10 +59,3 @@ def _without_credential(url: str, what: str) -> SplitResult:
         message = f"{what} has something behind a '?' or '#': take it out; credentials go by {_CREDENTIALS}"
         raise ValueError(message)
     return parts
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

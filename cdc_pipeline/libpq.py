@@ -1,6 +1,7 @@
 """How every connection to a PostgreSQL server is made, and what to do about what a server or its driver says; pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from ipaddress import ip_address
 
 CONNECTION_DEFAULTS: Mapping[str, int] = {
     "connect_timeout": 10,
@@ -38,15 +39,34 @@ _BY_WORDS = (
     ("starting up", "wait until it has started"),
     ("shutting down", "start it again"),
     ("timeout expired", "mend host and port in {setting}, or the network between"),
-    ("SSL", "mend sslmode and the certificates in {setting}"),
+    ("SSL", "mend sslmode and the certificates in {setting}; sslmode=prefer allows plain text to another machine"),
     ("does not exist", "create it on the server, or mend {setting}"),
 )
 _ANYTHING = "start it, or mend {setting}"
 
 
-def missing_defaults(given: Collection[str]) -> dict[str, int]:
-    """The connection parameters to add to those that a URL names itself."""
-    return {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
+def missing_defaults(given: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, int | str]:
+    """The connection parameters to add to those that a URL names itself.
+
+    A server on another machine is asked for TLS, unless the URL or PGSSLMODE says another `sslmode`.
+    """
+    found: dict[str, int | str] = {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
+    host = given.get("host") or given.get("hostaddr") or environment.get("PGHOST", "")
+    if "sslmode" not in given and "PGSSLMODE" not in environment and not is_this_machine(str(host)):
+        found["sslmode"] = "require"
+    return found
+
+
+def is_this_machine(host: str) -> bool:
+    """Of one name or address, or of several that are parted by commas; a folder is that of a socket."""
+    return all(map(_is_local, host.split(",")))
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host in {"", "localhost"} or host.startswith(("/", "@")) or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_plain(given: Mapping[str, object]) -> bool:

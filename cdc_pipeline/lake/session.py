@@ -12,7 +12,8 @@ from pyspark.sql.connect.client import DefaultChannelBuilder, SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-from cdc_pipeline.errors import LakeAway, LakeError
+from cdc_pipeline.errors import LakeAway, LakeError, SettingsError
+from cdc_pipeline.libpq import is_this_machine
 
 log = structlog.get_logger()
 
@@ -43,6 +44,7 @@ _MOST_TRIES = 45
 """One and a half minutes; the longest pause is what a restarted server waits for us."""
 _FEW_TRIES = 3
 _USER = "cdc"
+_SCHEME = "sc://"
 _PARAMETERS = "/;"
 """Between the address and the parameters of a URL, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
@@ -105,6 +107,17 @@ class _Channel(DefaultChannelBuilder):
         return self.use_ssl
 
 
+def _check_encrypted(url: str) -> None:
+    """Everything that a client sends, its token too, can be read on the way to another machine."""
+    address, _, parameters = url.removeprefix(_SCHEME).partition(_PARAMETERS)
+    if not is_this_machine(address.rpartition(":")[0].strip("[]")) and "use_ssl=" not in parameters:
+        raise SettingsError(
+            f"the Spark Connect server {address} is on another machine, and would be reached in plain text",
+            expected="use_ssl=true in its URL, or use_ssl=false where the network between is trusted",
+            remedy=f"write spark: {_SCHEME}{address}{_PARAMETERS}use_ssl=true",
+        )
+
+
 def untuned_session(url: str) -> SparkSession:
     """As PySpark gives it to everybody."""
     return cast("SparkSession", RemoteSession.builder.channelBuilder(_Channel(_with(url))).create())
@@ -112,6 +125,7 @@ def untuned_session(url: str) -> SparkSession:
 
 def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
     """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
+    _check_encrypted(url)
     if first is not None:
         first()
     with spark_calls(f"connecting to Spark at {url.partition(_PARAMETERS)[0]}"):

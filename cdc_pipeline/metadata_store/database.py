@@ -1,5 +1,6 @@
 """The connection to the metadata store: one engine per process, one named step per transaction."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +28,13 @@ def create_store_engine(url: str) -> Engine:
     if not is_plain({"port": place.port or "", "host": place.host or "", "dbname": place.database or ""}):
         raise _no_url()
     session = {"options": _SESSION, "application_name": "cdc"}
+    given = {"host": place.host or "", **place.query}
     return create_engine(
         place.set(drivername="postgresql+psycopg2"),
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
         pool_timeout=_PATIENCE_SECONDS,
-        connect_args=session | missing_defaults(place.query),
+        connect_args=session | missing_defaults(given, os.environ),
     )
 
 

@@ -12,10 +12,14 @@ from cdc_pipeline.errors import ObjectMissing, ObjectStoreAway
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 
 _PENDING = ".pending-"
+_OWNER_AND_GROUP = 0o750
 
 
 class LocalObjectStore:
-    """Put-if-absent is a hard link to a file that is complete and synced: a half-written object never has a key."""
+    """Put-if-absent is a hard link to a file that is complete and synced: a half-written object never has a key.
+
+    A root that is not there yet is made for its owner and its group alone.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -80,6 +84,7 @@ class LocalObjectStore:
         """A place for what is written, which never outlives the block: on a full disk it would keep it full."""
         folder = self._path(key).parent
         try:
+            self._root.mkdir(mode=_OWNER_AND_GROUP, parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             pending = folder / f"{_PENDING}{uuid.uuid4().hex}"
             try:

@@ -6,9 +6,11 @@ import structlog
 
 from cdc_pipeline.errors import SourceChanged, SourceGap
 from cdc_pipeline.record import decode_position, encode_position
-from cdc_pipeline.sources.postgres_catalogue import Server, Slot
+from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server
 from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.sources.postgres_timelines import end_of_timeline
+from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -72,11 +74,20 @@ def refuse_gap(pipeline: Pipeline, slot: Slot | None, server: Server) -> None:
             remedy=BEGIN_AGAIN,
         )
     if server.end_position < decode_position(registered):
+        # Another consumer may have registered more since `server` was read, if this one stood still in between.
+        end = _end_of_log(pipeline)
+        if end >= decode_position(registered):
+            return
         raise SourceChanged(
-            f"the source's log ends at {lsn_text(server.end_position)}: the server was set back",
+            f"the source's log ends at {lsn_text(end)}: the server was set back",
             expected=f"a log that reaches {_shown(registered)}, up to which it is registered",
             remedy=BEGIN_AGAIN,
         )
+
+
+def _end_of_log(pipeline: Pipeline) -> int:
+    with step(pipeline.on_step, "source.check"), session(pipeline.source_url) as connection:
+        return read_server(connection).end_position
 
 
 def _shown(offset: str) -> str:

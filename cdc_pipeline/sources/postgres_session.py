@@ -1,5 +1,6 @@
 """Connections to the source, with the output formats that `cdc_pipeline.types` reads; its errors become ours here."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -72,4 +73,4 @@ def _completed(url: str) -> str:
             expected="postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /",
             remedy="mend it in pipeline.yml or CDC_SOURCE__URL",
         )
-    return psycopg2.extensions.make_dsn(url, **missing_defaults(given))
+    return psycopg2.extensions.make_dsn(url, **missing_defaults(given, os.environ))

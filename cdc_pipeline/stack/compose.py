@@ -45,10 +45,14 @@ def required(variable: str, hint: str) -> str:
 def containers(settings: Settings) -> Place:
     """Service names are host names; servers listen inside the network of the composition."""
     password = required("CDC_POSTGRES_PASSWORD", "set it in docker/.env")
+    spark = f"{SPARK}:{PORTS['spark']}"
     spark_token = required("CDC_SPARK_TOKEN", "set it in docker/.env")
 
     def database(name: str) -> str:
         return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
+
+    def ours(name: str) -> str:
+        return f"{database(name)}?sslmode=disable"
 
     jars = jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings))
     folder = IMAGE_PROJECT / ".cache/jars"
@@ -64,10 +68,10 @@ def containers(settings: Settings) -> Place:
         listen=EVERY_ADDRESS,
         ports=PORTS,
         endpoints=Endpoints(
-            source_url=database(source_database(settings)),
-            metadata_store_url=database(METADATA_DATABASE),
+            source_url=ours(source_database(settings)),
+            metadata_store_url=ours(METADATA_DATABASE),
             airflow_database_url=database(AIRFLOW_DATABASE),
-            spark_url=embedded_spark(f"{SPARK}:{PORTS['spark']}", spark_token),
+            spark_url=f"{embedded_spark(spark, spark_token)};use_ssl=false",
             airflow_url=f"http://{API_SERVER}:{PORTS['airflow']}",
         ),
         postgres_host=POSTGRES,

@@ -9,6 +9,9 @@ import pytest
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.rebuild import rebuild
 from cdc_pipeline.source_setup import begin_stream_again, look_at_log, set_up_source
+from cdc_pipeline.source_setup.slot_guards import refuse_gap
+from cdc_pipeline.sources.postgres_catalogue import read_server, read_slot
+from cdc_pipeline.sources.postgres_session import session
 from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World
@@ -153,6 +156,14 @@ def test_a_standby_is_refused_and_stops_the_stream_when_it_was_promoted(
         run_sql(promoted.source_url, AHEAD)
         check_new_beginning(promoted)
         assert "timeline 1, whose log ends at " in refusal(world, SourceChanged)
+
+
+def test_a_consumer_that_stood_still_while_another_registered_more_raises_no_alarm(world: World) -> None:
+    with world.process() as pipeline, session(pipeline.source_url) as connection:
+        slot, server = read_slot(connection, world.settings.postgres.slot), read_server(connection)
+        run_sql(world.source_url, WRITE)
+        assert go_on(world) == {}
+        refuse_gap(pipeline, slot, server)
 
 
 def test_a_server_that_was_set_back_stops_the_stream_also_when_its_log_is_ahead_again(
