@@ -99,13 +99,13 @@ def jars_of(lock: Iterable[Jar], set_names: Iterable[str]) -> tuple[Jar, ...]:
 
 
 def present_jars(folder: Path, jars: Iterable[Jar]) -> list[Path]:
-    """Paths of jars that set-up has checked; only existence and size are looked at again here."""
+    """Their paths. Raises SetupError for one that is not there with exactly the bytes of the lock."""
     paths = []
     for jar in jars:
         path = folder / jar.file_name
-        if not path.is_file() or path.stat().st_size != jar.size_bytes:
+        if not is_intact(folder, jar):
             raise SetupError(
-                f"{path} is missing or has another size",
+                f"{path} is missing or has other bytes",
                 expected=jar.coordinate,
                 remedy="run `make setup`" if jar.set_name == DELTA else f"run `make setup JARS={jar.set_name}`",
             )
