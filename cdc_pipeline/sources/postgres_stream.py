@@ -215,10 +215,9 @@ class PostgresStream:
         is_published = publication is not None and publication.of(own) is not None
         if not is_published and not is_partition(self._sql_connection, relation.oid):
             raise TableStale(
-                f"{table.name} had the partition {relation.namespace}.{relation.name} between two looks at the"
-                " catalogue: the stream does not tell what became of its rows",
+                f"{table.name} had a partition {relation.namespace}.{relation.name} between two looks at the catalogue",
                 table=str(table.name),
-                expected="a partition that stays while the table is read",
+                expected="a partition that stays while the table is read: nothing tells what became of its rows",
             )
 
     def shapes(self, oids: Sequence[int]) -> dict[int, Shape]:

@@ -45,15 +45,7 @@ def required(variable: str, hint: str) -> str:
 def containers(settings: Settings) -> Place:
     """Service names are host names; servers listen inside the network of the composition."""
     password = required("CDC_POSTGRES_PASSWORD", "set it in docker/.env")
-    spark = f"{SPARK}:{PORTS['spark']}"
     spark_token = required("CDC_SPARK_TOKEN", "set it in docker/.env")
-
-    def database(name: str) -> str:
-        return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
-
-    def ours(name: str) -> str:
-        return f"{database(name)}?sslmode=disable"
-
     jars = jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings))
     folder = IMAGE_PROJECT / ".cache/jars"
     return Place(
@@ -67,13 +59,7 @@ def containers(settings: Settings) -> Place:
         cores=2,
         listen=EVERY_ADDRESS,
         ports=PORTS,
-        endpoints=Endpoints(
-            source_url=ours(source_database(settings)),
-            metadata_store_url=ours(METADATA_DATABASE),
-            airflow_database_url=database(AIRFLOW_DATABASE),
-            spark_url=f"{embedded_spark(spark, spark_token)};use_ssl=false",
-            airflow_url=f"http://{API_SERVER}:{PORTS['airflow']}",
-        ),
+        endpoints=_inside(settings, password, spark_token),
         postgres_host=POSTGRES,
         postgres_password=password,
         spark_token=spark_token,
@@ -82,6 +68,22 @@ def containers(settings: Settings) -> Place:
             "postgres",
             *(word for name, value in SERVER_OPTIONS.items() for word in ("-c", f"{name}={value}")),
         ),
+    )
+
+
+def _inside(settings: Settings, password: str, spark_token: str) -> Endpoints:
+    """In plain text: the network of the composition is its own."""
+
+    def database(name: str) -> str:
+        return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
+
+    spark = embedded_spark(f"{SPARK}:{PORTS['spark']}", spark_token)
+    return Endpoints(
+        source_url=f"{database(source_database(settings))}?sslmode=disable",
+        metadata_store_url=f"{database(METADATA_DATABASE)}?sslmode=disable",
+        airflow_database_url=database(AIRFLOW_DATABASE),
+        spark_url=f"{spark};use_ssl=false",
+        airflow_url=f"http://{API_SERVER}:{PORTS['airflow']}",
     )
 
 
