@@ -73,7 +73,7 @@ def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
     A session that is gone already is not made anew for longer than this takes.
     """
     with spark_calls(f"cancelling {tag} in the session {session}"):
-        client = SparkConnectClient(_Channel(_with(url, f"session_id={session}")))
+        client = client_of(url, session)
         try:
             client.set_retry_policies([DefaultPolicy(max_retries=_FEW_TRIES)])
             found = client.interrupt_tag(tag)
@@ -89,6 +89,11 @@ def _with(url: str, *parameters: str) -> str:
     """Sessions of one user find each other by their id."""
     place, _, given = url.partition(_PARAMETERS)
     return f"{place.rstrip('/')}{_PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
+
+
+def client_of(url: str, session: str) -> SparkConnectClient:
+    """Another client of a session that somebody opened; the caller closes it."""
+    return SparkConnectClient(_Channel(_with(url, f"session_id={session}")))
 
 
 class _Channel(DefaultChannelBuilder):

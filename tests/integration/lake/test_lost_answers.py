@@ -14,14 +14,13 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client import SparkConnectClient
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.session import cancel, claim_tag, connect
+from cdc_pipeline.lake.session import cancel, claim_tag, client_of, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep, no_step
@@ -81,9 +80,9 @@ def first_line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def through(proxy: Proxy) -> SparkSession:
+def through(proxy: Proxy, spark_url: str) -> SparkSession:
     """A session that soon gives up what does not answer."""
-    session = connect(f"sc://127.0.0.1:{proxy.port}")
+    session = connect(spark_url.replace(f":{urlsplit(spark_url).port}/", f":{proxy.port}/"))
     session.client.set_retry_policies([DefaultPolicy(max_retries=2, initial_backoff=10, max_backoff=20)])
     return session
 
@@ -126,7 +125,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised_and_leaves_no_trace_in_the
     feed = Feed(store=store, table=table)
     with (
         proxied(urlsplit(spark_url).port or 0) as proxy,
-        opened_lake(store, lambda: through(proxy), cut_when_committed(proxy, store, table)) as lake,
+        opened_lake(store, lambda: through(proxy, spark_url), cut_when_committed(proxy, store, table)) as lake,
     ):
         lake.create_table(table)
         outcome = lake.upsert(
@@ -145,7 +144,7 @@ def test_what_a_killed_client_left_running_is_cancelled_and_its_session_ended(sp
         name = first_line(dead)
         dead.send_signal(signal.SIGKILL)
         dead.wait()
-    client = SparkConnectClient(f"{spark_url}/;user_id=cdc;session_id={name}")
+    client = client_of(spark_url, name)
     try:
         assert eventually(lambda: bool(client.interrupt_tag(claim_tag("dead"))))
         assert eventually(lambda: not client.interrupt_tag(claim_tag("dead")))
