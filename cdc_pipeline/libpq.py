@@ -12,6 +12,7 @@ CONNECTION_DEFAULTS: Mapping[str, int] = {
     "tcp_user_timeout": 25_000,
 }
 """A network that drops everything is noticed within 25 seconds. `tcp_user_timeout` is in milliseconds."""
+URL_FORM = "postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /"
 INSUFFICIENT_PRIVILEGE = "42501"
 _BY_STATE = {
     INSUFFICIENT_PRIVILEGE: "have an administrator run what cdc setup-source --print-sql prints",

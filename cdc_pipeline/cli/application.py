@@ -35,7 +35,7 @@ def application() -> typer.Typer:
 
 
 def _without_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {name: redacted(str(value)) if isinstance(value, str) else value for name, value in event.items()}
+    return {name: redacted(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -12,6 +12,7 @@ import httpx
 
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.stack.airflow import ADMINISTRATOR
+from cdc_pipeline.stack.endpoints import Endpoints
 
 _ENDED = ("success", "failed")
 _POLL_SECONDS = 0.5
@@ -88,10 +89,11 @@ class AirflowApi:
 
 
 @contextmanager
-def open_airflow(url: str, password: str, *, patience_seconds: float = 30) -> Iterator[AirflowApi]:
+def open_airflow(endpoints: Endpoints, *, patience_seconds: float = 30) -> Iterator[AirflowApi]:
     """As the one user of an embedded Airflow."""
+    url = endpoints.airflow_url
     with httpx.Client(base_url=url, timeout=patience_seconds) as client:
-        answer = client.post("/auth/token", json={"username": ADMINISTRATOR, "password": password})
+        answer = client.post("/auth/token", json={"username": ADMINISTRATOR, "password": endpoints.airflow_password})
         if answer.is_error:
             raise AirflowRefused(f"Airflow at {url} gave no token ({answer.status_code})", expected="an embedded one")
         client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"

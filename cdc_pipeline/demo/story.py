@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import as_file, files
@@ -76,7 +76,7 @@ def run_demo(folder: Path, console: Console) -> bool:
         with progress(console) as on_states:
             endpoints = up(settings, config=config, home=home, on_states=on_states)
         phases.seconds["processes up"] = time.monotonic() - started
-        with open_pipeline(settings, endpoints) as pipeline, _airflow(endpoints) as airflow:
+        with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints) as airflow:
             verdicts = _main_job(pipeline, airflow, phases)
             _show_verdicts(pipeline, verdicts, console)
     except BaseException:
@@ -86,10 +86,6 @@ def run_demo(folder: Path, console: Console) -> bool:
     _show_phases(phases, console)
     _show_end(settings, endpoints, config, console)
     return all(verdict.is_equal for verdict in verdicts)
-
-
-def _airflow(endpoints: Endpoints) -> AbstractContextManager[AirflowApi]:
-    return open_airflow(endpoints.airflow_url, endpoints.airflow_password)
 
 
 def prepare_folder(folder: Path) -> Path:

@@ -99,7 +99,7 @@ def client_of(url: str, session: str) -> SparkConnectClient:
 class _Channel(DefaultChannelBuilder):
     """Sends the token of the URL as a header; PySpark itself would not, without TLS, to another host than `localhost`.
 
-    A token in plain text leaves the machine only where the settings allow plain text to that host.
+    A token in plain text leaves the machine only where the URL says so: `_check_encrypted`.
     """
 
     def metadata(self) -> Iterable[tuple[str, str]]:
@@ -158,7 +158,7 @@ def spark_calls(doing: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode().name == _UNAUTHENTICATED:
+        if _has_status(error, _UNAUTHENTICATED):
             raise LakeError(
                 f"the Spark Connect server refused {doing}: it does not know the token, or was sent none",
                 expected="the token that the server was started with (spark.connect.authenticate.token)",
@@ -174,8 +174,11 @@ def spark_calls(doing: str) -> Iterator[None]:
 def _kind(error: PySparkException) -> type[LakeError]:
     if (error.getCondition() or "").startswith(_LOST):
         return SessionLost
-    unreachable = isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode().name == _UNREACHABLE
-    return LakeAway if unreachable else LakeError
+    return LakeAway if _has_status(error, _UNREACHABLE) else LakeError
+
+
+def _has_status(error: PySparkException, name: str) -> bool:
+    return isinstance(error, SparkConnectGrpcException) and error.getGrpcStatusCode().name == name
 
 
 @contextmanager

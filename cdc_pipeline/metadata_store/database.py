@@ -11,7 +11,7 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError,
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cdc_pipeline.errors import RegistryError, SettingsError, SetupError, StoreAway
-from cdc_pipeline.libpq import is_plain, missing_defaults, remedy_for
+from cdc_pipeline.libpq import URL_FORM, is_plain, missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
 _SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
@@ -87,7 +87,7 @@ def translated_errors() -> Iterator[None]:
 def _no_url() -> SettingsError:
     return SettingsError(
         "metadata_store is no URL of a PostgreSQL server",
-        expected="postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /",
+        expected=URL_FORM,
         remedy="mend it in pipeline.yml or CDC_METADATA_STORE",
     )
 

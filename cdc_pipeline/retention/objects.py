@@ -17,7 +17,7 @@ from cdc_pipeline.areas import (
 )
 from cdc_pipeline.chain_base import ChainBase, order_of
 from cdc_pipeline.metadata_store.rows import Snapshot, SourceTable
-from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
 from cdc_pipeline.object_store.protocol import ObjectInfo
 from cdc_pipeline.steps import step
 from cdc_pipeline.time_slice import SliceFileName
@@ -100,8 +100,7 @@ def old_snapshot_files(pipeline: Pipeline, tables: Iterable[SourceTable], before
 def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
     """None while it is being taken, and for a name that is not one of ours. One that nobody knows ended at once."""
     if known is not None:
-        ended = known.state in FINISHED_SNAPSHOTS
-        return known.finished_at if ended or known.state is SnapshotState.PUBLISHED else None
+        return known.finished_at if known.state in FINISHED_SNAPSHOTS else None
     try:
         return datetime.strptime(snapshot_id.partition("-")[0], _SNAPSHOT_STAMP).replace(tzinfo=UTC)
     except ValueError:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cdc_pipeline.errors import SourceError, SourceGap
+from cdc_pipeline.sources.debezium_envelope import LAST_TIME
 from cdc_pipeline.sources.one_line import printable
 
 _DIGEST_BYTES = 16
 _LOOKED_AT_BYTES = 4_096
-_LAST_WRITTEN = 221_845_392_000_000_000
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -99,7 +99,7 @@ class EventFile:
         return head == self._head and os.pread(number, len(self._tail), end - len(self._tail)) == self._tail
 
     def _note_written(self, found: os.stat_result) -> None:
-        self.written = min(max(found.st_mtime_ns // 1_000, 0), _LAST_WRITTEN)
+        self.written = min(max(found.st_mtime_ns // 1_000, 0), LAST_TIME)
 
 
 def gone(path: Path, line: int) -> SourceGap:

@@ -9,7 +9,7 @@ import psycopg2.extensions
 import psycopg2.extras
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceBusy, SourceError
-from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, is_plain, missing_defaults, one_line, remedy_for
+from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, URL_FORM, is_plain, missing_defaults, one_line, remedy_for
 
 MESSAGE_PREFIX = "cdc_pipeline"
 """Under which our own messages travel through the source's log."""
@@ -70,7 +70,7 @@ def _completed(url: str) -> str:
     if given is None or not is_plain(given):
         raise SettingsError(
             f"{_SETTING} is no URL of a PostgreSQL server",
-            expected="postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /",
+            expected=URL_FORM,
             remedy="mend it in pipeline.yml or CDC_SOURCE__URL",
         )
     return psycopg2.extensions.make_dsn(url, **missing_defaults(given, os.environ))

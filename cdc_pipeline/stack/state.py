@@ -59,11 +59,11 @@ def open_installation(home: Path) -> Installation:
     (home / "logs").mkdir(mode=0o700, exist_ok=True)
     with exclusive(home / "installation.lock"):
         path = home / "installation.json"
-        known: dict[str, Any] = {"ports": _free_ports(PORT_NAMES), **_secrets()}
-        if path.exists():
-            known |= json.loads(path.read_text(encoding="utf-8"))
-        installation = Installation(home=home, **known)
-        _keep(installation)
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        whole = _secrets() | known
+        installation = Installation(home=home, **(whole if known else whole | {"ports": _free_ports(PORT_NAMES)}))
+        if whole != known:
+            _keep(installation)
         return installation
 
 

@@ -139,7 +139,7 @@ def test_every_process_is_up_and_listens_on_loopback_alone(demo: Demo) -> None:
 
 
 def test_airflow_did_the_work(demo: Demo) -> None:
-    with open_airflow(demo.airflow_url, demo.endpoints.airflow_password) as airflow:
+    with open_airflow(demo.endpoints) as airflow:
         for dag_id in ("cdc_snapshot", "cdc_backfill", "cdc_slice__shop__public__orders"):
             assert "success" in airflow.run_states(dag_id)
 

@@ -94,11 +94,10 @@ def backfill_meanwhile(bank: Bank, _: Random) -> None:
 def answering(bank: Bank) -> Iterator[AirflowApi]:
     """Raises NobodyThere while nobody answers, or not with what was asked for."""
     endpoints = endpoints_of(bank.settings, bank.installation)
-    url, password = endpoints.airflow_url, endpoints.airflow_password
-    if not is_healthy(f"{url}/api/v2/version"):
+    if not is_healthy(f"{endpoints.airflow_url}/api/v2/version"):
         raise NobodyThere(API_SERVER)
     try:
-        with open_airflow(url, password, patience_seconds=PATIENCE_SECONDS) as airflow:
+        with open_airflow(endpoints, patience_seconds=PATIENCE_SECONDS) as airflow:
             yield airflow
     except (httpx.HTTPError, AirflowRefused) as away:
         raise NobodyThere(API_SERVER) from away

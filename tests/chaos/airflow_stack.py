@@ -118,7 +118,7 @@ def small_stack() -> Iterator[Stack]:
         with ExitStack() as opened:
             endpoints = endpoints_of(settings, installation)
             pipeline = opened.enter_context(open_pipeline(settings, endpoints))
-            airflow = opened.enter_context(open_airflow(endpoints.airflow_url, endpoints.airflow_password))
+            airflow = opened.enter_context(open_airflow(endpoints))
             dag = slice_dag_id(VICTIM)
             airflow.wait_for_dags((dag, "cdc_snapshot", "cdc_backfill"), PATIENCE_SECONDS)
             run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
