@@ -130,9 +130,9 @@ class Consumer:
         self._check_tables()
         cut = self._with_changes(cut)
         slices = tuple(
-            self._write(cut, name, part, cut.slices.get((name, number)))
-            for name in sorted(self._table_ids)
-            for number, part in moved.items()
+            self._write(cut, name, moved[number], cut.slices[name, number])
+            for name, number in sorted(cut.slices)
+            if name in self._table_ids
         )
         boundary = self._chain.register(self._cut(cut, partitions, slices), self._place, self._schemas)
         self._place = boundary.place
@@ -174,11 +174,13 @@ class Consumer:
             stream=self._assignment.stream,
             owner=self._assignment.owner,
             epoch=self._assignment.epoch,
+            start=encode_position(cut.start),
             position=encode_position(cut.end),
             commit_time=cut.commit_time,
             label=cut.label,
             requested=cut.requested,
             partitions=partitions,
+            tables=tuple(sorted(self._table_ids.values())),
             slices=slices,
             quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
         )
@@ -206,10 +208,8 @@ class Consumer:
             payload=dict(event.payload),
         )
 
-    def _write(self, cut: CutSlices, name: TableName, part: PartitionRange, rows: SliceRows | None) -> NewSlice:
+    def _write(self, cut: CutSlices, name: TableName, part: PartitionRange, rows: SliceRows) -> NewSlice:
         table_id, number = self._table_ids[name], part.stream_partition
-        if rows is None:
-            return NewSlice(table_id=table_id, stream_partition=number)
         file = write_slice_file(rows.rows, rows.schema, rows.releases)
         file_name = SliceFileName(
             label=cut.label,

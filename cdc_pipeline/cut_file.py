@@ -13,7 +13,9 @@ from cdc_pipeline.metadata_store.rows import Stream
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.time_slice import Label
 
-FORMAT = 1
+FORMAT = 2
+_WITH_EMPTY_SLICES = 1
+"""The format of older cut files: they name a slice of every table and stream partition, also where nothing came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,10 @@ class TableIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutFile:
-    """`content` names a table by its index in `tables`. `schemas` are those of its slices, by id."""
+    """`content` names a table by its index in `tables`. `schemas` are those of its slices, by id.
+
+    `tables` of a cut: all that were read through it.
+    """
 
     stream: Stream
     tables: tuple[TableIdentity, ...]
@@ -55,18 +60,20 @@ class CutFile:
     def from_bytes(cls, content: bytes) -> "CutFile":
         """Raises RegistryError for a format that this code does not know."""
         document = json.loads(content)
-        if document.get("format") != FORMAT:
+        if document.get("format") not in (_WITH_EMPTY_SLICES, FORMAT):
             raise RegistryError(
                 f"a cut file has the format {document.get('format')}",
-                expected=f"format {FORMAT}",
+                expected=f"format {FORMAT} or older",
                 remedy="install the version of cdc-pipeline that wrote it, or a newer one",
             )
-        stream = Stream(**document["stream"])
+        stream, tables = Stream(**document["stream"]), tuple(map(identity_of, document["tables"]))
         return cls(
             stream=stream,
-            tables=tuple(map(identity_of, document["tables"])),
+            tables=tables,
             schemas={name: TableSchema.from_json(schema) for name, schema in document["schemas"].items()},
-            content=_late_of(document["late"]) if "late" in document else _cut_of(document["cut"], stream.name),
+            content=_late_of(document["late"])
+            if "late" in document
+            else _cut_of(document["cut"], stream.name, tables=range(len(tables))),
         )
 
     def of_tables(self, uuids: Collection[UUID]) -> "CutFile":
@@ -76,6 +83,7 @@ class CutFile:
             return self
         content = replace(
             self.content,
+            tables=tuple(kept),
             slices=tuple(new for new in self.content.slices if new.table_id in kept),
             quarantined=tuple(event for event in self.content.quarantined if event.table_id in kept),
         )
@@ -95,8 +103,7 @@ def cut_file(
 ) -> CutFile:
     """Of a content with the metadata store's own table numbers, which are the keys of `tables`."""
     slices = (content.slice,) if isinstance(content, LateSlice) else content.slices
-    kept = () if isinstance(content, LateSlice) else content.quarantined
-    numbers = sorted({new.table_id for new in slices} | {event.table_id for event in kept})
+    numbers = [content.slice.table_id] if isinstance(content, LateSlice) else sorted(content.tables)
     used = {new.schema_id for new in slices if new.schema_id is not None}
     return CutFile(
         stream=stream,
@@ -113,6 +120,7 @@ def _renumbered(content: Cut | LateSlice, numbers: Mapping[int, int]) -> Cut | L
         content,
         owner="",
         epoch=None,
+        tables=tuple(numbers[table] for table in content.tables),
         slices=tuple(replace(new, table_id=numbers[new.table_id]) for new in content.slices),
         quarantined=tuple(replace(event, table_id=numbers[event.table_id]) for event in content.quarantined),
     )
@@ -150,36 +158,38 @@ def _late_of(document: dict[str, Any]) -> LateSlice:
 
 
 def _cut(cut: Cut) -> dict[str, Any]:
-    """Empty slices are many, and nothing but a table and a stream partition."""
+    """The tables that were read are those that the file names."""
     return {
         "cut": {
+            "start": cut.start,
             "position": cut.position,
             "commit_time": cut.commit_time.isoformat(),
             "label": [cut.label.start.isoformat(), cut.label.end.isoformat()],
             "requested": cut.requested,
             "partitions": [asdict(part) for part in cut.partitions],
-            "slices": [asdict(new) for new in cut.slices if new.path is not None],
-            "empty": [[new.table_id, new.stream_partition] for new in cut.slices if new.path is None],
+            "slices": [asdict(new) for new in cut.slices],
             "quarantined": [asdict(event) for event in cut.quarantined],
         }
     }
 
 
-def _cut_of(document: dict[str, Any], stream: str) -> Cut:
+def _cut_of(document: dict[str, Any], stream: str, *, tables: Sequence[int]) -> Cut:
     slices = [
         *map(_slice_of, document["slices"]),
-        *(NewSlice(table_id=table, stream_partition=number) for table, number in document["empty"]),
+        *(NewSlice(table_id=table, stream_partition=number) for table, number in document.get("empty", ())),
     ]
     start, end = map(datetime.fromisoformat, document["label"])
     return Cut(
         stream=stream,
         owner="",
         epoch=None,
+        start=document.get("start"),
         position=document["position"],
         commit_time=datetime.fromisoformat(document["commit_time"]),
         label=Label(start=start, end=end),
         requested=document["requested"],
         partitions=tuple(map(_range_of, document["partitions"])),
+        tables=tuple(tables),
         slices=tuple(sorted(slices, key=lambda new: (new.table_id, new.stream_partition))),
         quarantined=tuple(QuarantinedEvent(**event) for event in document["quarantined"]),
     )

@@ -24,16 +24,14 @@ class View:
 
     `fence` is the lake's word, None when there is no lake table. `published_snapshot` is the registry's.
     `fenced`: the registry's rows for the numbers that the fence names. `behind_fence`: registered slices from
-    fence + 1 on, in order, whole boundaries, as many as one claim may take; `is_full` when more could not come with
-    them. `open_claim`: left by a worker that died. `active_snapshot` is being taken: slices behind its cutoff wait, and
-    are not among `behind_fence`.
+    fence + 1 on, in order, whole boundaries, as many as one claim may take. `open_claim`: left by a worker that died.
+    `active_snapshot` is being taken: slices behind its cutoff wait, and are not among `behind_fence`.
     """
 
     fence: Fence | None
     published_snapshot: str | None
     fenced: Mapping[int, SliceRow]
     behind_fence: Sequence[SliceRow]
-    is_full: bool
     open_claim: Claim | None
     active_snapshot: str | None = None
     is_bag: bool = False
@@ -97,7 +95,7 @@ def next_move(view: View) -> Move:
     _check_registry(fence, view.behind_fence)
     if claim is not None:
         return Apply(slices=_of_claim(claim, view.behind_fence), resumed=claim)
-    if not any(row.path for row in view.behind_fence) and not view.is_full:
+    if not view.behind_fence:
         if view.active_snapshot is not None:
             return Wait(reason=f"what lies behind the cutoff of snapshot {view.active_snapshot} waits for it")
         return Wait(reason="every event that is registered is applied")

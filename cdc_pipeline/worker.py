@@ -131,9 +131,7 @@ class SliceWorker:
         fence = self.lake.read_fence(lake_table)
         if fence is None:
             published = self.store.history.published_snapshot(table_id)
-            return View(
-                fence=None, published_snapshot=published, fenced={}, behind_fence=(), is_full=False, open_claim=None
-            )
+            return View(fence=None, published_snapshot=published, fenced={}, behind_fence=(), open_claim=None)
         named = self.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
         behind = self.store.slices.next_slices(
             table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
@@ -146,13 +144,12 @@ class SliceWorker:
         within = of_one_shape(within, lambda row: self.store.tables.schema(row.table_id, row.schema_id or ""))
         open_claim = self.store.claims.open_claim(table_id)
         if open_claim is not None and open_claim.last_number > fence.number:
-            behind = within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
+            within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
         return View(
             fence=fence,
             published_snapshot=self.store.history.published_snapshot(table_id),
             fenced={row.number: row for row in named},
             behind_fence=within,
-            is_full=len(within) == len(behind) > 0 and (behind[-1].requested or len(behind) >= self.limits.slices),
             open_claim=open_claim,
             is_bag=lake_table.schema.is_bag,
             active_snapshot=None if active is None else active.snapshot_id,

@@ -22,7 +22,8 @@ _READ = {
                         t.next_slice_number) AS next_slice_number,
                (SELECT s.schema_id FROM cdc.slice AS s
                 WHERE s.table_id = t.table_id AND s.boundary_id <= :boundary_id AND s.path IS NOT NULL AND NOT s.late
-                ORDER BY s.number DESC LIMIT 1) AS schema_id
+                ORDER BY s.number DESC LIMIT 1) AS schema_id,
+               least(t.followed_at, :position) AS followed_at
         FROM cdc.source_table AS t WHERE t.stream = :stream ORDER BY t.table_id
         """,
     "table_schema": """
@@ -76,7 +77,11 @@ _DECIDE = text("""
 _TABLES = text("""
     UPDATE cdc.source_table AS t
     SET next_slice_number = given.next_slice_number, schema_id = coalesce(given.schema_id, t.schema_id),
-        forgotten_through = given.next_slice_number - 1, cleaned_through = given.next_slice_number - 1
+        forgotten_through = given.next_slice_number - 1, cleaned_through = given.next_slice_number - 1,
+        -- a base that an older version wrote keeps the newest slice of each table, also an empty one
+        followed_at = coalesce(given.followed_at, (
+            SELECT b.position FROM cdc.slice AS s JOIN cdc.boundary AS b USING (boundary_id)
+            WHERE s.table_id = t.table_id AND NOT s.late ORDER BY s.boundary_id DESC LIMIT 1))
     FROM json_populate_recordset(NULL::cdc.source_table, CAST(:rows AS json)) AS given WHERE t.table_id = given.table_id
     """)
 

@@ -121,15 +121,20 @@ class Cut:
     whoever owns the stream now. `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so
     no claim reaches over it; asked for at the position of the last cut, with nothing between, that one becomes
     requested.
+
+    `tables`: ids of all tables that were read from `start` to `position`. One without a slice had no event there.
+    `start` is None in a cut that an older version decided: such a cut has an empty slice for each table without events.
     """
 
     stream: str
     owner: str
     epoch: int | None
+    start: str | None
     position: str
     commit_time: datetime
     label: Label
     partitions: tuple[PartitionRange, ...]
+    tables: tuple[int, ...]
     slices: tuple[NewSlice, ...] = ()
     quarantined: tuple[QuarantinedEvent, ...] = ()
     requested: bool = False

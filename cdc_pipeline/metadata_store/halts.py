@@ -1,27 +1,18 @@
 """How far a table was followed when something stopped it: its lake is proven equal to the source up to there."""
 
-from sqlalchemy import ColumnElement, Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, func, update
 
 from cdc_pipeline.metadata_store import models
 
-_TABLE, _SLICE, _BOUNDARY = models.source_table, models.slice_table, models.boundary
+_TABLE = models.source_table
 
 
 def halt(connection: Connection, which: ColumnElement[bool]) -> None:
     """The position stands still from now on; where it stands already, it stays.
 
-    A cut holds a slice of every table that is read, also an empty one: the last cut with a slice of the table, or the
-    cutoff behind it, is as far as the table was followed. Late slices come at any time and prove nothing.
+    The last cut that names the table, or the cutoff behind it, is as far as the table was followed.
     """
-    followed = (
-        select(_BOUNDARY.c.position)
-        .join(_SLICE, _SLICE.c.boundary_id == _BOUNDARY.c.boundary_id)
-        .where(_SLICE.c.table_id == _TABLE.c.table_id, _SLICE.c.late.is_(False))
-        .order_by(_SLICE.c.boundary_id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    known = func.coalesce(_TABLE.c.halted_at, func.greatest(followed, _TABLE.c.cutoff_offset))
+    known = func.coalesce(_TABLE.c.halted_at, func.greatest(_TABLE.c.followed_at, _TABLE.c.cutoff_offset))
     connection.execute(update(_TABLE).where(which).values(halted_at=known))
 
 

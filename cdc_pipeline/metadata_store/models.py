@@ -111,6 +111,7 @@ source_table = Table(
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=NOW),
     count("forgotten_through"),
     count("cleaned_through"),
+    offset("followed_at", nullable=True),
     UniqueConstraint("stream", "database_name", "schema_name", "table_name"),
     one_of("state", TableState),
 )
@@ -137,6 +138,7 @@ boundary = Table(
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=NOW),
     count("late_slices"),
     UniqueConstraint("stream", "position"),
+    Index("boundary_requested", "stream", "boundary_id", postgresql_where=text("requested")),
 )
 
 claim = Table(

@@ -62,13 +62,7 @@ _HOLDING = text(f"""
     SELECT table_id FROM kept WHERE registered_at < :before ORDER BY boundary_id, table_id
     """)
 _KEPT_SLICES = text("""
-    SELECT newest.table_id, newest.number
-    FROM (SELECT DISTINCT ON (s.table_id, s.stream_partition) s.table_id, s.number
-          FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id)
-          WHERE t.stream = :stream AND s.boundary_id <= :boundary_id AND NOT s.late
-          ORDER BY s.table_id, s.stream_partition, s.boundary_id DESC) AS newest
-    UNION
-    SELECT s.table_id, max(s.number)
+    SELECT s.table_id, max(s.number) AS number
     FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id)
     WHERE t.stream = :stream AND s.boundary_id <= :boundary_id AND s.path IS NOT NULL GROUP BY s.table_id
     UNION
@@ -187,8 +181,7 @@ class Retention:
     def keep(self, base: Boundary, fenced: Mapping[int, tuple[int, ...]]) -> Keep:
         """What later cuts, fences, comparisons and freshness still look at. `fenced`: by table, what its fence names.
 
-        The newest slice of each table and stream partition, the newest with a file, the newest truncate, and the
-        boundary that each table's lake equals.
+        The newest slice of each table with a file, the newest truncate, and the boundary that each table's lake equals.
         """
         pairs = [{"table_id": table_id, "number": number} for table_id in fenced for number in fenced[table_id]]
         parameters = {"stream": self.stream, "boundary_id": base.boundary_id, "fenced": json.dumps(pairs)}

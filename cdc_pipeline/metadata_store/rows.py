@@ -50,8 +50,9 @@ class SourceTable:
     source publishes the table for as long as nothing of its changes is missing; None: its changes are not read.
     `under_repair`: somebody compares it, or died while doing so; a late slice of what differs may come. `shape`: the
     source's catalogue of it as it was followed last. `snapshot_wanted`: a new snapshot is to be taken without asking.
-    `halted_at`: while the table is stale or fails, the position up to which it was followed before. Slices up to
-    `forgotten_through` are needed no more, and the files of those up to `cleaned_through` are deleted.
+    `followed_at`: the position of the last cut through which the table was read. `halted_at`: while the table is stale
+    or fails, the position up to which it was followed before. Slices up to `forgotten_through` are needed no more, and
+    the files of those up to `cleaned_through` are deleted.
     """
 
     table_id: int
@@ -78,6 +79,7 @@ class SourceTable:
     shape: Any
     snapshot_wanted: bool
     halted_at: str | None
+    followed_at: str | None
     registered_at: datetime
     forgotten_through: int
     cleaned_through: int

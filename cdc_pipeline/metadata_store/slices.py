@@ -23,21 +23,24 @@ class Slices:
     ) -> tuple[SliceRow, ...]:
         """Consecutive slices from after_number + 1 on; a boundary's slices are never parted.
 
-        The first boundary comes whole even when it alone is over the caps. Nothing behind a requested boundary comes.
+        The first boundary comes whole even when it alone is over the caps. Nothing behind a requested boundary comes,
+        whether or not the table has a slice at it.
         Reads no more than most_slices and one boundary.
         """
         with self.database.transaction("slice.read_next") as connection:
             partitions = _partitions(connection, table_id)
             query = _with_boundary().where(_SLICE.c.table_id == table_id, _SLICE.c.number > after_number)
             rows = connection.execute(query.order_by(_SLICE.c.number).limit(most_slices + partitions)).all()
-        found = [SliceRow(**row._asdict()) for row in rows]
+            found = [SliceRow(**row._asdict()) for row in rows]
+            end = _requested_behind(connection, found[0].boundary_id) if found else None
         if found and found[0].number != after_number + 1:
             raise RegistryError(
                 f"the slice after number {after_number} of table {table_id} is number {found[0].number}",
                 expected=f"number {after_number + 1}",
                 remedy="the metadata store lost rows: restore it, or take a new snapshot of the table",
             )
-        return _whole_boundaries(found, most_slices, most_rows)
+        within = [row for row in found if end is None or row.boundary_id <= end]
+        return _whole_boundaries(within, most_slices, most_rows)
 
     def slices(self, table_id: int, first: int, last: int) -> tuple[SliceRow, ...]:
         """Numbers first to last, both included, by number."""
@@ -99,6 +102,17 @@ def _partitions(connection: Connection, table_id: int) -> int:
     return connection.scalar(query) or 0
 
 
+def _requested_behind(connection: Connection, boundary_id: int) -> int | None:
+    """The first requested boundary of the stream at or behind this one."""
+    first = _BOUNDARY.alias()
+    of_stream = select(first.c.stream).where(first.c.boundary_id == boundary_id).scalar_subquery()
+    query = select(func.min(_BOUNDARY.c.boundary_id)).where(
+        _BOUNDARY.c.stream == of_stream, _BOUNDARY.c.requested, _BOUNDARY.c.boundary_id >= boundary_id
+    )
+    found = connection.scalar(query)
+    return None if found is None else int(found)
+
+
 def _whole_boundaries(found: list[SliceRow], most_slices: int, most_rows: int) -> tuple[SliceRow, ...]:
     taken: list[SliceRow] = []
     rows = 0
@@ -108,6 +122,4 @@ def _whole_boundaries(found: list[SliceRow], most_slices: int, most_rows: int) -
         if taken and (len(taken) + len(of_boundary) > most_slices or rows > most_rows):
             break
         taken.extend(of_boundary)
-        if of_boundary[0].requested:
-            break
     return tuple(taken)

@@ -23,7 +23,7 @@ _NEWEST_WAITING = """
     CROSS JOIN LATERAL (
         SELECT s.number
         FROM cdc.slice AS s
-        WHERE s.table_id = t.table_id AND s.state = 'registered' AND s.path IS NOT NULL
+        WHERE s.table_id = t.table_id AND s.state = 'registered'
         ORDER BY s.number DESC
         LIMIT 1
     ) AS newest
@@ -46,7 +46,7 @@ _NEWEST_WAITING = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A table with at least one slice with events that is not applied; none while it pauses after a failure.
+    """A table with at least one slice that is not applied; none while it pauses after a failure.
 
     `wants_snapshot`: instead, a table that asks for a new snapshot by itself, and has none under way.
     """

@@ -1,4 +1,4 @@
-"""kill -9 at the steps that a slice worker takes rarely: a table that changed, a silence, what a dead one left."""
+"""kill -9 at the steps that a slice worker takes rarely: a table that changed, and what a dead worker left."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -34,10 +34,11 @@ def a_new_column_with_a_blank(world: ChaosWorld, table: TableName) -> None:
     run_sql(world.source_url, f'ALTER TABLE {table.table} ADD COLUMN "extra {world.rounds}" int')
 
 
-def silence(world: ChaosWorld, table: TableName) -> None:
-    """Nothing happens to the table while others change."""
-    del table
-    run_sql(world.source_url, MARK, MARK)
+def a_new_column_and_no_row(world: ChaosWorld, table: TableName) -> None:
+    """Nobody writes to the table since its columns changed."""
+    a_new_column(world, table)
+    world.register()
+    run_sql(world.source_url, MARK)
 
 
 def an_open_claim(world: ChaosWorld, table: TableName) -> None:
@@ -63,7 +64,7 @@ def die(world: ChaosWorld, table: TableName, name: str) -> None:
     [
         (a_new_column, "lake_schema.commit"),
         (a_new_column_with_a_blank, "lake_files.write"),
-        (silence, "fence.move"),
+        (a_new_column_and_no_row, "fence.move"),
         (an_open_claim, "claim.resume"),
         (a_claim_in_the_lake, "claim.mark_applied_through"),
     ],
@@ -77,7 +78,7 @@ def test_a_worker_killed_where_it_rarely_is_loses_and_doubles_nothing(
     ):
         table = few.next_table()
         before(few, table)
-        if before is not silence:
+        if before is not a_new_column_and_no_row:
             few.turn_of(table)
         few.register()
         few.kill(VERB, table, Site(name, moment, 1))

@@ -54,27 +54,32 @@ class Work:
             on_step=on_step,
         )
 
-    def cut(self, *rows: int, requested: bool = False) -> None:
-        """One slice with so many rows per stream partition; 0 is an empty slice."""
+    def cut(self, *rows: int, requested: bool = False, as_before: bool = False) -> None:
+        """One slice with so many rows per stream partition; 0: none, or with `as_before` an empty one."""
         self.position += 1
         table_id = self.shop.orders.table_id
         plain = self.shop.cut(
             self.position - 1, self.position, {(table_id, part): 0 for part in (0, 1)}, requested=requested
         )
-        slices = [self.slice(part, count) for part, count in enumerate((*rows, 0)[:2])]
+        slices = [self.slice(part, count) for part, count in enumerate(rows) if count or as_before]
         self.shop.store.registry.register(replace(plain, slices=tuple(slices)))
 
     def slice(self, partition: int, rows: int) -> NewSlice:
-        empty = NewSlice(table_id=self.shop.orders.table_id, stream_partition=partition)
         if rows == 0:
-            return empty
+            return NewSlice(table_id=self.shop.orders.table_id, stream_partition=partition)
         events = [self.order(1000 * self.position + 100 * partition + number, number) for number in range(rows)]
         content = slice_bytes(SCHEMA, events)
         sha256 = hashlib.sha256(content).hexdigest()
         key = slice_key(self.table.name, partition, f"{self.position}-{sha256}.parquet")
         self.objects.put_if_absent(key, content)
-        return replace(
-            empty, path=key, sha256=sha256, size_bytes=len(content), rows=rows, schema_id=self.shop.schema_id
+        return NewSlice(
+            table_id=self.shop.orders.table_id,
+            stream_partition=partition,
+            path=key,
+            sha256=sha256,
+            size_bytes=len(content),
+            rows=rows,
+            schema_id=self.shop.schema_id,
         )
 
     def order(self, id_: int, ordinal: int) -> Event:
@@ -143,16 +148,16 @@ def test_until_leaves_what_is_labelled_later(work: Work) -> None:
         work.cut(1)
     third = work.slices()[-1].label_start
     work.worker().slice_to_lake(work.table.name, until=third)
-    assert work.claims() == [(1, 4)]
+    assert work.claims() == [(1, 2)]
     work.worker().slice_to_lake(work.table.name, until=third)
-    assert work.fence() == 4
+    assert work.fence() == 2
     work.worker().slice_to_lake(work.table.name, until=third + timedelta(seconds=1))
-    assert work.claims() == [(1, 4), (5, 6)]
+    assert work.claims() == [(1, 2), (3, 3)]
     work.worker().slice_to_lake(work.table.name, until=MORNING)
-    assert work.fence() == 6
+    assert work.fence() == 3
 
 
-def test_only_empty_slices_make_no_new_lake_version(work: Work) -> None:
+def test_a_silence_makes_no_slice_and_no_new_lake_version(work: Work) -> None:
     work.cut(1)
     work.worker().slice_to_lake(work.table.name)
     before = work.lake.read_version(work.table)
@@ -162,15 +167,18 @@ def test_only_empty_slices_make_no_new_lake_version(work: Work) -> None:
     assert work.lake.read_version(work.table) == before
     work.cut(1)
     work.worker().slice_to_lake(work.table.name)
-    assert work.claims() == [(1, 2), (3, 14)]
+    assert work.claims() == [(1, 1), (2, 2)]
 
 
-def test_as_many_empty_slices_as_a_claim_may_take_move_the_fence(work: Work) -> None:
-    for _ in range(5):
-        work.cut(0)
-    (first, second) = work.worker(ClaimLimits(slices=4, rows=10)).slice_to_lake(work.table.name).outcomes
-    assert (first.rows_read, first.inserted, second.rows_read) == (0, 0, 0)
-    assert (work.fence(), work.claims()) == (8, [(1, 4), (5, 8)])
+def test_the_empty_slices_of_an_older_version_are_carried_on(work: Work) -> None:
+    work.cut(0, 0, as_before=True)
+    work.cut(1, 0, as_before=True)
+    work.cut(0, 0, as_before=True)
+    work.cut(1)
+    work.cut(0, 0, as_before=True)
+    work.worker(ClaimLimits(slices=4, rows=10)).slice_to_lake(work.table.name)
+    assert (work.fence(), work.claims()) == (9, [(1, 4), (5, 7), (8, 9)])
+    assert {row.state for row in work.slices()} == {SliceState.APPLIED}
 
 
 def test_no_claim_reaches_over_a_requested_boundary(work: Work) -> None:
@@ -180,14 +188,18 @@ def test_no_claim_reaches_over_a_requested_boundary(work: Work) -> None:
     work.cut(0, requested=True)
     work.cut(1)
     work.worker().slice_to_lake(work.table.name)
-    assert work.claims() == [(1, 4), (5, 8), (9, 10)]
+    assert work.claims() == [(1, 2), (3, 3), (4, 4)]
 
 
-def test_a_requested_boundary_of_empty_slices_gets_a_lake_version(work: Work) -> None:
-    work.cut(0)
+def test_a_requested_boundary_without_a_slice_of_the_table_has_a_lake_version(work: Work) -> None:
+    work.cut(1)
     work.cut(0, requested=True)
+    work.cut(1)
     work.worker().slice_to_lake(work.table.name)
-    assert (work.fence(), work.claims()) == (4, [(1, 4)])
+    asked = work.shop.store.positions.boundary_at("shop", encode_position(2))
+    assert asked is not None
+    version = work.shop.store.positions.version_vector(asked.boundary_id)[work.shop.orders.table_id]
+    assert version == work.lake.commits(work.table)[-2].version
 
 
 def test_a_claim_that_failed_for_now_is_taken_up_with_the_same_bounds(work: Work) -> None:
@@ -204,7 +216,7 @@ def test_a_claim_that_failed_for_now_is_taken_up_with_the_same_bounds(work: Work
     assert left is not None
     work.cut(1)
     work.worker(ClaimLimits(slices=1, rows=1)).slice_to_lake(work.table.name)
-    assert work.claims() == [(left.first_number, left.last_number), (5, 6)]
+    assert work.claims() == [(left.first_number, left.last_number), (3, 3)]
     first = work.lake.commits(work.table)[2].user_metadata
     assert first["claim_id"] == str(left.claim_id)
 
@@ -220,8 +232,8 @@ def test_a_commit_whose_answer_was_lost_is_marked_by_the_next_run_and_not_made_a
         work.worker(on_step=lose_the_answer).slice_to_lake(work.table.name)
     assert work.shop.store.claims.open_claim(work.shop.orders.table_id) is not None
     assert work.worker().slice_to_lake(work.table.name).outcomes == ()
-    assert (work.fence(), work.claims()) == (2, [(1, 2)])
-    assert [row.state for row in work.slices()] == [SliceState.APPLIED] * 2
+    assert (work.fence(), work.claims()) == (1, [(1, 1)])
+    assert [row.state for row in work.slices()] == [SliceState.APPLIED]
 
 
 class ElsewhereLake(MemoryLake):

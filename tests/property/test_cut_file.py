@@ -1,5 +1,7 @@
 """What a cut file says is what was cut: a metadata store is made anew from nothing else."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -41,8 +43,6 @@ PLACES = st.tuples(st.sampled_from(TABLE_IDS), st.integers(0, 3))
 @st.composite
 def slices(draw: st.DrawFn, place: tuple[int, int], *, late: bool = False) -> NewSlice:
     table_id, stream_partition = place
-    if not late and draw(st.booleans()):
-        return NewSlice(table_id=table_id, stream_partition=stream_partition)
     bounds = st.one_of(st.integers(), TEXTS)
     return NewSlice(
         table_id=table_id,
@@ -87,10 +87,12 @@ def cuts(draw: st.DrawFn) -> Cut:
         stream=STREAM.name,
         owner="",
         epoch=None,
+        start=draw(OFFSETS),
         position=draw(OFFSETS),
         commit_time=draw(MOMENTS),
         label=Label(start=start, end=start + timedelta(minutes=1)),
         partitions=tuple(draw(st.lists(parts, max_size=3))),
+        tables=TABLE_IDS,
         slices=tuple(draw(slices(place)) for place in places),
         quarantined=tuple(draw(st.lists(events, max_size=2))),
         requested=draw(st.booleans()),
@@ -126,5 +128,26 @@ def test_a_file_of_another_format_is_refused() -> None:
     )
     late = LateSlice(slice=NewSlice(table_id=1, stream_partition=0), slice_id="1")
     content = cut_file(STREAM, {1: identity}, {}, late).to_bytes()
-    with pytest.raises(RegistryError, match="has the format 2"):
-        CutFile.from_bytes(content.replace(b'"format":1', b'"format":2'))
+    with pytest.raises(RegistryError, match="has the format 3"):
+        CutFile.from_bytes(content.replace(b'"format":2', b'"format":3'))
+
+
+@given(cuts())
+def test_a_file_of_the_first_format_names_a_slice_of_each_table_without_events(cut: Cut) -> None:
+    identities = {
+        number: TableIdentity(
+            table_uuid=UUID(int=number),
+            name=TableName(database="shop", schema="public", table=f"t{number}"),
+            source_oid=number,
+        )
+        for number in TABLE_IDS
+    }
+    schemas = dict.fromkeys("ab", TableSchema(columns=(), key=()))
+    document = json.loads(cut_file(STREAM, identities, schemas, cut).to_bytes())
+    document["format"] = 1
+    del document["cut"]["start"]
+    document["cut"]["empty"] = [[0, 4], [1, 4]]
+    found = CutFile.from_bytes(json.dumps(document).encode()).content_for(TABLE_IDS)
+    empty = [NewSlice(table_id=number, stream_partition=4) for number in TABLE_IDS[:2]]
+    expected = sorted([*cut.slices, *empty], key=lambda new: (new.table_id, new.stream_partition))
+    assert found == replace(cut, start=None, slices=tuple(expected))

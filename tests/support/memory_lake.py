@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote
@@ -232,6 +232,8 @@ class MemoryLake:
         stored = self._stored(log, table)
         if stored.transaction is not None and stored.transaction >= work.last_number:
             return None
+        if not any(content.rows for content in work.slices):
+            return self._move_fence(log, table, work, replace(fence, lake_version=stored.version), started)
         schema = stored.rows.schema
         columns, before = source_columns(schema, table), stored.rows.to_pylist()
         events = [event for event in self._events(work, fitted.shape) if event.version >= work.cutoff_version]

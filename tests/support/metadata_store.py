@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid5
 
@@ -54,11 +54,12 @@ class Shop:
         requested: bool = False,
         salt: str = "",
     ) -> Cut:
-        """`rows`: (table id, stream partition) -> rows of the slice file; 0 is an empty slice."""
+        """`rows`: (table id, stream partition) -> rows of the slice file; 0: the table was read, and nothing came."""
         return Cut(
             stream=STREAM.name,
             owner=OWNER,
             epoch=epoch,
+            start=encode_position(start),
             position=encode_position(end),
             commit_time=MORNING + end * MINUTE,
             label=label_of(MORNING + end * MINUTE, MINUTE),
@@ -68,17 +69,21 @@ class Shop:
                 )
                 for partition in PARTITIONS
             ),
-            slices=tuple(self.slice(*place, count, end, salt) for place, count in rows.items()),
+            tables=tuple(sorted({table_id for table_id, _ in rows})),
+            slices=tuple(self.slice(*place, count, end, salt) for place, count in rows.items() if count),
             requested=requested,
         )
 
     def slice(self, table_id: int, stream_partition: int, rows: int, end: int, salt: str) -> NewSlice:
-        empty = NewSlice(table_id=table_id, stream_partition=stream_partition)
-        if rows == 0:
-            return empty
         sha256 = uuid5(NAMESPACE, f"{table_id} {stream_partition} {end} {salt}").hex * 2
-        return replace(
-            empty, path=f"cdc-event/{sha256}.parquet", sha256=sha256, size_bytes=10, rows=rows, schema_id=self.schema_id
+        return NewSlice(
+            table_id=table_id,
+            stream_partition=stream_partition,
+            path=f"cdc-event/{sha256}.parquet",
+            sha256=sha256,
+            size_bytes=10,
+            rows=rows,
+            schema_id=self.schema_id,
         )
 
     def register_orders(self, cuts: int, *, start: int = 0, requested: bool = False, salt: str = "") -> Boundary:

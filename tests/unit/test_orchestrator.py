@@ -68,7 +68,6 @@ def view(
     *,
     fenced: Mapping[int, SliceRow] | None = None,
     published: str | None = "first",
-    is_full: bool = False,
     open_claim: Claim | None = None,
 ) -> View:
     return View(
@@ -76,7 +75,6 @@ def view(
         published_snapshot=published,
         fenced=fenced or {},
         behind_fence=behind,
-        is_full=is_full,
         open_claim=open_claim,
     )
 
@@ -106,15 +104,14 @@ def test_a_lake_table_that_is_gone_is_refused_with_the_command(state: View) -> N
         view(fence(at=0)),
         view(fence(at=2)),
         view(fence(1, 2), fenced=applied(1, 2)),
-        view(fence(at=2), SILENT),
     ],
 )
-def test_with_nothing_but_silence_behind_the_lake_the_worker_waits(state: View) -> None:
+def test_with_nothing_behind_the_lake_the_worker_waits(state: View) -> None:
     assert next_move(state) == Wait(reason="every event that is registered is applied")
 
 
-def test_silence_is_applied_too_when_no_more_could_come_with_it() -> None:
-    assert next_move(view(fence(at=2), SILENT, is_full=True)) == Apply(slices=tuple(SILENT), resumed=None)
+def test_empty_slices_of_an_older_version_are_applied_too() -> None:
+    assert next_move(view(fence(at=2), SILENT)) == Apply(slices=tuple(SILENT), resumed=None)
 
 
 @pytest.mark.parametrize("at", [fence(at=2), fence(1, 2), fence(2, snapshot_id="first")])

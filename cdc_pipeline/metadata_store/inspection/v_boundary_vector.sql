@@ -16,7 +16,7 @@ FROM cdc.boundary AS b
 JOIN cdc.source_table AS t ON t.stream = b.stream
 JOIN cdc.v_withheld AS withheld ON withheld.table_id = t.table_id
 LEFT JOIN LATERAL (
-    SELECT s.number, s.boundary_id
+    SELECT s.number
     FROM cdc.slice AS s
     WHERE s.table_id = t.table_id AND s.boundary_id <= b.boundary_id
     ORDER BY s.boundary_id DESC, s.number DESC
@@ -47,9 +47,9 @@ LEFT JOIN cdc.claim AS c ON c.claim_id = latest.claim_id
 CROSS JOIN LATERAL (
     SELECT CASE
                WHEN t.cutoff_offset IS NULL OR b.position < t.cutoff_offset THEN NULL
-               -- a stale table is not followed any more; nor is one of which the cut has no slice
+               -- a stale table is not followed any more; nor is one that later cuts leave out
                WHEN t.state = 'stale' AND b.position > coalesce(t.halted_at, t.cutoff_offset) THEN NULL
-               WHEN b.position > t.cutoff_offset AND reached.boundary_id IS DISTINCT FROM b.boundary_id THEN NULL
+               WHEN b.position > greatest(t.cutoff_offset, t.followed_at) THEN NULL
                WHEN following.claim_id = latest.claim_id THEN NULL
                WHEN latest.number IS NULL OR latest.number <= published.fence_number THEN published.lake_version
                WHEN latest.state = 'applied' THEN c.lake_version

@@ -41,19 +41,10 @@ LEFT JOIN LATERAL (
     ORDER BY s.number
     LIMIT 1
 ) AS waiting ON true
--- A cut holds a slice of every table that is read, also an empty one.
-LEFT JOIN LATERAL (
-    SELECT b.position
-    FROM cdc.slice AS s
-    JOIN cdc.boundary AS b ON b.boundary_id = s.boundary_id
-    WHERE s.table_id = t.table_id AND NOT s.late
-    ORDER BY s.boundary_id DESC
-    LIMIT 1
-) AS newest ON true
 LEFT JOIN LATERAL (
     SELECT b.position FROM cdc.boundary AS b WHERE b.stream = t.stream ORDER BY b.position DESC LIMIT 1
 ) AS last ON true
-CROSS JOIN LATERAL (SELECT greatest(newest.position, t.cutoff_offset) AS position) AS followed
+CROSS JOIN LATERAL (SELECT greatest(t.followed_at, t.cutoff_offset) AS position) AS followed
 CROSS JOIN LATERAL (
     SELECT CASE WHEN t.state = 'stale' OR t.snapshot_wanted THEN coalesce(t.halted_at, t.cutoff_offset)
                 ELSE t.halted_at END AS position

@@ -1,4 +1,5 @@
--- One row per slice: what it holds, where its file lies, and what became of it. An empty slice has no path.
+-- One row per slice: what it holds, where its file lies, and what became of it.
+-- An interval without events has no slice; older versions registered an empty one, without a path.
 CREATE VIEW cdc.v_slice_history AS
 SELECT s.table_id,
        concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,

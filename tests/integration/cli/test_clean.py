@@ -55,3 +55,12 @@ def test_clean_names_the_table_for_which_the_cut_files_are_kept(world: World, li
     ended = line.run("clean")
     assert ended.exit_code == 0
     assert f"cut files are kept for {name_of(world, 'orders')}: slices of it are not applied" in ended.errors
+
+
+def test_a_table_to_which_nobody_writes_keeps_no_cut_file(world: World, line: CommandLine) -> None:
+    for number in range(7, 10):
+        run_sql(world.source_url, f"INSERT INTO orders VALUES ({number}, 'n')")
+        go_on(world)
+    run_sql(world.store_url, *AGED)
+    counts = {found["kind"]: found["count"] for found in line.run("clean", "--json").rows}
+    assert counts["cut files"] > 1

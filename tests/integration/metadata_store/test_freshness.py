@@ -35,7 +35,7 @@ def position(shop: Shop) -> LakePosition:
 
 
 def the_stream_goes_on(shop: Shop, *, reads_orders: bool) -> None:
-    """Two more cuts: with an empty slice of the orders, or without any as when the consumer leaves the table out."""
+    """Two more cuts without events; the consumer reads the orders, or leaves the table out."""
     last = shop.store.positions.last_boundary("shop")
     assert last is not None
     start = int(last.position, 16)
@@ -239,6 +239,16 @@ def test_a_table_without_a_snapshot_may_begin_anywhere(shop: Shop) -> None:
     the_stream_goes_on(shop, reads_orders=True)
     shop.store.registry.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
     assert shop.store.tables.table(shop.customers.name).state == "registered"
+
+
+def test_a_cut_of_an_older_version_does_not_say_where_it_begins_and_is_judged_by_its_offsets(shop: Shop) -> None:
+    goes_on = replace(shop.cut(AT, AT + 1, {(shop.orders.table_id, 0): 1}, epoch=1), epoch=None, start=None)
+    shop.store.registry.register(goes_on)
+    assert shop.store.tables.table(shop.orders.name).state == "live"
+    began_again = replace(shop.cut(AT + 5, AT + 6, {(shop.orders.table_id, 0): 1}), epoch=None, start=None)
+    shop.store.registry.register(began_again)
+    row = shop.store.tables.table(shop.orders.name)
+    assert (row.state, row.halted_at) == ("stale", encode_position(AT + 1))
 
 
 def test_no_version_of_a_table_that_is_not_followed_belongs_to_a_later_boundary(shop: Shop) -> None:

@@ -19,7 +19,7 @@ BECOME_READER = f"SET LOCAL ROLE {READER_ROLE}"
 
 @pytest.fixture
 def shop(database: str) -> Iterator[Shop]:
-    """Orders are live with applied, waiting and empty slices; customers have none."""
+    """Orders are live with slices that are applied and slices that wait; customers have none."""
     with opened_shop(database) as shop:
         lease = shop.acquire()
         shop.register_orders(2)
@@ -72,7 +72,7 @@ def test_all_tables_are_shown_however_many_and_a_limit_that_cuts_says_so(shop: S
 def test_what_grows_for_ever_shows_its_newest_rows_of_all_tables_and_says_so(shop: Shop) -> None:
     for end in range(5, 65):
         shop.store.registry.register(
-            shop.cut(end - 1, end, {(shop.orders.table_id, 0): 0, (shop.customers.table_id, 0): 0})
+            shop.cut(end - 1, end, {(shop.orders.table_id, 0): 1, (shop.customers.table_id, 0): 1})
         )
     answer = shop.store.inspection.ask("slices")
     assert (len(answer.rows), answer.is_cut) == (100, True)

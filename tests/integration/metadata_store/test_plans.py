@@ -39,7 +39,7 @@ LONG_HISTORY = text("""
     """)
 CATCH_UP = """
     UPDATE cdc.source_table SET next_slice_number = 50001, state = 'live', cutoff_offset = '0000000000000000',
-                                cutoff_time = '2024-01-01' WHERE table_id = 1;
+                                cutoff_time = '2024-01-01', followed_at = '000000000000c350' WHERE table_id = 1;
     UPDATE cdc.stream_partition SET next_offset = '000000000000c350'
     """
 

@@ -37,17 +37,19 @@ def test_each_table_numbers_its_slices_without_a_gap_in_the_order_of_stream_part
     orders = slices_of(shop, shop.orders.table_id)
     assert [(row.number, row.stream_partition, row.rows) for row in orders] == [
         (1, 0, 3),
-        (2, 1, 0),
-        (3, 0, 5),
-        (4, 1, 5),
+        (2, 0, 5),
+        (3, 1, 5),
     ]
     assert [row.number for row in slices_of(shop, shop.customers.table_id)] == [1]
 
 
-def test_an_empty_slice_is_a_row_without_a_file(shop: Shop) -> None:
-    shop.store.registry.register(first_cut(shop))
-    empty = slices_of(shop, shop.orders.table_id)[1]
-    assert (empty.path, empty.sha256, empty.rows, empty.end_offset) == (None, None, 0, encode_position(5))
+def test_a_table_without_events_is_known_as_read_without_a_row_for_each_cut(shop: Shop) -> None:
+    read = {(shop.orders.table_id, 0): 0}
+    for end in range(1, 4):
+        shop.store.registry.register(shop.cut(end - 1, end, read))
+    assert slices_of(shop, shop.orders.table_id) == ()
+    assert shop.store.tables.table(shop.orders.name).followed_at == encode_position(3)
+    assert shop.store.tables.table(shop.customers.name).followed_at is None
 
 
 def test_registering_moves_next_offset_watermark_and_label(shop: Shop) -> None:
@@ -64,7 +66,7 @@ def test_the_same_cut_again_gives_the_same_boundary_and_no_second_slice(shop: Sh
     first = shop.store.registry.register(first_cut(shop))
     again = shop.store.registry.register(first_cut(shop))
     assert again == first
-    assert len(slices_of(shop, shop.orders.table_id)) == 2
+    assert len(slices_of(shop, shop.orders.table_id)) == 1
 
 
 def test_other_content_for_a_registered_range_is_an_alarm(shop: Shop) -> None:
@@ -74,6 +76,15 @@ def test_other_content_for_a_registered_range_is_an_alarm(shop: Shop) -> None:
     with pytest.raises(SliceFork, match="registered with other content"):
         shop.store.registry.register(other)
     assert slices_of(shop, shop.orders.table_id) == before
+
+
+def test_events_where_none_were_registered_are_an_alarm_too(shop: Shop) -> None:
+    shop.store.registry.register(first_cut(shop))
+    more = shop.cut(0, 5, {(1, 0): 3, (1, 1): 2, (2, 1): 7})
+    with pytest.raises(SliceFork, match="registered with other content"):
+        shop.store.registry.register(more)
+    with pytest.raises(SliceFork, match="registered with other content"):
+        shop.store.registry.register(replace(first_cut(shop), slices=()))
 
 
 def test_a_consumer_that_lost_the_stream_registers_nothing(shop: Shop) -> None:
@@ -136,7 +147,7 @@ def test_a_cut_that_contradicts_the_store_changes_nothing(shop: Shop, make: obje
         shop.store.registry.register(make(shop))
     after = shop.store.inspection.run("partitions", {"limit": 10})
     assert [row["next_offset"] for row in after] == [row["next_offset"] for row in before]
-    assert len(slices_of(shop, shop.orders.table_id)) == 2
+    assert len(slices_of(shop, shop.orders.table_id)) == 1
 
 
 def test_a_watermark_never_steps_back_when_commit_times_do(shop: Shop) -> None:
@@ -245,7 +256,7 @@ def test_a_boundary_that_somebody_asks_for_later_is_requested_from_then_on(shop:
     asked = shop.store.registry.register(replace(shop.cut(5, 5, {}), requested=True))
     assert asked == replace(registered, requested=True)
     assert shop.store.positions.boundary_at("shop", encode_position(5)) == asked
-    assert len(slices_of(shop, shop.orders.table_id)) == 2
+    assert len(slices_of(shop, shop.orders.table_id)) == 1
 
 
 def test_a_boundary_is_made_where_the_stream_begins_if_somebody_asks_for_it(shop: Shop) -> None:

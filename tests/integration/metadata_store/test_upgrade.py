@@ -121,6 +121,7 @@ def test_a_filled_store_keeps_its_rows_and_knows_how_far_each_table_was_followed
         "parts": "0000000001c39720",
         "notes": None,
     }
+    assert {row.followed_at for row in tables.values()} == {"0000000001c39720"}
     assert {name: (row.shape, row.snapshot_wanted) for name, row in tables.items()} == dict.fromkeys(
         tables, (None, False)
     )
