@@ -13,6 +13,8 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 
 FALLBACK_MINUTES = 5
+LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
+"""A task that is stopped, or hangs in a library, does not end its own try: the scheduler ends its run."""
 
 
 def slice_dag(settings: Settings, table: TableName) -> DAG:
@@ -30,10 +32,11 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
         tags=["cdc", f"db:{table.database}"],
         default_args=default_args(pauses=True),
         max_active_runs=1,
+        dagrun_timeout=LONGEST_RUN,
         catchup=False,
     ) as dag:
 
-        @task(outlets=[lake], execution_timeout=timedelta(hours=1))
+        @task(outlets=[lake], execution_timeout=LONGEST_TRY)
         def slice_to_lake(outlet_events: Any = None, dag_run: Any = None) -> dict[str, Any]:
             from cdc_pipeline.opening import opened_pipeline
             from cdc_pipeline.runs import run_slices

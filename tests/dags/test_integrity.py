@@ -19,6 +19,7 @@ pytestmark = pytest.mark.xdist_group("airflow")
 
 MOST_LINES = 60
 MOST_SECONDS = 2.0
+LONGEST_RUN_SECONDS = 7200
 COMMON = {"cdc_snapshot", "cdc_backfill", "cdc_maintenance"}
 
 
@@ -48,6 +49,15 @@ def test_every_dag_says_whose_it_is_what_it_does_and_what_to_do(parsed: Any) -> 
         assert "| you see | it means | do this |" in dag["doc_md"]
         assert dag["max_active_runs"] == 1
         assert dag["has_retry_policy"]
+
+
+def test_a_slice_task_that_hangs_is_ended_by_the_scheduler_after_its_own_limit(parsed: Any) -> None:
+    slices = [dag for name, dag in parsed["dags"].items() if name.startswith("cdc_slice__")]
+    assert slices
+    for dag in slices:
+        serialised = dag["serialised"]["dag"]
+        (task,) = (found["__var"] for found in serialised["tasks"])
+        assert task["execution_timeout"] < serialised["dagrun_timeout"] == LONGEST_RUN_SECONDS
 
 
 def test_every_field_of_a_form_has_a_title_a_description_and_a_range(parsed: Any) -> None:
