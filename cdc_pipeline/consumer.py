@@ -70,9 +70,10 @@ class Consumer:
         self._check_tables = check_tables
         self._changing = dict(changing or {})
 
-    def run(self, stop: Event) -> None:
-        """Until `stop` is set; what is open then is read again by the next owner."""
+    def run(self, stop: Event, beat: Callable[[], None] = lambda: None) -> None:
+        """Until `stop` is set; what is open then is read again by the next owner. `beat` is called in every round."""
         while not stop.is_set():
+            beat()
             self._advance(stop_at=None)
 
     def run_until_idle(self) -> int:

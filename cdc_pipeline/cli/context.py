@@ -18,6 +18,7 @@ from rich.text import Text
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import keep_matching, load_settings, settings_path
 from cdc_pipeline.stack.state import home_of
+from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
     from cdc_pipeline.wiring import Pipeline
@@ -55,7 +56,9 @@ class Context:
             yield pipeline
 
     @contextmanager
-    def opened_pipeline(self, parts: frozenset[str], settings: Settings | None = None) -> "Iterator[Pipeline]":
+    def opened_pipeline(
+        self, parts: frozenset[str], settings: Settings | None = None, *, on_step: OnStep = no_step
+    ) -> "Iterator[Pipeline]":
         """An open pipeline, of these settings or those of the file.
 
         Embedded servers among `parts` are started if they do not run, and ended by the last command that uses them.
@@ -68,7 +71,7 @@ class Context:
         home = home_of(settings, os.environ)
         with running(settings, config=self.config, home=home, parts=parts) as endpoints:
             upgrade(endpoints.metadata_store_url)
-            with open_pipeline(settings, endpoints) as pipeline:
+            with open_pipeline(settings, endpoints, on_step=on_step) as pipeline:
                 yield pipeline
 
     def matched_settings(self, *, keep: bool) -> Settings:

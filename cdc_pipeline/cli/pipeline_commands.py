@@ -1,5 +1,6 @@
 """The verbs that move data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild`, `remove` and `clean`."""
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from cdc_pipeline.cli.ending import stopped_in_time
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import TableName
+from cdc_pipeline.stack.heartbeat import Heartbeat
 
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="db.schema.table; default: all")]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON on stdout")]
@@ -71,11 +73,13 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
                 consume_until_idle(pipeline)
             return
 
-        def read() -> None:
-            with context.opened_pipeline(POSTGRES_ONLY) as pipeline:
-                read_stream(pipeline, stop)
+        heartbeat = Heartbeat(os.environ)
 
-        retried(read, stop)
+        def read() -> None:
+            with context.opened_pipeline(POSTGRES_ONLY, on_step=heartbeat.on_step) as pipeline:
+                read_stream(pipeline, stop, heartbeat.beat)
+
+        retried(read, stop, heartbeat.beat)
 
 
 def repair(

@@ -18,6 +18,13 @@ log = structlog.get_logger()
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
+_BEAT_SECONDS = 2.0
+
+Beat = Callable[[], None]
+
+
+def _no_beat() -> None:
+    """Of a consumer that nobody watches."""
 
 
 @contextmanager
@@ -42,17 +49,20 @@ def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
         raise
 
 
-def consume(pipeline: Pipeline, stop: Event) -> None:
-    """Until `stop` is set. While a server is away, or somebody else holds the slot, it is tried again and again."""
+def consume(pipeline: Pipeline, stop: Event, beat: Beat = _no_beat) -> None:
+    """Until `stop` is set. While a server is away, or somebody else holds the slot, it is tried again and again.
+
+    `beat` is called every few seconds, also while it waits.
+    """
 
     def read() -> None:
         with open_consumer(pipeline) as consumer:
-            consumer.run(stop)
+            consumer.run(stop, beat)
 
-    retried(read, stop)
+    retried(read, stop, beat)
 
 
-def retried(work: Callable[[], None], stop: Event) -> None:
+def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> None:
     """Until `work` returns or `stop` is set. Each failure is logged at once; the pauses between two tries grow.
 
     Raises what no retry can mend.
@@ -60,6 +70,7 @@ def retried(work: Callable[[], None], stop: Event) -> None:
     pause = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
         begun = time.monotonic()
+        beat()
         try:
             work()
         except StreamMoved as error:
@@ -74,8 +85,15 @@ def retried(work: Callable[[], None], stop: Event) -> None:
         if time.monotonic() - begun > _LONGEST_PAUSE_SECONDS:
             pause = _FIRST_PAUSE_SECONDS
         log.error("the stream stands still", found=failure.found, remedy=failure.remedy, next_try_seconds=pause)
-        stop.wait(pause)
+        _wait(stop, pause, beat)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _wait(stop: Event, seconds: float, beat: Beat) -> None:
+    """Until `stop` is set, or so many seconds have passed."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stop.wait(min(left, _BEAT_SECONDS)):
+        beat()
 
 
 def consume_until_idle(pipeline: Pipeline) -> int:

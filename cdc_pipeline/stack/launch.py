@@ -1,10 +1,15 @@
-"""Starting a child process: under which account, with which output, and whether it outlives us."""
+"""Starting a child process: under which account, with which output, and whether it outlives us; and killing it."""
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+import psutil
 
 from cdc_pipeline.stack.account import Account
 
@@ -36,3 +41,17 @@ def start(
         group=None if account is None else account.group_id,
         extra_groups=None if account is None else [],
     )
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """Ends it, its group and its descendants in other groups at once, whatever they do; stopped ones too."""
+    try:
+        descendants = psutil.Process(child.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        descendants = []
+    child.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for process in descendants:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

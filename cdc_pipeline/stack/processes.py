@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from cdc_pipeline.settings import EMBEDDED, Settings
 from cdc_pipeline.stack.airflow import airflow_environment
 from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
+from cdc_pipeline.stack.health import heartbeat_url
+from cdc_pipeline.stack.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.stack.place import Place, log_store_of
 from cdc_pipeline.stack.postgres import SUPERUSER
 from cdc_pipeline.stack.spark import AUTHENTICATION_VARIABLE, s3_settings, server_command
@@ -18,6 +20,14 @@ MIGRATE = "migrate"
 AIRFLOW_MIGRATE = "airflow-migrate"
 CONSUMER = "consumer"
 API_SERVER = "api-server"
+LONGEST_ROUND_SECONDS = 240
+"""Of the consumer's loop between two heartbeats: sorting and writing a slice of millions of rows, or putting it.
+
+With the minute of `silence` a consumer that hangs is started again after five minutes. One that is only slow must never
+be: the next one would begin the same step anew.
+"""
+AIRFLOW_SILENCE_SECONDS = 120
+"""Airflow's page calls a part unhealthy when its heartbeat is 30 s old; a machine that is busy delays heartbeats."""
 WITH_WHAT_TASKS_IMPORT = (
     "import pyspark.sql.connect.session, pyarrow.parquet, cdc_pipeline.runs, cdc_pipeline.opening;"
     " from airflow.__main__ import main; main()"
@@ -29,6 +39,7 @@ WITH_WHAT_TASKS_IMPORT = (
 class Process:
     """`health` is a URL (see `health`); without one a process is healthy when it stays, a one-shot when it succeeds.
 
+    `silence`: a healthy one that gives no good answer for so many seconds is killed and started again.
     `repeats`: a one-shot that is done again whenever what it depends on was started again.
     """
 
@@ -39,6 +50,7 @@ class Process:
     depends_on: tuple[str, ...] = ()
     port_name: str | None = None
     health: str | None = field(default=None, repr=False)
+    silence: float = 60
     one_shot: bool = False
     repeats: bool = False
     as_server_account: bool = False
@@ -89,7 +101,7 @@ def _spark(settings: Settings, place: Place) -> Iterable[Process]:
     folder = f"{place.home}/spark"
     yield Process(
         name=SPARK,
-        waits_for="the Spark driver to listen",
+        waits_for="the Spark driver to answer",
         command=server_command(
             spark_home=place.spark_home,
             jars=(*place.jars, place.log_store) if place.log_store else place.jars,
@@ -109,7 +121,7 @@ def _spark(settings: Settings, place: Place) -> Iterable[Process]:
             AUTHENTICATION_VARIABLE: place.spark_token,
         },
         port_name="spark",
-        health=f"tcp://{place.address('spark')}",
+        health=f"http2://{place.address('spark')}",
     )
     yield Process(
         name=WARM_UP,
@@ -132,12 +144,14 @@ def _own(settings: Settings, place: Place) -> Iterable[Process]:
         depends_on=needs_postgres,
         one_shot=True,
     )
+    heartbeat = f"{place.home}/consumer.heartbeat"
     yield Process(
         name=CONSUMER,
-        waits_for="the consumer to read the source",
+        waits_for="the consumer's loop to go round",
         command=_own_verb(place, "consume"),
-        environment=_own_environment(place),
+        environment=_own_environment(place) | {HEARTBEAT_VARIABLE: heartbeat},
         depends_on=(MIGRATE,),
+        health=heartbeat_url(heartbeat, seconds=LONGEST_ROUND_SECONDS),
     )
 
 
@@ -160,6 +174,7 @@ def _airflow(place: Place) -> Iterable[Process]:
         depends_on=(AIRFLOW_MIGRATE,),
         port_name="airflow",
         health=f"http://{place.address('airflow')}/api/v2/version",
+        silence=AIRFLOW_SILENCE_SECONDS,
     )
     for name, command in (
         ("scheduler", (place.python, "-c", WITH_WHAT_TASKS_IMPORT, "scheduler", "--skip-serve-logs")),
@@ -173,6 +188,7 @@ def _airflow(place: Place) -> Iterable[Process]:
             environment=environment,
             depends_on=(AIRFLOW_MIGRATE,),
             health=f"http://{place.address('airflow')}/api/v2/monitor/health#{name.replace('-', '_')}",
+            silence=AIRFLOW_SILENCE_SECONDS,
         )
 
 

@@ -1,4 +1,4 @@
-"""The supervisor: starts the planned processes in order, restarts what dies, writes down what it sees.
+"""The supervisor: starts the planned processes in order, restarts what dies or hangs, writes down what it sees.
 
     python -m cdc_pipeline.stack.supervisor HOME
 
@@ -18,12 +18,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
+import structlog
+
 from cdc_pipeline.stack.account import server_account
-from cdc_pipeline.stack.health import is_healthy
-from cdc_pipeline.stack.launch import start
+from cdc_pipeline.stack.health import Health, forget, health_of, unanswered
+from cdc_pipeline.stack.launch import kill, start
 from cdc_pipeline.stack.marked import marks
+from cdc_pipeline.stack.probe import Probe
 from cdc_pipeline.stack.processes import Process
 from cdc_pipeline.stack.state import Installation, open_installation, write_document
+
+log = structlog.get_logger()
 
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=60)
@@ -69,11 +74,18 @@ class Keeper:
     """Keeps one process as it should be; `tend` is called again and again."""
 
     def __init__(
-        self, process: Process, launch: Callable[[Process], "subprocess.Popen[bytes]"], *, calm: timedelta = CALM
+        self,
+        process: Process,
+        launch: Callable[[Process], "subprocess.Popen[bytes]"],
+        *,
+        calm: timedelta = CALM,
+        ask: Callable[[str], Health] = health_of,
     ) -> None:
         self.process = process
         self._launch = launch
         self._calm = calm
+        self._ask = ask
+        self._probe = self._new_probe()
         self._child: subprocess.Popen[bytes] | None = None
         self._condition = Condition.WAITING
         self._since = time.time()
@@ -105,22 +117,48 @@ class Keeper:
             return
         if self._child is None:
             if time.monotonic() >= self._not_before and ready.issuperset(self.process.depends_on):
-                self._child = self._launch(self.process)
-                self._started = time.monotonic()
-                self._become(Condition.STARTING)
+                self._begin()
             return
         exit_code = self._child.poll()
         if exit_code is not None:
             self._ended(exit_code)
         elif self._condition is Condition.STARTING and not self.process.one_shot and self._is_healthy():
             self._become(Condition.HEALTHY)
+        elif self._condition is Condition.HEALTHY and self._hangs():
+            self._kill(self._child)
         elif self._condition is Condition.HEALTHY and timedelta(seconds=self._age) > self._calm:
             self._failures = 0
+
+    def _begin(self) -> None:
+        forget(self.process.health)
+        self._probe = self._new_probe()
+        self._child = self._launch(self.process)
+        self._started = time.monotonic()
+        self._become(Condition.STARTING)
+
+    def _new_probe(self) -> Probe:
+        url = self.process.health or ""
+        return Probe(lambda: self._ask(url), unanswered=unanswered(url))
 
     def _is_healthy(self) -> bool:
         if self.process.health is None:
             return timedelta(seconds=self._age) > SETTLED
-        return is_healthy(self.process.health)
+        return self._probe.answers()
+
+    def _hangs(self) -> bool:
+        return self.process.health is not None and self._probe.hangs(silence=self.process.silence)
+
+    def _kill(self, child: "subprocess.Popen[bytes]") -> None:
+        """That it has ended is seen by a later call. It gets as much time again as one that has just answered."""
+        log.error(
+            "killed: it lives and does not answer",
+            process=self.process.name,
+            pid=child.pid,
+            waited_for=self.process.waits_for,
+            seconds=self.process.silence,
+        )
+        kill(child)
+        self._probe = self._new_probe()
 
     def _ended(self, exit_code: int) -> None:
         self._child, self._exit_code = None, exit_code

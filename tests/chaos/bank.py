@@ -204,7 +204,7 @@ def _spark_process(settings: Settings, installation: Installation) -> Process:
     jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
     return Process(
         name=SPARK,
-        waits_for="the Spark driver to listen",
+        waits_for="the Spark driver to answer",
         command=server_command(
             spark_home=str(spark_home()),
             jars=[str(jar) for jar in jars],
@@ -215,5 +215,5 @@ def _spark_process(settings: Settings, installation: Installation) -> Process:
             java_options=settings.driver.java_options,
         ),
         environment={"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"},
-        health=f"tcp://{LOOPBACK}:{port}",
+        health=f"http2://{LOOPBACK}:{port}",
     )
