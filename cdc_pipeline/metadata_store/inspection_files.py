@@ -25,7 +25,12 @@ def sql(name: str) -> str:
 
 def views() -> tuple[str, ...]:
     """Statements that create the role, if the user may, and every view."""
-    return (sql(_ROLE_FILE), *(sql(name) for name in view_names()))
+    return (reader_role(), *(sql(name) for name in view_names()))
+
+
+def reader_role() -> str:
+    """The statement that creates the role, if the user may."""
+    return sql(_ROLE_FILE)
 
 
 def _names() -> list[str]:

@@ -1,6 +1,7 @@
 """The same processes as containers: `python -m cdc_pipeline.stack.compose > docker/docker-compose.yml`."""
 
 import sys
+from collections.abc import Mapping
 from ipaddress import IPv4Address
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,8 +13,10 @@ from cdc_pipeline.settings_file import load_settings
 from cdc_pipeline.stack.endpoints import (
     AIRFLOW_DATABASE,
     METADATA_DATABASE,
+    PASSWORD_VARIABLES,
     Endpoints,
     embedded_spark,
+    role_of,
     source_database,
 )
 from cdc_pipeline.stack.jars import S3, jars_of, read_lock
@@ -28,10 +31,12 @@ IMAGE_PROJECT = PurePosixPath("/opt/cdc")
 PORTS = {"postgres": 5432, "spark": 15002, "airflow": 8080}
 AWS_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """What compose passes on from whoever starts it, if it is set there."""
+HINT = "set it in docker/.env"
 EVERY_ADDRESS = str(IPv4Address(0))
 HEAD = """\
 # Made by `make compose` from the description in cdc_pipeline/stack/processes.py: change that, not this.
-# docker/.env must set CDC_POSTGRES_PASSWORD, CDC_SPARK_TOKEN (letters and digits) and CDC_JWT_SECRET (64 or more).
+# docker/.env must set CDC_POSTGRES_PASSWORD, the passwords of the roles (CDC_AIRFLOW_PASSWORD, CDC_METADATA_PASSWORD,
+# CDC_SOURCE_PASSWORD), CDC_SPARK_TOKEN (each of letters and digits) and CDC_JWT_SECRET (64 or more).
 # Published on loopback only. Airflow's user is admin; its password is made up at the first start, and stands in
 # /data/home/airflow/passwords.json of the api-server.
 """
@@ -44,8 +49,8 @@ def required(variable: str, hint: str) -> str:
 
 def containers(settings: Settings) -> Place:
     """Service names are host names; servers listen inside the network of the composition."""
-    password = required("CDC_POSTGRES_PASSWORD", "set it in docker/.env")
-    spark_token = required("CDC_SPARK_TOKEN", "set it in docker/.env")
+    spark_token = required("CDC_SPARK_TOKEN", HINT)
+    passwords = {role: required(variable, HINT) for role, variable in PASSWORD_VARIABLES.items()}
     jars = jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings))
     folder = IMAGE_PROJECT / ".cache/jars"
     return Place(
@@ -59,11 +64,12 @@ def containers(settings: Settings) -> Place:
         cores=2,
         listen=EVERY_ADDRESS,
         ports=PORTS,
-        endpoints=_inside(settings, password, spark_token),
+        endpoints=_inside(settings, passwords, spark_token),
         postgres_host=POSTGRES,
-        postgres_password=password,
+        postgres_password=required("CDC_POSTGRES_PASSWORD", HINT),
+        role_passwords=passwords,
         spark_token=spark_token,
-        jwt_secret=required("CDC_JWT_SECRET", "set it in docker/.env"),
+        jwt_secret=required("CDC_JWT_SECRET", HINT),
         postgres_command=(
             "postgres",
             *(word for name, value in SERVER_OPTIONS.items() for word in ("-c", f"{name}={value}")),
@@ -71,11 +77,11 @@ def containers(settings: Settings) -> Place:
     )
 
 
-def _inside(settings: Settings, password: str, spark_token: str) -> Endpoints:
+def _inside(settings: Settings, passwords: Mapping[str, str], spark_token: str) -> Endpoints:
     """In plain text: the network of the composition is its own."""
 
     def database(name: str) -> str:
-        return f"postgresql://{SUPERUSER}:{password}@{POSTGRES}:{PORTS['postgres']}/{name}"
+        return f"postgresql://{role_of(name)}:{passwords[role_of(name)]}@{POSTGRES}:{PORTS['postgres']}/{name}"
 
     spark = embedded_spark(f"{SPARK}:{PORTS['spark']}", spark_token)
     return Endpoints(

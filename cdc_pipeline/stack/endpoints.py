@@ -6,11 +6,18 @@ from urllib.parse import quote
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import EMBEDDED, PostgresSource, Settings
-from cdc_pipeline.stack.postgres import LOOPBACK, SUPERUSER
+from cdc_pipeline.stack.postgres import LOOPBACK
 from cdc_pipeline.stack.state import Installation, open_installation
 
 METADATA_DATABASE = "cdc_metadata"
 AIRFLOW_DATABASE = "airflow"
+AIRFLOW_ROLE, METADATA_ROLE, SOURCE_ROLE = "airflow", "cdc_metadata", "cdc_source"
+PASSWORD_VARIABLES = {
+    AIRFLOW_ROLE: "CDC_AIRFLOW_PASSWORD",
+    METADATA_ROLE: "CDC_METADATA_PASSWORD",
+    SOURCE_ROLE: "CDC_SOURCE_PASSWORD",
+}
+"""Of the roles that own the embedded databases: what makes them reads their passwords there."""
 RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "template1")
 
 
@@ -35,8 +42,9 @@ def endpoints(settings: Settings, home: Path) -> Endpoints:
 
 def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
     def embedded(database: str) -> str:
-        password, port = quote(installation.postgres_password), installation.ports["postgres"]
-        return f"postgresql://{SUPERUSER}:{password}@{LOOPBACK}:{port}/{quote(database)}"
+        role, port = role_of(database), installation.ports["postgres"]
+        password = quote(role_passwords(installation)[role])
+        return f"postgresql://{role}:{password}@{LOOPBACK}:{port}/{quote(database)}"
 
     if settings.embeds_source:
         source_url = embedded(source_database(settings))
@@ -54,6 +62,19 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
         airflow_url=f"http://{LOOPBACK}:{installation.ports['airflow']}",
         airflow_password=installation.airflow_password,
     )
+
+
+def role_of(database: str) -> str:
+    """The role that owns an embedded database, and that no other database lets in."""
+    return {AIRFLOW_DATABASE: AIRFLOW_ROLE, METADATA_DATABASE: METADATA_ROLE}.get(database, SOURCE_ROLE)
+
+
+def role_passwords(installation: Installation) -> dict[str, str]:
+    return {
+        AIRFLOW_ROLE: installation.airflow_database_password,
+        METADATA_ROLE: installation.metadata_password,
+        SOURCE_ROLE: installation.source_password,
+    }
 
 
 def embedded_spark(address: str, token: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.stack.endpoints import Endpoints, endpoints_of
+from cdc_pipeline.stack.endpoints import Endpoints, endpoints_of, role_passwords
 from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
 from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3, LogStore, present_log_store
 from cdc_pipeline.stack.postgres import LOOPBACK
@@ -39,6 +39,7 @@ class Place:
     endpoints: Endpoints = field(repr=False)
     postgres_host: str
     postgres_password: str = field(repr=False)
+    role_passwords: Mapping[str, str] = field(repr=False)
     jwt_secret: str = field(repr=False)
     spark_token: str = field(repr=False)
     postgres_command: tuple[str, ...]
@@ -67,6 +68,7 @@ def this_machine(settings: Settings, config: Path, installation: Installation, p
         endpoints=endpoints_of(settings, installation),
         postgres_host=LOOPBACK,
         postgres_password=installation.postgres_password,
+        role_passwords=role_passwords(installation),
         jwt_secret=installation.jwt_secret,
         spark_token=installation.spark_token,
         postgres_command=postgres,

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ SERVER_OPTIONS = {
 }
 """What the source, the metadata store and Airflow need of one server; the compose file has the same."""
 NATIVE_OPTIONS = {"listen_addresses": LOOPBACK, "unix_socket_directories": "", "update_process_title": "off"}
+_FILES_TO_ALL = re.compile(r"(?m)^((?:local|host)\s+replication\s+)all(\s)")
 FORGETFUL_OPTIONS = {"fsync": "off", "full_page_writes": "off"}
 
 
@@ -95,6 +97,7 @@ def reachable_binaries(binaries: Path, account: Account | None, folder: Path) ->
 def initialize(server: PostgresServer) -> None:
     """Make the data folder unless it is there. A killed call is repaired by the next: the last act is a rename."""
     if (server.folder / "data").exists():
+        _keep_files_from_roles(server.folder / "data")
         return
     server.folder.chmod(0o700)
     unfinished = server.folder / "data.unfinished"
@@ -116,7 +119,24 @@ def initialize(server: PostgresServer) -> None:
             f"initdb failed: {outcome.stderr.strip() or outcome.stdout.strip()}",
             remedy=f"mend what it names, remove {server.folder} and try again",
         )
+    _keep_files_from_roles(unfinished)
     unfinished.rename(server.folder / "data")
+
+
+def _keep_files_from_roles(data: Path) -> None:
+    """Only the superuser may copy the server's files, with every database in them.
+
+    REPLICATION, which reading a slot takes, would be enough for that by the rules that initdb writes.
+    """
+    rules = data / "pg_hba.conf"
+    before = rules.read_text(encoding="utf-8")
+    after = _FILES_TO_ALL.sub(rf"\g<1>{SUPERUSER}\g<2>", before)
+    if after != before:
+        unfinished, owner = rules.with_suffix(".unfinished"), rules.stat()
+        unfinished.write_text(after, encoding="utf-8")
+        unfinished.chmod(owner.st_mode)
+        os.chown(unfinished, owner.st_uid, owner.st_gid)
+        unfinished.replace(rules)
 
 
 def _run(server: PostgresServer, command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 
 from cdc_pipeline.settings import EMBEDDED, Settings
 from cdc_pipeline.stack.airflow import airflow_environment
-from cdc_pipeline.stack.endpoints import AIRFLOW_DATABASE, METADATA_DATABASE, Endpoints, source_database
+from cdc_pipeline.stack.endpoints import (
+    AIRFLOW_DATABASE,
+    METADATA_DATABASE,
+    PASSWORD_VARIABLES,
+    Endpoints,
+    role_of,
+    source_database,
+)
 from cdc_pipeline.stack.health import heartbeat_url
 from cdc_pipeline.stack.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.stack.place import Place, log_store_of
@@ -73,24 +80,26 @@ def _servers(settings: Settings, place: Place) -> Iterable[Process]:
         databases.append(METADATA_DATABASE)
     if settings.embeds_source:
         databases.append(source_database(settings))
+    port = place.ports["postgres"]
     yield Process(
         name=POSTGRES,
         waits_for="PostgreSQL to accept connections",
         command=place.postgres_command,
         environment={"TZ": "UTC"},
         port_name="postgres",
-        health=place.endpoints.airflow_database_url.removesuffix(AIRFLOW_DATABASE) + "postgres",
+        health=f"postgresql://{SUPERUSER}:{place.postgres_password}@{place.postgres_host}:{port}/postgres",
         as_server_account=True,
     )
     yield Process(
         name=DATABASES,
-        waits_for=f"the databases {', '.join(databases)}",
+        waits_for=f"the databases {', '.join(databases)} and their roles",
         command=(place.python, "-m", "cdc_pipeline.stack.databases", *databases),
         environment={
             "PGHOST": place.postgres_host,
-            "PGPORT": str(place.ports["postgres"]),
+            "PGPORT": str(port),
             "PGUSER": SUPERUSER,
             "PGPASSWORD": place.postgres_password,
+            **{PASSWORD_VARIABLES[role]: place.role_passwords[role] for role in dict.fromkeys(map(role_of, databases))},
         },
         depends_on=(POSTGRES,),
         one_shot=True,

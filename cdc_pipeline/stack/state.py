@@ -26,12 +26,18 @@ PORT_NAMES = ("postgres", "spark", "airflow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """`identity` marks every process of this installation, so that `down` ends those and no others."""
+    """`identity` marks every process of this installation, so that `down` ends those and no others.
+
+    `postgres_password` is the superuser's of the embedded server; each of its databases has a role of its own.
+    """
 
     home: Path
     identity: str
     ports: Mapping[str, int]
     postgres_password: str = field(repr=False)
+    airflow_database_password: str = field(repr=False)
+    metadata_password: str = field(repr=False)
+    source_password: str = field(repr=False)
     jwt_secret: str = field(repr=False)
     spark_token: str = field(repr=False)
     airflow_password: str = field(repr=False)
@@ -72,6 +78,9 @@ def _secrets() -> dict[str, str]:
     return {
         "identity": str(uuid.uuid4()),
         "postgres_password": secrets.token_urlsafe(24),
+        "airflow_database_password": secrets.token_urlsafe(24),
+        "metadata_password": secrets.token_urlsafe(24),
+        "source_password": secrets.token_urlsafe(24),
         "jwt_secret": secrets.token_urlsafe(96),
         "spark_token": secrets.token_urlsafe(32),
         "airflow_password": secrets.token_urlsafe(12),

@@ -49,6 +49,7 @@ def translated(text: str, native: Place, other: Place) -> str:
     pairs |= {native.config: other.config, native.home: other.home, native.project: other.project}
     pairs |= {native.python: other.python, native.jwt_secret: other.jwt_secret}
     pairs |= {native.postgres_password: other.postgres_password, native.spark_token: other.spark_token}
+    pairs |= {native.role_passwords[role]: other.role_passwords[role] for role in native.role_passwords}
     pairs |= {str(number): str(other.ports[name]) for name, number in native.ports.items()}
     for before in sorted(pairs, key=len, reverse=True):
         text = text.replace(before, pairs[before])
