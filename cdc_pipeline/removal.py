@@ -129,7 +129,7 @@ def _delete_objects(pipeline: Pipeline, prefixes: Sequence[str]) -> int:
     count = 0
     for prefix in prefixes:
         with step(pipeline.on_step, "removed_objects.delete"):
-            for found in list(pipeline.objects.list_prefix(prefix)):
-                pipeline.objects.delete(found.key)
-                count += 1
+            keys = [found.key for found in pipeline.objects.list_prefix(prefix)]
+            pipeline.objects.delete_all(keys)
+        count += len(keys)
     return count

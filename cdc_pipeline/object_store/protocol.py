@@ -1,6 +1,6 @@
 """What the pipeline asks of an object store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +40,9 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Succeeds also when there is no such object."""
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """The same for many. What is raised is about one of them; of the others any may be gone."""
 
     def spark_url(self, key: str) -> str:
         """The same place as Spark writes it (`file:/…` or `s3a://…`)."""

@@ -1,6 +1,6 @@
 """An object store that is shown to let one writer win before the first object is put."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -48,6 +48,9 @@ class ProvenObjectStore:
 
     def delete(self, key: str) -> None:
         self._objects.delete(key)
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        self._objects.delete_all(keys)
 
     def spark_url(self, key: str) -> str:
         return self._objects.spark_url(key)

@@ -1,7 +1,7 @@
 """A prefix of an S3 bucket as an object store."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -11,17 +11,18 @@ from urllib.parse import urlsplit
 import boto3.session
 import pyarrow.fs
 
-from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway
+from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 from cdc_pipeline.object_store.s3_calls import S3Calls
 from cdc_pipeline.object_store.s3_place import ANSWER_SECONDS, CONNECT_SECONDS, S3Place, client_options, credentials_of
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, ListObjectsV2OutputTypeDef
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, ListObjectsV2OutputTypeDef, ObjectIdentifierTypeDef
 
 PATIENCE = timedelta(seconds=60)
 PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
+MOST_KEYS = 1_000
 BLOCK_BYTES = 1 << 20
 READING_ATTEMPTS = 10
 
@@ -92,6 +93,27 @@ class S3ObjectStore:
         self._calls(
             f"deleting {key}", lambda: self._client.delete_object(Bucket=self._place.bucket, Key=self._key(key))
         )
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """A thousand a call. What the server keeps of them is deleted by itself, which tells why it stays."""
+        for first in range(0, len(keys), MOST_KEYS):
+            for key in self._kept_of(keys[first : first + MOST_KEYS]):
+                self.delete(key)
+
+    def _kept_of(self, keys: Sequence[str]) -> Sequence[str]:
+        """Deletes them in one call; all of them are kept by a server that knows no such call."""
+        named: list[ObjectIdentifierTypeDef] = [{"Key": self._key(key)} for key in keys]
+        try:
+            answer = self._calls(
+                f"deleting {len(keys)} objects",
+                lambda: self._client.delete_objects(
+                    Bucket=self._place.bucket, Delete={"Objects": named, "Quiet": True}
+                ),
+            )
+        except SettingsError:
+            return keys
+        root = len(self._key(""))
+        return [refused["Key"][root:] for refused in answer.get("Errors", [])]
 
     def spark_url(self, key: str) -> str:
         return f"s3a://{self._place.bucket}/{self._key(key)}"

@@ -1,6 +1,6 @@
 """Objects that nobody needs any more, found by listing, one at a time: a listing is never held in memory."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -23,7 +23,7 @@ from cdc_pipeline.steps import step
 from cdc_pipeline.time_slice import SliceFileName
 from cdc_pipeline.wiring import Pipeline
 
-BATCH_OBJECTS = 500
+BATCH_OBJECTS = 1_000
 _SNAPSHOT_STAMP = "%Y%m%dT%H%M%SZ"
 
 
@@ -36,11 +36,10 @@ class Doomed:
     since: datetime | None = None
 
 
-def delete(pipeline: Pipeline, keys: Iterable[str]) -> None:
+def delete(pipeline: Pipeline, keys: Sequence[str]) -> None:
     """One batch. What is gone already is no failure."""
     with step(pipeline.on_step, "old_objects.delete"):
-        for key in keys:
-            pipeline.objects.delete(key)
+        pipeline.objects.delete_all(keys)
 
 
 def forgotten_cut_files(pipeline: Pipeline, base: ChainBase) -> Iterator[Doomed]:

@@ -130,6 +130,14 @@ def test_a_deleted_object_is_gone_and_deleting_it_again_succeeds(objects: Object
     objects.delete(KEY)
     objects.delete("never/was/there")
     assert keys(objects, "cdc-event") == []
+
+
+def test_of_many_deleted_at_once_all_are_gone_also_those_that_never_were_and_no_other_is(objects: ObjectStore) -> None:
+    for name in ("a&b", "ü", "kept"):
+        objects.put_if_absent(f"cdc-event/{name}", b"content")
+    objects.delete_all([f"cdc-event/{name}" for name in ("a&b", "never", "ü")])
+    objects.delete_all([])
+    assert keys(objects, "cdc-event") == ["cdc-event/kept"]
     objects.put_if_absent(KEY, b"other")
     assert objects.get(KEY) == b"other"
 

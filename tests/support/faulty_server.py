@@ -1,5 +1,6 @@
 """A server in front of an S3 server, whose rule decides what becomes of each request: a race or a fault in it."""
 
+import re
 import socket
 import struct
 import threading
@@ -62,7 +63,8 @@ class Request:
 class Fault:
     """`acts`: the server has done it, and its answer is lost. Without a `status` the connection ends unanswered.
 
-    `is_unconditional`: sent on without If-None-Match, and answered as the server answers that.
+    `is_unconditional`: sent on without If-None-Match, and answered as the server answers that. `keeps`: a
+    delete of many is answered with success, and with the code for each of them, which stays.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Fault:
     acts: bool = False
     holds_seconds: float = 0
     is_unconditional: bool = False
+    keeps: bool = False
 
 
 INTERNAL, SLOW_DOWN = Fault(name="500", status=500), Fault(name="503", status=503)
@@ -80,6 +83,7 @@ ACTED_AND_CUT = Fault(name="done, answer cut off", acts=True)
 ACTED_AND_500 = Fault(name="done, answered 500", acts=True, status=500)
 ACTED_AND_503 = Fault(name="done, answered 503", acts=True, status=503)
 UNCONDITIONAL = Fault(name="without the condition", is_unconditional=True)
+KEEPS = Fault(name="keeps all of many", status=200, code="InternalError", keeps=True)
 PASSING = (INTERNAL, SLOW_DOWN, RESET, ACTED_AND_CUT, ACTED_AND_500, ACTED_AND_503)
 """What any call must survive, whatever it asks for."""
 
@@ -176,6 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.described.closing.wait(fault.holds_seconds)
         if fault.status is None:
             self._cut()
+        elif fault.keeps:
+            self._answer(fault.status, [("Content-Type", "application/xml")], _kept(body, fault.code))
         else:
             code = fault.code or CODES[fault.status]
             self._answer(fault.status, [("Content-Type", "application/xml")], _error(code))
@@ -220,6 +226,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _kept(body: bytes, code: str) -> bytes:
+    keys = re.findall(rb"<Key>.*?</Key>", body)
+    errors = b"".join(b"<Error>%s<Code>%s</Code></Error>" % (key, code.encode()) for key in keys)
+    return b'<?xml version="1.0"?><DeleteResult>%s</DeleteResult>' % errors
 
 
 def _error(code: str) -> bytes:

@@ -16,9 +16,11 @@ from tests.support.faulty_server import (
     ACTED_AND_500,
     ACTED_AND_CUT,
     INTERNAL,
+    KEEPS,
     NO_ROOM,
     SLOW_DOWN,
     UNCONDITIONAL,
+    Call,
     Fault,
     FaultyServer,
     Request,
@@ -147,6 +149,39 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix:
             objects.put_if_absent(KEY, b"content")
     with pytest.raises(ObjectMissing):
         objects.get(KEY)
+
+
+def test_many_are_deleted_by_one_call_for_a_thousand(
+    objects: S3ObjectStore, server: FaultyServer, s3_endpoint: str, s3_prefix: str
+) -> None:
+    keys = [f"{KEY}/{number}" for number in range(1_001)]
+    for key in keys[-2:]:
+        s3_objects(s3_endpoint, s3_prefix).put_if_absent(key, b"content")
+    objects.delete_all(keys)
+    assert [request.call for request in server.seen] == [Call.DELETE] * 2
+    assert list(objects.list_prefix("")) == []
+
+
+@pytest.mark.parametrize("fault", [KEEPS, refused(501, "NotImplemented"), refused(400, "MissingContentMD5")])
+def test_what_a_server_does_not_delete_with_many_is_deleted_by_itself(
+    objects: S3ObjectStore, server: FaultyServer, fault: Fault
+) -> None:
+    keys = [f"{KEY}/{number}" for number in range(3)]
+    for key in keys:
+        objects.put_if_absent(key, b"content")
+    server.rule = lambda request: fault if request.method == "POST" else None
+    objects.delete_all(keys)
+    assert list(objects.list_prefix("")) == []
+
+
+def test_an_object_of_many_that_may_not_be_deleted_is_named(objects: S3ObjectStore, server: FaultyServer) -> None:
+    def rule(request: Request) -> Fault | None:
+        may_not = refused(403, "AccessDenied") if request.path.endswith("/1") else None
+        return KEEPS if request.method == "POST" else may_not
+
+    server.rule = rule
+    with pytest.raises(SettingsError, match=f"deleting {KEY}/1 under .*AccessDenied.*may list, get, put and delete"):
+        objects.delete_all([f"{KEY}/{number}" for number in range(3)])
 
 
 def test_a_store_that_lets_two_writers_win_is_refused_before_anything_is_put(
