@@ -7,7 +7,7 @@ SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev packages demo down test chaos explore fuzz fuzz-lines fuzz-shapes bank lint lock clean python compose
+.PHONY: setup setup-dev packages demo down test chaos explore fuzz fuzz-lines fuzz-shapes bank lint lock audit clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -72,6 +72,10 @@ compose: setup
 lock: setup
 	$(COMPILE) requirements.in --output-file requirements.txt
 	$(COMPILE) requirements-dev.in --constraint requirements.txt --output-file requirements-dev.txt
+
+# How old the pinned versions are: docs/versions.md. docs/security.md says what else to ask.
+audit: setup-dev
+	$(BIN)/python -m tests.support.versions
 
 clean:
 	rm -rf .venv .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
