@@ -1,5 +1,6 @@
 """stream_to_slices: change events of the source -> registered slice files; only then the source is told."""
 
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -63,7 +64,7 @@ class Consumer:
         self._chain = chain
         self._clock = clock
         self._on_step = on_step
-        self._next_mark = clock()
+        self._next_mark = self._last_cut = time.monotonic()
         self._marked: dict[str, int] = {}
         self._offsets = dict(assignment.next_offset)
         self._ignored_truncates = ignored_truncates
@@ -93,21 +94,27 @@ class Consumer:
             self._marked.update((mark.text, mark.commit_position) for mark in batch.marks if mark.text == stop_at)
             for cut in self._cutter.add(self._without_ignored(batch)):
                 self._register(cut)
+                self._last_cut = time.monotonic()
                 ends.append(cut.end)
         self._give_sign_of_life()
         place = self._marked.get(stop_at or "")
         return next((end for end in ends if place is not None and end > place), None)
 
     def _wait(self) -> timedelta:
-        until_due = max(self._cutter.due + _GRACE, self._next_mark) - self._clock()
-        return min(max(until_due, _SHORTEST_WAIT), _LONGEST_WAIT)
+        return min(max(self._until_sign_of_life(), _SHORTEST_WAIT), _LONGEST_WAIT)
 
     def _give_sign_of_life(self) -> None:
         """A mark closes the slice that is due: on an idle stream nothing else would."""
-        now = self._clock()
-        if now >= max(self._cutter.due + _GRACE, self._next_mark):
+        if self._until_sign_of_life() <= timedelta(0):
             self._send_mark(CUT, is_sign_of_life=True)
-            self._next_mark = now + _LONGEST_WAIT
+            self._next_mark = time.monotonic() + _LONGEST_WAIT.total_seconds()
+
+    def _until_sign_of_life(self) -> timedelta:
+        """A slice's length after the last cut at the latest: this machine's clock may be hours behind the source's."""
+        now = time.monotonic()
+        by_clock = self._cutter.due - self._clock()
+        since_cut = self._cutter.length - timedelta(seconds=now - self._last_cut)
+        return max(min(by_clock, since_cut) + _GRACE, timedelta(seconds=self._next_mark - now))
 
     def _send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
         with step(self._on_step, "source.mark"):

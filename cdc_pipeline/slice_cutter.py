@@ -88,6 +88,10 @@ class SliceCutter:
         self._marks: dict[int, str] = {}
 
     @property
+    def length(self) -> timedelta:
+        return self._length
+
+    @property
     def due(self) -> datetime:
         """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
         return self._label(self._last(self._labels())).end

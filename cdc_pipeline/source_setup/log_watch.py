@@ -1,7 +1,8 @@
 """The log that the slot keeps back on the source, looked at from time to time while nothing is lost yet."""
 
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+import time
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 
 import structlog
 
@@ -39,10 +40,10 @@ class LogWatch:
     """At most once a minute, so that it costs a busy stream nothing."""
 
     pipeline: Pipeline
-    next_look: datetime | None = field(default=None)
+    next_look: float = 0.0
 
     def look(self) -> None:
-        now = self.pipeline.clock()
-        if self.next_look is None or now >= self.next_look:
-            self.next_look = now + _INTERVAL
+        now = time.monotonic()
+        if now >= self.next_look:
+            self.next_look = now + _INTERVAL.total_seconds()
             look_at_log(self.pipeline)
