@@ -35,7 +35,7 @@ from cdc_pipeline.stack.postgres import (
 )
 from cdc_pipeline.stack.processes import Process
 from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import available_cores, server_command, spark_home
+from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
 from cdc_pipeline.stack.state import Installation, open_installation
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
@@ -213,6 +213,7 @@ def _spark_process(settings: Settings, installation: Installation) -> Process:
             port=port,
             folder=str(folder),
             java_options=settings.driver.java_options,
+            more=s3_settings(settings.object_store, folder=str(folder)) if settings.on_s3 else {},
         ),
         environment={"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"},
         health=f"http2://{LOOPBACK}:{port}",

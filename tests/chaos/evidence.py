@@ -34,6 +34,11 @@ SELECT number, stream_partition, start_offset, end_offset, rows, slice.state
 FROM cdc.slice JOIN cdc.source_table USING (table_id)
 WHERE table_name = '{table}' ORDER BY number
 """
+LABELS = "SELECT label_start, label_end FROM cdc.boundary ORDER BY position"
+CLAIMS = """
+SELECT epoch, started_at FROM cdc.claim JOIN cdc.source_table USING (table_id)
+WHERE table_name = '{table}' AND claim.state = 'applied' ORDER BY first_number
+"""
 
 
 def wait_until_applied(bank: Bank) -> None:
@@ -86,7 +91,12 @@ def opened(pipeline: Pipeline, name: TableName, version: int | None = None) -> D
 
 
 def check_registry(bank: Bank) -> None:
-    """Numbers have no gap, ranges neither gap nor overlap, and everything with rows is marked as applied."""
+    """Numbers have no gap, ranges neither gap nor overlap, and everything with rows is marked as applied.
+
+    Labels never step back, and whoever had applied slices under an older lease was done before the next one began.
+    """
+    labels = query(bank.store_url, LABELS)
+    assert labels == sorted(labels)
     for table in TABLES:
         slices = query(bank.store_url, SLICES.format(table=table))
         assert [row[0] for row in slices] == list(range(1, len(slices) + 1))
@@ -94,6 +104,9 @@ def check_registry(bank: Bank) -> None:
             ranges = [(start, end) for _, found, start, end, _, _ in slices if found == partition]
             assert all(earlier[1] == later[0] for earlier, later in pairwise(ranges))
         assert [row for row in slices if row[4] and row[5] != "applied"] == []
+        claims = query(bank.store_url, CLAIMS.format(table=table))
+        assert [epoch for epoch, _ in claims] == sorted(epoch for epoch, _ in claims)
+        assert [moment for _, moment in claims] == sorted(moment for _, moment in claims)
 
 
 def check_boundaries(pipeline: Pipeline) -> int:

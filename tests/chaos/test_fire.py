@@ -12,8 +12,9 @@ import structlog
 from cdc_pipeline.settings import ObjectStoreSettings
 from tests.chaos.airflow_faults import AIRFLOW, RUNS, TASKS, with_airflow
 from tests.chaos.bank import Bank, burning_bank, with_own_workers
+from tests.chaos.clocks import CLOCKS, with_jumping_clocks, without_leftovers
 from tests.chaos.evidence import check_boundaries, check_registry, check_rows, wait_until_applied
-from tests.chaos.faults import BESIDE_WORKERS, OWN_WORKERS, SERVERS
+from tests.chaos.faults import BESIDE_CONSUMER, BESIDE_WORKERS, OWN_WORKERS, RIVAL, SERVERS, TERMINATED
 from tests.chaos.fire import Fire, Made, Schedule, recoveries, summary, writers
 from tests.chaos.impatient_airflow import running_tasks
 from tests.chaos.report import Report
@@ -29,6 +30,7 @@ log = structlog.get_logger()
 
 WHOLE_SECONDS = 600.0
 SECONDS = float(os.environ.get("CDC_FIRE_SECONDS", WHOLE_SECONDS))
+STORM_SECONDS = 150.0
 CUT_SECONDS = 30.0
 CUT = (
     Schedule(kinds=SERVERS, pauses=(5, 15)),
@@ -40,6 +42,31 @@ CUT = (
 def test_half_a_minute_without_airflow_and_s3(report: Report, chaos_seed: int) -> None:
     with burning_bank(with_own_workers, slice_seconds=10, claim_slices=2) as bank:
         burn_down(report, "half a minute", bank, CUT, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS)
+
+
+def test_a_storm_over_s3_in_which_clocks_jump(report: Report, chaos_seed: int) -> None:
+    """Kills, stops, terminated backends, rival consumers, a bucket without room; nobody's clock is right for long."""
+    with started_moto() as moto, planned_faults(moto) as (url, plan), without_leftovers():
+        place = {"region": REGION, "path_style": True}
+        with burning_bank(
+            with_jumping_clocks,
+            slice_seconds=10,
+            claim_slices=8,
+            lake=f"s3://{BUCKET}/storm",
+            object_store={"endpoint": url, **place},
+        ) as bank:
+            calm = ObjectStoreSettings(endpoint=moto, region=REGION, path_style=True)
+            beside_proxy = replace(bank, settings=bank.settings.model_copy(update={"object_store": calm}))
+            schedules = (
+                Schedule(kinds=(*SERVERS, *TERMINATED), pauses=(4, 14)),
+                Schedule(kinds=(*BESIDE_WORKERS, *BESIDE_CONSUMER, *OWN_WORKERS), pauses=(3, 12)),
+                Schedule(kinds=CLOCKS, pauses=(4, 16)),
+                Schedule(kinds=s3_kinds(plan), pauses=(16, 30)),
+            )
+            chance = Random(f"{chaos_seed} storm")
+            made = burn_down(report, "storm", bank, schedules, chance, seconds=STORM_SECONDS, outcome=beside_proxy)
+            assert "Traceback" not in bank.log(RIVAL)
+    assert {fault.kind for fault in made} == {kind for schedule in schedules for kind in schedule.kinds}
 
 
 @pytest.mark.stack
@@ -66,8 +93,8 @@ def test_ten_minutes_of_every_fault(report: Report, chaos_seed: int) -> None:
 
 def everything(plan: FaultPlan) -> tuple[Schedule, ...]:
     return (
-        Schedule(kinds=SERVERS, pauses=(5, 40)),
-        Schedule(kinds=(*BESIDE_WORKERS, *TASKS), pauses=(5, 30)),
+        Schedule(kinds=(*SERVERS, *TERMINATED), pauses=(5, 40)),
+        Schedule(kinds=(*BESIDE_WORKERS, *BESIDE_CONSUMER, *TASKS), pauses=(5, 30)),
         Schedule(kinds=AIRFLOW, pauses=(30, 75)),
         Schedule(kinds=RUNS, pauses=(30, 75)),
         Schedule(kinds=s3_kinds(plan), pauses=(16, 30)),
