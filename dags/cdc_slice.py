@@ -12,7 +12,7 @@ from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 
-FALLBACK_MINUTES = 5
+FALLBACK_MINUTES = 60
 LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
 """A task that is stopped, or hangs in a library, does not end its own try: the scheduler ends its run."""
 
@@ -27,7 +27,7 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
         doc_md=runbook("cdc_slice"),
         schedule=AssetOrTimeSchedule(
             assets=[asset(settings, table, "slices", watchers=[ready])],
-            timetable=CronTriggerTimetable(f"{minute}-59/{FALLBACK_MINUTES} * * * *", timezone="UTC"),
+            timetable=CronTriggerTimetable(f"{minute} * * * *", timezone="UTC"),
         ),
         tags=["cdc", f"db:{table.database}"],
         default_args=default_args(pauses=True),

@@ -5,6 +5,8 @@ from cdc_pipeline.stack.place import Place
 ADMINISTRATOR = "admin"
 LONGEST_IDLE_TRANSACTION = "30s"
 """What a killed scheduler's orphans keep open, and with it the lock without which no other one schedules anything."""
+UNCHANGED_FILES_AGAIN = "600"
+"""Seconds until DAG files that nobody touched are parsed again, for what pipeline.yml says now."""
 
 
 def passwords_file(home: str) -> str:
@@ -36,8 +38,9 @@ def airflow_environment(place: Place) -> dict[str, str]:
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API_AUTH__JWT_SECRET": place.jwt_secret,
-        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "30",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": UNCHANGED_FILES_AGAIN,
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
