@@ -16,6 +16,7 @@ SMALL = {
     "benchmarks.slice": ("1", "500"),
     "benchmarks.snapshot_memory": ("500", "2"),
     "benchmarks.large_transaction": ("500", "2"),
+    "benchmarks.year": ("3", "1", "3"),
 }
 
 
