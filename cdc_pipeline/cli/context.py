@@ -17,7 +17,8 @@ from rich.text import Text
 
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings_file import keep_matching, load_settings, settings_path
-from cdc_pipeline.stack.state import home_of
+from cdc_pipeline.stack.rights import become_owner
+from cdc_pipeline.stack.state import home_in, home_of
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
@@ -106,7 +107,10 @@ class Context:
 
 
 def context_of(config: Path | None, *, as_json: bool) -> Context:
-    return Context(config=settings_path(config, os.environ), as_json=as_json)
+    """Root goes on as the owner of the installation from here on."""
+    path = settings_path(config, os.environ)
+    become_owner(home_in(path.parent, os.environ))
+    return Context(config=path, as_json=as_json)
 
 
 def _plain(value: object) -> object:

@@ -31,6 +31,7 @@ from cdc_pipeline.stack.control import down, up
 from cdc_pipeline.stack.display import progress
 from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.stack.parts import running
+from cdc_pipeline.stack.rights import become_account
 from cdc_pipeline.stack.state import home_of
 from cdc_pipeline.verification import Verified, verify
 from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
@@ -62,6 +63,7 @@ class Phases:
 
 def run_demo(folder: Path, console: Console) -> bool:
     """Whether lake equals source in every table. Leaves the stack up; Ctrl-C or an error ends all of it."""
+    become_account([folder], say=console.print)
     config = prepare_folder(folder)
     settings = load_settings(config)
     home = home_of(settings, os.environ)

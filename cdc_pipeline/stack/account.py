@@ -66,10 +66,13 @@ def _create_account() -> None:
 
 def can_reach(account: Account | None, folder: Path) -> bool:
     """Whether the account may enter `folder`, asked of the kernel, without changing any mode."""
-    if account is None:
-        return True
+    return account is None or may(account, "-x", folder)
+
+
+def may(account: Account, test: str, path: Path) -> bool:
+    """Whether a question of `test` has the answer yes when the account asks it: `-r`, `-w` or `-x`."""
     outcome = subprocess.run(
-        ["/usr/bin/env", "test", "-x", str(folder)],
+        ["/usr/bin/env", "test", test, str(path)],
         user=account.user_id,
         group=account.group_id,
         extra_groups=[],

@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings import PostgresSource, Settings
 from cdc_pipeline.stack.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.stack.control import OnStates, down, process_states, up
+from cdc_pipeline.stack.rights import become_account
 from cdc_pipeline.stack.supervisor import Condition, ProcessState
 
 COLOURS = {
@@ -27,12 +29,24 @@ COLOURS = {
 
 def up_command(settings: Settings, *, config: Path, home: Path, console: Console) -> None:
     """Returns when everything is healthy; `console` is for people and should write to stderr."""
+    read = [] if isinstance(settings.source, PostgresSource) else [settings.folder / settings.source.path]
+    become_account(
+        own_folders(settings, home),
+        reached=[config, *(folder for folder in read if folder.exists())],
+        say=lambda words: console.print(words, soft_wrap=True),
+    )
     with progress(console) as on_states:
         endpoints = up(settings, config=config, home=home, on_states=on_states)
     console.print(
         f"[green]up[/green]: Airflow at {endpoints.airflow_url}, user {ADMINISTRATOR}, password in"
         f" {passwords_file(str(home))}; logs in {home / 'logs'}; stop with `cdc down`"
     )
+
+
+def own_folders(settings: Settings, home: Path) -> list[Path]:
+    """What processes write to; patterns of tables are kept beside pipeline.yml."""
+    lake = [] if settings.on_s3 else [Path(unquote(urlsplit(settings.lake_url).path))]
+    return [home, *lake, *([settings.folder] if settings.include else [])]
 
 
 def down_command(*, home: Path, console: Console) -> None:

@@ -56,7 +56,12 @@ class Installation:
 
 def home_of(settings: Settings, environment: Mapping[str, str]) -> Path:
     """CDC_HOME, else `.cdc` beside pipeline.yml; absolute."""
-    return Path(environment.get("CDC_HOME") or settings.folder / OWN_FOLDER).absolute()
+    return home_in(settings.folder, environment)
+
+
+def home_in(folder: Path, environment: Mapping[str, str]) -> Path:
+    """The same for a pipeline.yml in this folder, which nobody has read yet."""
+    return Path(environment.get("CDC_HOME") or folder / OWN_FOLDER).absolute()
 
 
 def open_installation(home: Path) -> Installation:
