@@ -64,7 +64,7 @@ def idle_world(tables: int) -> Iterator[World]:
     """All tables are in the lake."""
     names = [f"table_{number}" for number in range(tables)]
     with (
-        started_server(os.environ) as server,
+        started_server(dict(os.environ)) as server,
         fresh_database(server) as source_url,
         fresh_store(server) as store_url,
         tempfile.TemporaryDirectory() as folder,

@@ -76,7 +76,7 @@ class SliceCutter:
         self._cut_at = cut_at
         self._start = start
         self._commit_time = commit_time
-        self._length = slice_length
+        self.length = slice_length
         self._slice_rows = slice_rows
         self._memory_bytes = memory_bytes
         self._filling: np.int64 | None = None
@@ -86,10 +86,6 @@ class SliceCutter:
         self._unfit_characters = 0
         self._transactions = _no_transactions()
         self._marks: dict[int, str] = {}
-
-    @property
-    def length(self) -> timedelta:
-        return self._length
 
     @property
     def due(self) -> datetime:
@@ -133,7 +129,7 @@ class SliceCutter:
         return np.maximum.accumulate(np.maximum(own, before[: len(intervals)]))
 
     def _intervals(self) -> Integers:
-        return self._transactions.commit_time // (self._length // _MICROSECOND)
+        return self._transactions.commit_time // (self.length // _MICROSECOND)
 
     def _last(self, labels: Integers) -> int:
         if len(labels):
@@ -141,7 +137,7 @@ class SliceCutter:
         return self._number(self._commit_time) if self._floor is None else self._floor
 
     def _number(self, time: datetime) -> int:
-        return (time - EPOCH) // self._length
+        return (time - EPOCH) // self.length
 
     def _label_changes(self) -> list[int]:
         changes = np.flatnonzero(np.diff(self._labels()) > 0)
@@ -232,8 +228,8 @@ class SliceCutter:
         self._events = {name: chunks for name, chunks in present.items() if chunks}
 
     def _label(self, number: int) -> Label:
-        start = EPOCH + number * self._length
-        return Label(start=start, end=start + self._length)
+        start = EPOCH + number * self.length
+        return Label(start=start, end=start + self.length)
 
 
 def _characters(event: UnfitEvent) -> int:

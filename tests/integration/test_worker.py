@@ -65,21 +65,16 @@ class Work:
         self.shop.store.registry.register(replace(plain, slices=tuple(slices)))
 
     def slice(self, partition: int, rows: int) -> NewSlice:
+        empty = NewSlice(table_id=self.shop.orders.table_id, stream_partition=partition)
         if rows == 0:
-            return NewSlice(table_id=self.shop.orders.table_id, stream_partition=partition)
+            return empty
         events = [self.order(1000 * self.position + 100 * partition + number, number) for number in range(rows)]
         content = slice_bytes(SCHEMA, events)
         sha256 = hashlib.sha256(content).hexdigest()
         key = slice_key(self.table.name, partition, f"{self.position}-{sha256}.parquet")
         self.objects.put_if_absent(key, content)
-        return NewSlice(
-            table_id=self.shop.orders.table_id,
-            stream_partition=partition,
-            path=key,
-            sha256=sha256,
-            size_bytes=len(content),
-            rows=rows,
-            schema_id=self.shop.schema_id,
+        return replace(
+            empty, path=key, sha256=sha256, size_bytes=len(content), rows=rows, schema_id=self.shop.schema_id
         )
 
     def order(self, id_: int, ordinal: int) -> Event:

@@ -260,11 +260,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert [row.number for row in rows] == list(range(1, len(self.slices) + 1))
         for row, known in zip(rows, self.slices, strict=True):
             assert (row.start_offset, row.end_offset) == (encode_position(known.start), encode_position(known.end))
-            assert (row.stream_partition, row.rows, row.requested) == (
-                known.stream_partition,
-                known.rows,
-                known.requested,
-            )
+            found = (row.stream_partition, row.rows, row.requested)
+            assert found == (known.stream_partition, known.rows, known.requested)
         for partition in PARTITIONS:
             ranges = [row for row in rows if row.stream_partition == partition]
             assert all(before.end_offset <= after.start_offset for before, after in pairwise(ranges))

@@ -228,8 +228,7 @@ class MemoryLake:
     ) -> UpsertOutcome | None:
         """None: the log already has this transaction number. Raises LakeError when another commit came between."""
         fitted = self._follow(log, table, work, fence)
-        table = fitted.table
-        stored = self._stored(log, table)
+        table, stored = fitted.table, self._stored(log, fitted.table)
         if stored.transaction is not None and stored.transaction >= work.last_number:
             return None
         if not any(content.rows for content in work.slices):
@@ -257,12 +256,11 @@ class MemoryLake:
         return _outcome(effects, version=stored.version + 1, already=False, started=started, work=work)
 
     def _events(self, work: ClaimWork, lake: Shape) -> list[Event]:
-        found = [
-            (row, content)
+        return [
+            event_of(row, content, lake)
             for content in work.slices
             for row in pq.read_table(io.BytesIO(self._store.get(content.key))).to_pylist()
         ]
-        return [event_of(row, content, lake) for row, content in found]
 
     def _data_file(self, table: LakeTable, name: str, rows: pa.Table) -> DataFile:
         sink = io.BytesIO()
