@@ -9,6 +9,7 @@ from cdc_pipeline.stack.project import PROJECT
 
 PAGE = PROJECT / "docs" / "benchmarks.md"
 COMMANDS = re.findall(r"^\.venv/bin/python -m (benchmarks\.\w+)$", PAGE.read_text(), re.MULTILINE)
+WITH_STACK = {"benchmarks.idle"}
 WITH_SPARK = {"benchmarks.slice", "benchmarks.snapshot_memory"}
 SMALL = {
     "benchmarks.decoder": ("2000",),
@@ -17,6 +18,7 @@ SMALL = {
     "benchmarks.snapshot_memory": ("500", "2"),
     "benchmarks.large_transaction": ("500", "2"),
     "benchmarks.year": ("3", "1", "3"),
+    "benchmarks.idle": ("1", "1"),
 }
 
 
@@ -24,7 +26,9 @@ def test_the_page_names_every_benchmark() -> None:
     assert sorted(COMMANDS) == sorted(SMALL)
 
 
-@pytest.mark.parametrize("module", COMMANDS)
+@pytest.mark.parametrize(
+    "module", [pytest.param(name, marks=[pytest.mark.stack] if name in WITH_STACK else []) for name in COMMANDS]
+)
 def test_a_benchmark_runs_and_finds_that_its_arms_did_the_same(
     module: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
