@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -10,9 +10,11 @@ from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.record import TableName
+
+if TYPE_CHECKING:
+    from cdc_pipeline.metadata_store.rows import Snapshot
 
 CHECK_FAILED = 3
 _POLL_SECONDS = 1.0
@@ -75,7 +77,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
     raise typer.Exit(CHECK_FAILED if any(withheld.values()) else 0)
 
 
-def _row(name: TableName, found: Snapshot | None, refused: CdcError | None, withheld: int) -> Mapping[str, Any]:
+def _row(name: TableName, found: "Snapshot | None", refused: CdcError | None, withheld: int) -> Mapping[str, Any]:
     """One table's verdict; a table that is refused has no snapshot."""
     return {
         "table": str(name),

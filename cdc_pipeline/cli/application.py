@@ -1,14 +1,12 @@
 """All commands of `cdc` in one typer application, and the one place where an error becomes an exit code."""
 
-import logging
 import sys
 import traceback
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from types import TracebackType
+from typing import Annotated
 
-import structlog
 import typer
-from structlog.typing import EventDict
 
 from cdc_pipeline.cli import check_store, demo_command, pipeline_commands, quarantine, read_commands, stack_verbs
 from cdc_pipeline.errors import CdcError, redacted
@@ -23,10 +21,10 @@ def application() -> typer.Typer:
         name="cdc",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        add_completion=False,
         help="Keeps tables of an operational database in a data lake. Exit codes: 0 ok, 1 error, 2 usage,"
         " 3 check failed, 4 busy.",
     )
+    app.callback()(_options)
     for module in (stack_verbs, demo_command, pipeline_commands, read_commands, quarantine, check_store):
         module.add_to(app)
     for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda found: found.name):
@@ -34,8 +32,18 @@ def application() -> typer.Typer:
     return app
 
 
-def _without_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {name: redacted(value) if isinstance(value, str) else value for name, value in event.items()}
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"cdc-pipeline {version('cdc-pipeline')}")
+        raise typer.Exit
+
+
+def _options(
+    is_asked: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
+    ] = False,
+) -> None:
+    """What `cdc` takes before the name of a command."""
 
 
 def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -45,16 +53,6 @@ def _traceback(kind: type[BaseException], error: BaseException, trace: Traceback
 
 def main() -> None:
     sys.excepthook = _traceback
-    structlog.configure(
-        processors=[
-            _without_secrets,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
     try:
         application()()
     except CdcError as error:

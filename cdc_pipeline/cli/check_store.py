@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from cdc_pipeline.cli.context import context_of
 from cdc_pipeline.cli.pipeline_commands import Json
 from cdc_pipeline.cli.read_commands import CHECK_FAILED
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.settings import ObjectStoreSettings
 
 if TYPE_CHECKING:
     from cdc_pipeline.object_store.conformance import Rivals
+    from cdc_pipeline.settings import ObjectStoreSettings
 
 _RIVALS = 2
 
@@ -61,7 +60,11 @@ def _place(url: str) -> str:
     return url.rstrip("/") if "://" in url else Path(url).resolve().as_uri()
 
 
-def _server(endpoint: str | None, region: str | None, *, path_style: bool) -> ObjectStoreSettings:
+def _server(endpoint: str | None, region: str | None, *, path_style: bool) -> "ObjectStoreSettings":
+    from pydantic import ValidationError
+
+    from cdc_pipeline.settings import ObjectStoreSettings
+
     try:
         return ObjectStoreSettings(endpoint=endpoint, region=region, path_style=path_style)
     except ValidationError as error:
@@ -69,7 +72,7 @@ def _server(endpoint: str | None, region: str | None, *, path_style: bool) -> Ob
         raise SettingsError(found, remedy="mend --endpoint or --region") from error
 
 
-def _rivals(url: str, server: ObjectStoreSettings) -> "Rivals":
+def _rivals(url: str, server: "ObjectStoreSettings") -> "Rivals":
     """Two processes that begin together when both are ready."""
 
     def race(keys: Sequence[str]) -> list[list[bool]]:

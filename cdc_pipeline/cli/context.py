@@ -1,7 +1,9 @@
 """What every command needs: the settings that were asked for, where results go, and a pipeline when it works on one."""
 
 import json
+import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,17 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import keep_matching, load_settings, settings_path
-from cdc_pipeline.stack.rights import become_owner
-from cdc_pipeline.stack.state import home_in, home_of
+from cdc_pipeline.errors import redacted
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from structlog.typing import EventDict
+
+    from cdc_pipeline.settings import Settings
     from cdc_pipeline.wiring import Pipeline
 
 _WIDTH_OF_A_FILE = 200
@@ -37,19 +36,25 @@ class Context:
     as_json: bool
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
+        from cdc_pipeline.settings_file import load_settings
+
         return load_settings(self.config)
 
     @property
     def home(self) -> Path:
+        from cdc_pipeline.stack.state import home_of
+
         return home_of(self.settings, os.environ)
 
     @property
-    def console(self) -> Console:
+    def console(self) -> "Console":
+        from rich.console import Console
+
         return Console(stderr=True)
 
     @contextmanager
-    def pipeline(self, parts: frozenset[str], settings: Settings | None = None) -> "Iterator[Pipeline]":
+    def pipeline(self, parts: frozenset[str], settings: "Settings | None" = None) -> "Iterator[Pipeline]":
         """As `opened_pipeline`, and SIGTERM ends the block within five seconds, whatever it waits for."""
         from cdc_pipeline.cli.ending import left_in_time
 
@@ -58,7 +63,7 @@ class Context:
 
     @contextmanager
     def opened_pipeline(
-        self, parts: frozenset[str], settings: Settings | None = None, *, on_step: OnStep = no_step
+        self, parts: frozenset[str], settings: "Settings | None" = None, *, on_step: OnStep = no_step
     ) -> "Iterator[Pipeline]":
         """An open pipeline, of these settings or those of the file.
 
@@ -66,6 +71,7 @@ class Context:
         """
         from cdc_pipeline.metadata_store.upgrade import upgrade
         from cdc_pipeline.stack.parts import running
+        from cdc_pipeline.stack.state import home_of
         from cdc_pipeline.wiring import open_pipeline
 
         settings = settings or self.settings
@@ -75,10 +81,12 @@ class Context:
             with open_pipeline(settings, endpoints, on_step=on_step) as pipeline:
                 yield pipeline
 
-    def matched_settings(self, *, keep: bool) -> Settings:
+    def matched_settings(self, *, keep: bool) -> "Settings":
         """With the tables that its patterns stand for on the source now; kept for all other commands, or not."""
+        from cdc_pipeline.settings_file import keep_matching, load_settings
         from cdc_pipeline.source_setup.patterns import matching_tables
         from cdc_pipeline.stack.parts import running
+        from cdc_pipeline.stack.state import home_of
 
         asking = load_settings(self.config, matching=())
         if not asking.include:
@@ -90,27 +98,62 @@ class Context:
             keep_matching(self.config, names)
         return load_settings(self.config, matching=names)
 
-    def show(self, rows: Sequence[Mapping[str, Any]], *, title: str = "") -> None:
-        """One object per row; columns are those of the first."""
+    def show(
+        self, rows: Sequence[Mapping[str, Any]], *, title: str = "", columns: str | None = None, wide: bool = True
+    ) -> None:
+        """One object per row; columns are those of the first. As JSON every column is shown."""
         if self.as_json:
             print(json.dumps(list(rows), default=_plain, ensure_ascii=False))
             return
-        table = Table(title=title or None, title_justify="left")
-        for name in rows[0] if rows else ():
-            table.add_column(name.replace("_", " "), overflow="fold")
-        for row in rows:
-            table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+        from rich.console import Console
+
+        from cdc_pipeline.cli.tables import NARROW, chosen_columns, table_of
+
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH_OF_A_FILE
-        console.print(table if rows else "nothing")
+        chosen = chosen_columns(rows, columns, wide=wide, width=console.width if console.is_terminal else NARROW)
+        console.print(table_of(rows, chosen, title=title) if rows else "nothing")
+        left_out = len(rows[0]) - len(chosen) if rows and columns is None else 0
+        if left_out:
+            self.console.print(
+                f"{left_out} more columns are empty or do not fit: --wide, or --columns a,b", soft_wrap=True
+            )
 
 
 def context_of(config: Path | None, *, as_json: bool) -> Context:
-    """Root goes on as the owner of the installation from here on."""
+    """What every command begins with. Root goes on as the owner of the installation from here on.
+
+    Help needs none of it: what takes long to import is imported from here on.
+    """
+    from cdc_pipeline.settings_file import settings_path
+    from cdc_pipeline.stack.rights import become_owner
+    from cdc_pipeline.stack.state import home_in
+
+    log_to_stderr()
     path = settings_path(config, os.environ)
     become_owner(home_in(path.parent, os.environ))
     return Context(config=path, as_json=as_json)
+
+
+def log_to_stderr() -> None:
+    """One line per event, for people; secrets are hidden."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            _without_secrets,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _without_secrets(_logger: object, _method: str, event: "EventDict") -> "EventDict":
+    return {name: redacted(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _plain(value: object) -> object:

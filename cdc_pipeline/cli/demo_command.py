@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from cdc_pipeline.cli.context import log_to_stderr
 from cdc_pipeline.stack.project import PROJECT
 
 CHECK_FAILED = 3
@@ -21,8 +21,11 @@ def add_to(app: typer.Typer) -> None:
 
 def demo(folder: Folder = None) -> None:
     """Start everything, run the main job on live data with one worker killed in the middle, compare every row."""
+    from rich.console import Console
+
     from cdc_pipeline.demo.story import run_demo
 
+    log_to_stderr()
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH_OF_A_FILE

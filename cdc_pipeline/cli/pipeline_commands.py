@@ -11,7 +11,6 @@ from cdc_pipeline.cli.ending import stopped_in_time
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.stack.heartbeat import Heartbeat
 
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="db.schema.table; default: all")]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON on stdout")]
@@ -65,6 +64,7 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     """Read the source's stream into registered slice files, until it is told to stop."""
     from cdc_pipeline.source_setup import consume as read_stream
     from cdc_pipeline.source_setup import consume_until_idle, retried
+    from cdc_pipeline.stack.heartbeat import Heartbeat
 
     context = context_of(config, as_json=False)
     with stopped_in_time() as stop:

@@ -10,14 +10,14 @@ from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError, UsageError
-from cdc_pipeline.settings_file import json_schema
-from cdc_pipeline.stack.display import process_documents
 
 if TYPE_CHECKING:
     from cdc_pipeline.verification import Verified
     from cdc_pipeline.wiring import Pipeline
 
 CHECK_FAILED = 3
+Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help="these columns alone")]
+Wide = Annotated[bool, typer.Option("--wide", help="every column, however wide the table gets")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,6 +36,8 @@ def status(
     """Per table: the position and time as of which the lake equals the source, and what waits."""
     context = context_of(config, as_json=as_json)
     if processes:
+        from cdc_pipeline.stack.display import process_documents
+
         context.show(process_documents(context.home))
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
@@ -142,6 +144,8 @@ def run_query(
     name: Annotated[str | None, typer.Argument(help="an inspection query; none: list them")] = None,
     parameters: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE")] = None,
     config: Config = None,
+    columns: Columns = None,
+    wide: Wide = False,
     as_json: Json = False,
 ) -> None:
     """Run a named inspection query on the metadata store."""
@@ -152,13 +156,15 @@ def run_query(
             context.show([{"query": query} for query in inspection.queries()])
             return
         answer = inspection.ask(name, dict(map(_parameter, parameters or ())))
-    context.show(answer.rows)
+    context.show(answer.rows, columns=columns, wide=wide)
     if answer.is_cut:
         context.console.print(f"the first {len(answer.rows)} rows: there are more, --set limit=… shows them")
 
 
 def schema() -> None:
     """Print the JSON Schema of pipeline.yml, for editors."""
+    from cdc_pipeline.settings_file import json_schema
+
     typer.echo(json.dumps(json_schema(), indent=2))
 
 

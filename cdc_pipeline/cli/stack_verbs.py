@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
-from cdc_pipeline.stack.display import down_command, up_command
 
 Config = Annotated[Path | None, typer.Option("--config", help="pipeline.yml; default: CDC_CONFIG, else ./pipeline.yml")]
 
@@ -20,12 +19,16 @@ def add_to(app: typer.Typer) -> None:
 
 def up(config: Config = None) -> None:
     """Start everything that pipeline.yml calls embedded, the consumer and Airflow; return when all is healthy."""
+    from cdc_pipeline.stack.display import up_command
+
     context = context_of(config, as_json=False)
     up_command(context.settings, config=context.config, home=context.home, console=context.console)
 
 
 def down(config: Config = None) -> None:
     """End exactly the processes of this installation."""
+    from cdc_pipeline.stack.display import down_command
+
     context = context_of(config, as_json=False)
     down_command(home=context.home, console=context.console)
 
