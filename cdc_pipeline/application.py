@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import CdcError, LakeError, ObjectStoreAway, TablePauses
-from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Publication
+from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakePublication
 from cdc_pipeline.lease_keeper import held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
 from cdc_pipeline.metadata_store.rows import SourceTable
@@ -115,9 +115,9 @@ def _begin_empty(pipeline: Pipeline, table: TableName) -> bool:
             pipeline.lake.create_table(lake_table)
             held[1].check()
             version = pipeline.lake.publish(
-                lake_table, Publication(snapshot_id=new.snapshot_id, files=(), fence_number=NOTHING_APPLIED)
+                lake_table, LakePublication(snapshot_id=new.snapshot_id, files=(), fence_number=NOTHING_APPLIED)
             )
-            published = registry.Publication(
+            published = registry.SnapshotPublication(
                 fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
             )
             snapshots.publish_snapshot(held[0], new.snapshot_id, published)

@@ -21,7 +21,7 @@ _MICROSECONDS = 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class Decoded:
+class DecodedEntries:
     """Events with the same columns. `rows` hold those in `fitting`; `refused` says why not, by id in quarantine."""
 
     schema: TableSchema
@@ -30,7 +30,7 @@ class Decoded:
     refused: dict[int, str] = field(default_factory=dict)
 
 
-def decode_texts(entries: Iterable[Kept], newest: TableSchema, known: Mapping[str, Column]) -> list[Decoded]:
+def decode_texts(entries: Iterable[Kept], newest: TableSchema, known: Mapping[str, Column]) -> list[DecodedEntries]:
     """Payloads that hold the source's texts by column. `known`: every column that the table ever had."""
     in_order = sorted(entries, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
     return [
@@ -46,19 +46,19 @@ def _columns(entry: Kept, newest: TableSchema) -> tuple[str, ...]:
 
 def _decode_texts(
     entries: Sequence[Kept], names: tuple[str, ...], newest: TableSchema, known: Mapping[str, Column]
-) -> Decoded:
+) -> DecodedEntries:
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         why = f"the type of {unknown} is not known before the table's next event that fits"
         refused = {entry.quarantine_id: why for entry in entries}
-        return Decoded(schema=newest, rows=event_schema(newest).empty_table(), refused=refused)
+        return DecodedEntries(schema=newest, rows=event_schema(newest).empty_table(), refused=refused)
     schema = TableSchema(columns=tuple(known[name] for name in names), key=newest.key)
     versions = [_version(entry, schema) for entry in entries]
     events = events_of([entry.payload for entry in entries], versions, schema)
     rows, misfits = typed_rows(events, schema)
     refused = {entries[misfit.row].quarantine_id: misfit.reason for misfit in misfits}
     fits = [entry.quarantine_id not in refused for entry in entries]
-    return Decoded(
+    return DecodedEntries(
         schema=schema,
         rows=rows.filter(pa.array(fits, pa.bool_())),
         fitting=[entry.quarantine_id for entry in entries if entry.quarantine_id not in refused],
@@ -83,15 +83,15 @@ class LineDecoder:
     tables: DebeziumTables
     stream_partitions: Sequence[int]
 
-    def decode(self, entries: Iterable[Kept]) -> list[Decoded]:
+    def decode(self, entries: Iterable[Kept]) -> list[DecodedEntries]:
         """A version that was known when an event was kept aside stays the event's."""
-        parts: dict[TableSchema, Decoded] = {}
+        parts: dict[TableSchema, DecodedEntries] = {}
         for entry in entries:
             schema, rows, why = self._rows(entry)
             rows = _with_version(rows, entry.version)
             if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < self.table.horizon:
                 why = f"it is too late: older than {self.table.horizon}, below which tombstones may be gone"
-            part = parts.setdefault(schema, Decoded(schema=schema, rows=rows.slice(0, 0)))
+            part = parts.setdefault(schema, DecodedEntries(schema=schema, rows=rows.slice(0, 0)))
             if why:
                 part.refused[entry.quarantine_id] = why
             else:

@@ -38,7 +38,7 @@ _WHOLE = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ColumnChunk:
     """The pages of one column in one row group, as the footer tells them; `place` is None when they lie elsewhere."""
 
     name: str
@@ -60,7 +60,7 @@ class Footer:
     schema: tuple[Struct, ...]
     is_described: bool
     group_rows: tuple[int, ...]
-    columns: tuple[tuple[Column, ...], ...]
+    columns: tuple[tuple[ColumnChunk, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ def _page(content: bytes, place: int, end: int) -> Page:
     )
 
 
-def _check_column(content: bytes, column: Column, place: int, most: int) -> None:
+def _check_column(content: bytes, column: ColumnChunk, place: int, most: int) -> None:
     end = place + column.packed_bytes
     if not place < end <= most:
         message = f"the column {column.name}, which reaches from byte {place} to {end} of {most}"
@@ -172,13 +172,13 @@ def _check_column(content: bytes, column: Column, place: int, most: int) -> None
     _expect(column.name, "unpacked bytes in its pages:", unpacked, column.unpacked_bytes)
 
 
-def _column(chunk: Struct) -> Column:
+def _column(chunk: Struct) -> ColumnChunk:
     fields = chunk.get(_COLUMN)
     if not isinstance(fields, dict) or _OTHER_FILE in chunk:
         message = "a column whose pages lie in another file"
         raise ValueError(message)
     path, first = fields.get(_PATH), fields.get(_FIRST_DICTIONARY)
-    return Column(
+    return ColumnChunk(
         name=_text(path[-1]) if isinstance(path, list) and path else "",
         physical_type=number(fields, _PHYSICAL_TYPE),
         codec=number(fields, _CODEC),

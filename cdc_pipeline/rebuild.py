@@ -12,7 +12,7 @@ from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.chain_base import ToldChain
 from cdc_pipeline.cut_file import TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
-from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, Published, PublishedTable
+from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
 from cdc_pipeline.metadata_store.cut import BEGINNING, schema_identity
 from cdc_pipeline.metadata_store.rebuilding import EmptyLedger
 from cdc_pipeline.metadata_store.relearning import KnownClaim, KnownSnapshot
@@ -154,12 +154,12 @@ def _begin(
         empty.begin_behind(told.base.read_through(), told.base.rows, table_ids)
 
 
-def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, Published | None]]:
+def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
     """All that the lake tells of, oldest first; None for the one that its log does not reach any more."""
     if ledger is None:
         return []
-    steps = [told for told in ledger.steps if isinstance(told, Published)]
-    found: list[tuple[PublishedTable, Published | None]] = [
+    steps = [told for told in ledger.steps if isinstance(told, PublishedCommit)]
+    found: list[tuple[PublishedTable, PublishedCommit | None]] = [
         (told.table, told) for told in steps if told.table is not None
     ]
     newest = ledger.published
@@ -234,7 +234,7 @@ def _steps(ledger: LakeLedger) -> Iterator[KnownClaim | KnownSnapshot]:
             yield _snapshot(each.table, each)
 
 
-def _snapshot(table: PublishedTable, step: Published | None) -> KnownSnapshot:
+def _snapshot(table: PublishedTable, step: PublishedCommit | None) -> KnownSnapshot:
     return KnownSnapshot(
         snapshot_id=table.snapshot_id,
         cutoff_offset=table.cutoff_offset,

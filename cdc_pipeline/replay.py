@@ -7,7 +7,7 @@ from itertools import groupby
 import structlog
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.kept_events import Decoded, LineDecoder, decode_texts
+from cdc_pipeline.kept_events import DecodedEntries, LineDecoder, decode_texts
 from cdc_pipeline.late_slices import register_late_slice
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.rows import SourceTable
@@ -88,7 +88,7 @@ def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) 
     )
 
 
-def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> list[Decoded]:
+def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> list[DecodedEntries]:
     source, tables = pipeline.settings.source, pipeline.store.tables
     newest = None if table.schema_id is None else tables.schema(table.table_id, table.schema_id)
     if isinstance(source, DebeziumFilesSource):

@@ -7,7 +7,7 @@ import structlog
 
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, SliceDamaged, SnapshotError, UsageError
 from cdc_pipeline.lease_keeper import held_lease
-from cdc_pipeline.metadata_store.rewinds import Place
+from cdc_pipeline.metadata_store.rewinds import RewindTarget
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
@@ -101,7 +101,7 @@ def _check_slice_files(pipeline: Pipeline, table_id: int, first: int, last: int)
             ) from error
 
 
-def _rewound(table: TableName, place: Place, next_number: int) -> Rewound:
+def _rewound(table: TableName, place: RewindTarget, next_number: int) -> Rewound:
     waiting = next_number - 1 - place.number
     log.info("table rewound", table=str(table), position=place.position, slices_waiting=waiting)
     return Rewound(table=table, position=place.position, as_of=place.time, slices_waiting=waiting)

@@ -10,12 +10,12 @@ from cdc_pipeline.metadata_store.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_position import HeldPosition
-from cdc_pipeline.sources.postgres_shape import Shape, ShapeColumn, read_shapes
+from cdc_pipeline.sources.postgres_shape import ShapeColumn, SourceShape, read_shapes
 from cdc_pipeline.sources.shape_changes import Retaken, compare_shapes
 
 
 def create_snapshot(
-    store: MetadataStore, row: SourceTable, snapshot_id: str, cutoff: HeldPosition, shape: Shape | None = None
+    store: MetadataStore, row: SourceTable, snapshot_id: str, cutoff: HeldPosition, shape: SourceShape | None = None
 ) -> Snapshot:
     """Under the columns that the table has at the cutoff, or under those of its newest slice."""
     schema_id = row.schema_id
@@ -37,12 +37,12 @@ def create_snapshot(
     )
 
 
-def shape_at(connection: psycopg2.extensions.connection, row: SourceTable) -> Shape | None:
+def shape_at(connection: psycopg2.extensions.connection, row: SourceTable) -> SourceShape | None:
     """The table's shape as the connection's snapshot has it, which has to be one that its stream knows.
 
     None for a table whose shapes the metadata store does not know. Raises SnapshotError when it changed just now.
     """
-    known = [Shape.from_json(document) for document in row.shape or ()]
+    known = [SourceShape.from_json(document) for document in row.shape or ()]
     if not known:
         return None
     now = read_shapes(connection, [row.source_oid]).get(row.source_oid)
@@ -56,16 +56,16 @@ def shape_at(connection: psycopg2.extensions.connection, row: SourceTable) -> Sh
     )
 
 
-def _columns(shape: Shape) -> list[tuple[int, tuple[str, int, int], str | None]]:
+def _columns(shape: SourceShape) -> list[tuple[int, tuple[str, int, int], str | None]]:
     return [(column.number, column.look, column.generated) for column in shape.columns]
 
 
-def _as_of(shape: Shape, now: Shape) -> tuple[ShapeColumn, ...]:
+def _as_of(shape: SourceShape, now: SourceShape) -> tuple[ShapeColumn, ...]:
     written = {column.number: column.changed_by for column in now.columns}
     return tuple(replace(column, changed_by=written[column.number]) for column in shape.columns)
 
 
-def refuse_rewritten(connection: psycopg2.extensions.connection, name: TableName, before: Shape) -> None:
+def refuse_rewritten(connection: psycopg2.extensions.connection, name: TableName, before: SourceShape) -> None:
     """Raises SnapshotError if the table was rewritten since the cutoff: to older snapshots it looks empty then."""
     now = read_shapes(connection, [before.oid]).get(before.oid)
     types = {column.number: column.type for column in before.columns}

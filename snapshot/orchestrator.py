@@ -14,7 +14,7 @@ import structlog
 from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.history import PublishedTable
-from cdc_pipeline.lake.protocol import DataFile, Lake, LakeTable, Publication
+from cdc_pipeline.lake.protocol import DataFile, Lake, LakePublication, LakeTable
 from cdc_pipeline.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
@@ -25,7 +25,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, is_held, snapshot_connection
 from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_shape import Shape
+from cdc_pipeline.sources.postgres_shape import SourceShape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.compaction import data_files, plan_compaction
 from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at
@@ -54,7 +54,7 @@ class SnapshotOrchestrator:
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
-    shapes: dict[str, Shape] = field(default_factory=dict)
+    shapes: dict[str, SourceShape] = field(default_factory=dict)
     """Of the tables that are being exported, by snapshot, as of their cutoff."""
 
     def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
@@ -215,7 +215,7 @@ class SnapshotOrchestrator:
             keeper.check()
             version = self.lake.publish(
                 self._table(snapshot),
-                Publication(
+                LakePublication(
                     snapshot_id=snapshot.snapshot_id,
                     files=files,
                     fence_number=fence,
@@ -225,7 +225,7 @@ class SnapshotOrchestrator:
             published = self.store.snapshots.publish_snapshot(
                 lease,
                 snapshot.snapshot_id,
-                registry.Publication(
+                registry.SnapshotPublication(
                     fence_number=fence,
                     lake_version=version,
                     rows=sum(file.rows for file in files),

@@ -38,7 +38,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class FoldState:
     """All that is known of one id. `deletions`: the newest two, oldest first: before the last one, the other counts."""
 
     upsert: str = ""
@@ -67,14 +67,14 @@ class Move:
     id: Id
     old_id: Id
     present: frozenset[str]
-    origin: State
+    origin: FoldState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a claim means. `moves`: oldest first. `ties`: how often different events of one id share a sequence."""
 
-    states: dict[Id, State]
+    states: dict[Id, FoldState]
     moves: tuple[Move, ...]
     truncated_at: str
     ties: int
@@ -82,7 +82,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    rows: dict[Id, State] = field(default_factory=dict)
+    rows: dict[Id, FoldState] = field(default_factory=dict)
     truncated_at: str = ""
 
 
@@ -94,16 +94,16 @@ class BagOutcome:
     net: dict[Content, int]
 
 
-_NOTHING = State()
+_NOTHING = FoldState()
 
 
-def join_states(one: State, other: State) -> State:
+def join_states(one: FoldState, other: FoldState) -> FoldState:
     told = dict(one.told)
     for name, register in other.told.items():
         if name not in told or register.version > told[name].version:
             told[name] = register
     lacked = {name: max(one.lacked.get(name, ""), other.lacked.get(name, "")) for name in one.lacked | other.lacked}
-    return State(
+    return FoldState(
         upsert=max(one.upsert, other.upsert),
         deletions=tuple(sorted({*one.deletions, *other.deletions})[-2:]),
         told=told,
@@ -133,7 +133,7 @@ def fold(events: Iterable[Event]) -> Outcome:
 def join(table: KeyedTable, outcome: Outcome, *, tombstones: bool = True) -> KeyedTable:
     """The table after the claim. Without tombstones dead rows go: only where events of an id come in their order."""
     truncated_at = max(table.truncated_at, outcome.truncated_at)
-    moved: dict[Id, list[State]] = defaultdict(list)
+    moved: dict[Id, list[FoldState]] = defaultdict(list)
     for move in outcome.moves:
         moved[move.id].append(_resolved(move, table, moved[move.old_id]))
     rows = dict(table.rows)
@@ -191,16 +191,16 @@ def join_bag(bag: Bag, outcome: BagOutcome) -> Bag:
     return +result
 
 
-def _joined(states: Iterable[State]) -> State:
+def _joined(states: Iterable[FoldState]) -> FoldState:
     return reduce(join_states, states, _NOTHING)
 
 
-def _state(event: Event) -> State:
+def _state(event: Event) -> FoldState:
     if event.operation is Operation.DELETE:
-        return State(deletions=(event.version,))
+        return FoldState(deletions=(event.version,))
     inserted = event.operation is Operation.INSERT
     values = dict.fromkeys(event.lacking) | event.values if inserted else event.values
-    return State(
+    return FoldState(
         upsert=event.version,
         told={name: Register(version=event.version, value=value) for name, value in values.items()},
         lacked={} if inserted else dict.fromkeys(event.lacking, event.version),
@@ -209,7 +209,7 @@ def _state(event: Event) -> State:
 
 def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
     older = [_state(other) for other in of_old_id if other.version < event.version]
-    emptied = [State(deletions=(version,)) for version in truncates if version < event.version]
+    emptied = [FoldState(deletions=(version,)) for version in truncates if version < event.version]
     return Move(
         version=event.version,
         id=event.id,
@@ -219,7 +219,7 @@ def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
     )
 
 
-def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[State]) -> State:
+def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[FoldState]) -> FoldState:
     """What the move takes over. `moved_to_old_id`: what earlier moves of the claim took over to the old id.
 
     The table's row is older, or was deleted by this very key change. If it is newer, or a newer truncate is known, the
@@ -233,13 +233,13 @@ def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[State]) -> St
     before = max((version for version in deletions if version < move.version), default="")
     known = origin.values_above(before)
     told = {name: value for name, value in known.items() if name not in move.present}
-    return State(
+    return FoldState(
         upsert=move.version,
         told={name: Register(version=move.version, value=value) for name, value in told.items()},
     )
 
 
-def _deletion(table: KeyedTable, state: State) -> str:
+def _deletion(table: KeyedTable, state: FoldState) -> str:
     return max(table.truncated_at, *state.deletions, "")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from cdc_pipeline.lake.shape import DROPPED_PREFIX, Change, LakeColumn, Shape, new_column, shape_of_source
+from cdc_pipeline.lake.shape import DROPPED_PREFIX, LakeColumn, Shape, ShapeChange, new_column, shape_of_source
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.types import resolve
 
@@ -21,7 +21,7 @@ def fitted(
     late: Sequence[TableSchema] = (),
     *,
     keeps_dropped: bool = True,
-) -> Change:
+) -> ShapeChange:
     """What makes the table hold rows of all these schemas.
 
     The `leading` one says how the table looks afterwards: a column that only `earlier` ones have is dropped already.
@@ -94,7 +94,7 @@ class _Plan:
         places = self._shape().places(schema)
         self.problems += [f"the id column {name!r} is gone" for name in schema.key if name not in places]
 
-    def change(self) -> Change:
+    def change(self) -> ShapeChange:
         """A dropped column leaves its name to whoever else has it."""
         names = Counter(column.name.lower() for column, _ in self.after)
         self.after = [
@@ -105,7 +105,7 @@ class _Plan:
         ]
         twice = Counter(column.name for column, _ in self.after)
         self.problems += [f"two columns are called {name!r}" for name, count in twice.items() if count > 1]
-        return Change(
+        return ShapeChange(
             before=self.before,
             after=self._shape(),
             sources={column.name: was or None for column, was in self.after},

@@ -63,7 +63,7 @@ class AppliedClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedCommit:
     """A publication as the lake's log records it."""
 
     snapshot_id: str
@@ -86,7 +86,7 @@ class LakeLedger:
 
     fence_number: int
     lake_version: int
-    steps: tuple[AppliedClaim | Published, ...]
+    steps: tuple[AppliedClaim | PublishedCommit, ...]
     published: PublishedTable | None
     is_whole: bool
 

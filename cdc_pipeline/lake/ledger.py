@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
-from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, Published, PublishedTable
+from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, app_id_of
 from cdc_pipeline.record import TableSchema
 
@@ -27,7 +27,7 @@ def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = N
     uuid = published.table_uuid if published is not None else table_uuid
     if uuid is None:
         return LakeLedger(fence_number=NOTHING_APPLIED, lake_version=latest, steps=(), published=None, is_whole=True)
-    app_id, steps = app_id_of(str(uuid)), dict[str, AppliedClaim | Published]()
+    app_id, steps = app_id_of(str(uuid)), dict[str, AppliedClaim | PublishedCommit]()
     fence, highest, is_whole = None, None, True
     for commit in log.backwards(latest):
         number = commit.transaction_version(app_id)
@@ -98,7 +98,7 @@ def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
     )
 
 
-def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | Published | None:
+def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | PublishedCommit | None:
     """`highest`: the least number that the lake was set back to since."""
     metadata = commit.user_metadata
     if metadata.get("claim_id"):
@@ -113,7 +113,7 @@ def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | Pu
             is_rewound=highest is not None and number > highest,
         )
     if metadata.get("snapshot_id"):
-        return Published(
+        return PublishedCommit(
             snapshot_id=metadata["snapshot_id"],
             fence_number=number,
             lake_version=commit.version,

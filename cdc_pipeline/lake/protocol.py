@@ -185,7 +185,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class LakePublication:
     """All data files of one snapshot, and the number of the last slice that the snapshot already holds."""
 
     snapshot_id: str
@@ -239,7 +239,7 @@ class Lake(Protocol):
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
         """Write data files that stay invisible until published."""
 
-    def publish(self, table: LakeTable, publication: Publication) -> int:
+    def publish(self, table: LakeTable, publication: LakePublication) -> int:
         """Replace the whole content in one commit with the fence; the same snapshot again does nothing."""
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:

@@ -10,12 +10,12 @@ from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.new_shape import shape_actions
-from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakeTable, Publication
+from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
 from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.steps import OnStep, step
 
 
-def publish(log: DeltaLog, table: LakeTable, content: Publication, clock: Clock, on_step: OnStep) -> int:
+def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Clock, on_step: OnStep) -> int:
     """The lake version that shows the snapshot. Durable and visible on return; repeating it changes nothing.
 
     Raises FenceMismatch when the lake holds slices that the snapshot does not.
@@ -38,7 +38,7 @@ def publish(log: DeltaLog, table: LakeTable, content: Publication, clock: Clock,
     return fence.lake_version + 1
 
 
-def _published_version(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence) -> int | None:
+def _published_version(log: DeltaLog, table: LakeTable, content: LakePublication, fence: Fence) -> int | None:
     for commit in log.backwards(fence.lake_version):
         number = commit.transaction_version(table.app_id)
         if number is not None and number < content.fence_number:
@@ -48,7 +48,7 @@ def _published_version(log: DeltaLog, table: LakeTable, content: Publication, fe
     return None
 
 
-def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence, clock: Clock) -> list[Action]:
+def _actions(log: DeltaLog, table: LakeTable, content: LakePublication, fence: Fence, clock: Clock) -> list[Action]:
     now = clock()
     milliseconds = int(now.timestamp() * 1000)
     properties = {} if content.table is None else properties_of(content.table)
@@ -68,7 +68,7 @@ def _actions(log: DeltaLog, table: LakeTable, content: Publication, fence: Fence
 
 
 def _shape(
-    log: DeltaLog, table: LakeTable, content: Publication, read: int, properties: Mapping[str, str]
+    log: DeltaLog, table: LakeTable, content: LakePublication, read: int, properties: Mapping[str, str]
 ) -> list[Action]:
     """What changes of the table itself: its columns, where the snapshot has others, and what it keeps of itself."""
     actions = shape_actions(log, table, read, content.snapshot_id)

@@ -27,7 +27,7 @@ from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.publication import add, remove
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.rewritten_rows import rewritten_rows
-from cdc_pipeline.lake.shape import Change, Shape, shape_of
+from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of
 from cdc_pipeline.lake.table_ddl import MAPPING, STATS, VECTORS, shape_sql
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import OWN_PREFIX
@@ -48,7 +48,7 @@ class Reshaping:
 
     metadata: Action
     read: int
-    change: Change
+    change: ShapeChange
     partitions: tuple[PartitionBy, ...]
     mapped: bool
     vectors: bool
@@ -100,7 +100,7 @@ class Reshaping:
         return not {name for name, _ in OWN_TYPES} <= {name for name, _ in delta_fields(self.metadata)}
 
 
-def reshaping_of(metadata: Action, read: int, plan: Callable[[Shape], Change], *, vectors: bool) -> Reshaping:
+def reshaping_of(metadata: Action, read: int, plan: Callable[[Shape], ShapeChange], *, vectors: bool) -> Reshaping:
     change = plan(shape_of(delta_fields(metadata), configuration_of(metadata)))
     partitions = tuple(
         PartitionBy(column=change.renamed.get(found.column, found.column), unit=found.unit)

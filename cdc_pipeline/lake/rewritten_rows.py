@@ -10,13 +10,18 @@ from cdc_pipeline.lake.compaction import named
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
-from cdc_pipeline.lake.shape import Change, LakeColumn
+from cdc_pipeline.lake.shape import LakeColumn, ShapeChange
 from cdc_pipeline.record import DELETED, STATE, VERSION
 from cdc_pipeline.settings import PartitionBy
 
 
 def rewritten_rows(
-    session: SparkSession, url: str, read: int, change: Change, partitions: Mapping[str, PartitionBy], after: Action
+    session: SparkSession,
+    url: str,
+    read: int,
+    change: ShapeChange,
+    partitions: Mapping[str, PartitionBy],
+    after: Action,
 ) -> DataFrame:
     """Dead rows too. `partitions`: data partition key before -> after. `after` describes the table."""
     rows = session.read.format("delta").option("versionAsOf", read).load(url)
@@ -33,14 +38,14 @@ def rewritten_rows(
     return rows.select(*(named(expr(value), *physical[name]) for name, value in values.items()))
 
 
-def _value(change: Change, column: LakeColumn) -> str:
+def _value(change: ShapeChange, column: LakeColumn) -> str:
     was = change.sources[column.name]
     if was is not None:
         return f"CAST({identifier(was)} AS {column.type})" if column.name in change.widened else identifier(was)
     return f"CAST({value_literal(column.missing_value, column.missing_type)} AS {column.type})"
 
 
-def _state(change: Change, deletion: str, columns: str) -> str:
+def _state(change: ShapeChange, deletion: str, columns: str) -> str:
     """Versions are kept by the columns' names."""
     kept = f"{STATE}.columns"
     if change.removed:

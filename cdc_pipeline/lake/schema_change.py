@@ -13,7 +13,7 @@ from cdc_pipeline.lake.fitting import fitted
 from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
 from cdc_pipeline.lake.reshaping import Reshaping, configuration_of, reshaping_of
-from cdc_pipeline.lake.shape import Change, Shape, shape_of, shape_of_source
+from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
@@ -81,7 +81,7 @@ def shape_at(log: DeltaLog, version: int) -> Shape:
     return shape_of(delta_fields(metadata), configuration_of(metadata))
 
 
-def planned(table: LakeTable, work: ClaimWork, before: Shape) -> Change:
+def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     """Raises SchemaConflict for what the lake cannot follow."""
     others = dict.fromkeys((each.schema, each.late) for each in work.slices if each.schema != work.leading)
     earlier, late = ([schema for schema, is_late in others if is_late == kind] for kind in (False, True))

@@ -91,7 +91,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ShapeChange:
     """`sources`: column of `after` -> the column of `before` that holds its values, None for a new one.
 
     `problems`: why the table cannot follow; it stays as it is then.

@@ -34,8 +34,8 @@ from cdc_pipeline.lake.protocol import (
     Compaction,
     DataFile,
     Fence,
+    LakePublication,
     LakeTable,
-    Publication,
     UpsertOutcome,
     always,
 )
@@ -154,7 +154,7 @@ class SparkLake:
         with self._calls(f"compacting {table.name}"):
             return compaction.compact(self.session, self._store, table, compaction_work, self._on_step)
 
-    def publish(self, table: LakeTable, content: Publication) -> int:
+    def publish(self, table: LakeTable, content: LakePublication) -> int:
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:

@@ -35,7 +35,7 @@ _PLACE = text("""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RewindTarget:
     """The lake's table, with the slices up to `number`, was version `lake_version`; it equalled the source there."""
 
     number: int
@@ -48,12 +48,14 @@ class Place:
 class Rewinds:
     database: Database
 
-    def place(self, table_id: int, *, position: str | None = None, moment: datetime | None = None) -> Place | None:
+    def place(
+        self, table_id: int, *, position: str | None = None, moment: datetime | None = None
+    ) -> RewindTarget | None:
         """The latest one at or before both; None where the last snapshot's cutoff, or all that is kept, is later."""
         parameters = {"table_id": table_id, "position": position, "moment": moment}
         with self.database.transaction("rewind.read_place") as connection:
             row = connection.execute(_PLACE, parameters).one_or_none()
-        return None if row is None else Place(**row._asdict())
+        return None if row is None else RewindTarget(**row._asdict())
 
     def reopen(self, lease: Lease, *, after: int) -> None:
         """What the lake holds no more waits again. Idempotent. Raises StaleEpoch, like every change of claims."""

@@ -40,7 +40,7 @@ class NewSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class SnapshotPublication:
     """The one commit of the lake that shows the snapshot; `fence_number` stands in the lake's own log."""
 
     fence_number: int
@@ -122,7 +122,7 @@ class Snapshots:
             first_behind = connection.scalar(behind) or connection.execute(following).scalar_one()
         return int(first_behind) - 1
 
-    def publish_snapshot(self, lease: Lease, snapshot_id: str, publication: Publication) -> Snapshot:
+    def publish_snapshot(self, lease: Lease, snapshot_id: str, publication: SnapshotPublication) -> Snapshot:
         """Only after the lake's commit. Idempotent; in one transaction: the snapshot is published, the table live.
 
         Slices up to the fence are superseded, those behind it wait (again, if only an older lake held them), and an

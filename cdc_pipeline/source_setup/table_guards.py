@@ -7,12 +7,12 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import StreamMoved, TableStale
-from cdc_pipeline.metadata_store.rows import SourceTable as StoredTable
+from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres_guards import KnownTable
-from cdc_pipeline.sources.postgres_setup import SourcePlan, SourceTable
-from cdc_pipeline.sources.postgres_shape import Shape
+from cdc_pipeline.sources.postgres_setup import PlannedTable, SourcePlan
+from cdc_pipeline.sources.postgres_shape import SourceShape
 from cdc_pipeline.sources.postgres_stream import PostgresStream
 from cdc_pipeline.sources.shape_changes import Unchanged, compare_shapes
 from cdc_pipeline.steps import step
@@ -29,22 +29,22 @@ def known_tables(pipeline: Pipeline) -> dict[TableName, KnownTable]:
     return {row.name: _known(pipeline, row) for row in _stored(pipeline) if row.name in listed}
 
 
-def _stored(pipeline: Pipeline) -> list[StoredTable]:
+def _stored(pipeline: Pipeline) -> list[SourceTable]:
     return [row for row in pipeline.store.tables.tables() if row.stream == pipeline.settings.name]
 
 
-def _known(pipeline: Pipeline, row: StoredTable) -> KnownTable:
+def _known(pipeline: Pipeline, row: SourceTable) -> KnownTable:
     return KnownTable(
         oid=row.source_oid,
         key=tuple(row.settings.get("id", ())),
         publication_mark=_mark_of(row),
         reason=row.parked_reason or "",
-        shapes=tuple(map(Shape.from_json, row.shape or ())),
+        shapes=tuple(map(SourceShape.from_json, row.shape or ())),
         schema=None if row.schema_id is None else pipeline.store.tables.schema(row.table_id, row.schema_id),
     )
 
 
-def _mark_of(row: StoredTable) -> str | None:
+def _mark_of(row: SourceTable) -> str | None:
     is_marked = row.publication_mark is not None or row.state is TableState.STALE
     return row.publication_mark if is_marked else _UNKNOWN_MARK
 
@@ -79,14 +79,14 @@ def note_unlisted(pipeline: Pipeline) -> None:
             _mark(pipeline, row, error, snapshot_wanted=False)
 
 
-def mark_stale(pipeline: Pipeline, tables: Sequence[SourceTable], error: TableStale) -> None:
+def mark_stale(pipeline: Pipeline, tables: Sequence[PlannedTable], error: TableStale) -> None:
     """One of the tables that are being read turned out to be stale: a new snapshot would mend it."""
     (name,) = (table.name for table in tables if str(table.name) == error.table)
     wanted = pipeline.settings.table(name).on_schema_change == "follow"
     _mark(pipeline, pipeline.store.tables.table(name), error, snapshot_wanted=wanted)
 
 
-def _mark(pipeline: Pipeline, row: StoredTable, error: TableStale, *, snapshot_wanted: bool) -> None:
+def _mark(pipeline: Pipeline, row: SourceTable, error: TableStale, *, snapshot_wanted: bool) -> None:
     words: dict[str, Any] = {"found": error.found, "expected": error.expected, "remedy": error.remedy}
     log.error("table stopped", table=str(row.name), **words, snapshot_follows=snapshot_wanted)
     pipeline.store.stale_tables.mark(row.table_id, str(error), snapshot_wanted=snapshot_wanted)
@@ -98,9 +98,9 @@ class OpenTables:
 
     pipeline: Pipeline
     stream: PostgresStream
-    tables: Sequence[SourceTable]
+    tables: Sequence[PlannedTable]
     marks: Mapping[TableName, str]
-    newest: dict[int, Shape] = field(default_factory=dict)
+    newest: dict[int, SourceShape] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises StreamMoved unless the tables are published, registered and made as when the stream was opened."""
@@ -121,7 +121,7 @@ class OpenTables:
                 remedy="open the consumer again: what changed is found then",
             )
 
-    def _is_same(self, table: SourceTable, now: Shape | None) -> bool:
+    def _is_same(self, table: PlannedTable, now: SourceShape | None) -> bool:
         """Whether its rows are read as before. What does not matter, such as a rewritten file, is only remembered."""
         before = self.newest.get(table.oid, table.shapes[-1])
         if now is None:

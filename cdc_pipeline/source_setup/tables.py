@@ -7,7 +7,7 @@ from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import TableName, TableSchema, encode_position
 from cdc_pipeline.source_setup.lake_owner import own_lake_table
-from cdc_pipeline.sources.postgres_shape import Shape
+from cdc_pipeline.sources.postgres_shape import SourceShape
 from cdc_pipeline.wiring import Pipeline
 
 
@@ -19,7 +19,7 @@ def register_table(
     key: Sequence[str],
     schema: TableSchema | None,
     publication_mark: str = "",
-    shapes: Sequence[Shape] = (),
+    shapes: Sequence[SourceShape] = (),
     begins_again: bool = False,
 ) -> SourceTable:
     """Idempotent. `schema` counts only for a table that has none yet; None where events have to show it first.

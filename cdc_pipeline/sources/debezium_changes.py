@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
-from cdc_pipeline.sources.debezium_envelope import Event, Fields
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium_tables import Layout
 from cdc_pipeline.sources.one_line import Undecodable
 from cdc_pipeline.types import is_placeholder
@@ -23,7 +23,9 @@ class Change:
     old_id: Fields = field(default_factory=dict)
 
 
-def changes_of(event: Event, layout: Layout, *, before_it: Event | None, alone: bool) -> tuple[Change, ...]:
+def changes_of(
+    event: EnvelopeEvent, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
+) -> tuple[Change, ...]:
     """Two for a key change, none for that half of it which says nothing of its own.
 
     `before_it` is the event of the same table and transaction right before it. `alone`: the stream has one partition,
@@ -57,7 +59,7 @@ def changes_of(event: Event, layout: Layout, *, before_it: Event | None, alone: 
     return (Change(operation=Operation.UPDATE if partial else Operation.INSERT, values=values, absent=tuple(absent)),)
 
 
-def is_key_change(first: Event, second: Event, layout: Layout) -> bool:
+def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -> bool:
     """A delete and the create right after it that come from one change of a key, in files without headers.
 
     Only such a create leaves values out; without that, the two are as good as a key change.
@@ -70,7 +72,7 @@ def is_key_change(first: Event, second: Event, layout: Layout) -> bool:
     return any(is_placeholder(value, layout.fields.get(name)) for name, value in (second.after or {}).items())
 
 
-def _delete(event: Event, layout: Layout) -> tuple[Change, ...]:
+def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
     """Nothing for the old half of a key change: its new half, wherever it stands, deletes the old id as well."""
     old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
     new_id = _id_in(event.new_key, layout)
@@ -79,7 +81,7 @@ def _delete(event: Event, layout: Layout) -> tuple[Change, ...]:
     return (Change(operation=Operation.DELETE, values=old_id or {}),)
 
 
-def _old_id(event: Event, layout: Layout, before_it: Event | None) -> Fields | None:
+def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> Fields | None:
     """The id that the row had, if the event tells one."""
     told = _id_in(event.old_key, layout)
     if told is not None:
@@ -92,7 +94,7 @@ def _old_id(event: Event, layout: Layout, before_it: Event | None) -> Fields | N
     return None
 
 
-def _may_hide_values(event: Event, *, moved: bool, alone: bool) -> bool:
+def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
     """Whether the source leaves values out of such an event at all; otherwise a placeholder is a real text.
 
     PostgreSQL does so in updates and in the new half of a key change. A bare create says nothing about keys: with
@@ -103,7 +105,7 @@ def _may_hide_values(event: Event, *, moved: bool, alone: bool) -> bool:
     return event.operation == "c" and event.headers is None and not alone
 
 
-def _is_hidden(event: Event, name: str, value: object, layout: Layout) -> bool:
+def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -> bool:
     """A placeholder, unless the row before shows the column: then PostgreSQL would have shown it in both."""
     described = layout.fields.get(name)
     if name in layout.schema.key or not is_placeholder(value, described):
@@ -112,7 +114,7 @@ def _is_hidden(event: Event, name: str, value: object, layout: Layout) -> bool:
     return before is None or is_placeholder(before, described)
 
 
-def _of_bag(event: Event, layout: Layout) -> Iterable[Change]:
+def _of_bag(event: EnvelopeEvent, layout: Layout) -> Iterable[Change]:
     if event.operation in "ud":
         yield Change(operation=Operation.DELETE, values=_whole(event, event.before, layout))
     if event.operation in "cru":
@@ -121,7 +123,7 @@ def _of_bag(event: Event, layout: Layout) -> Iterable[Change]:
         yield Change(operation=Operation.INSERT, values=_whole(event, event.after, layout))
 
 
-def _whole(event: Event, row: Fields | None, layout: Layout) -> Fields:
+def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:
     if row is None or not (event.after or {}).keys() <= row.keys():
         table = layout.table
         raise SourceError(

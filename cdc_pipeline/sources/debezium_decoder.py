@@ -13,8 +13,8 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium_changes import Change, changes_of, is_key_change
-from cdc_pipeline.sources.debezium_envelope import Event, Skipped
-from cdc_pipeline.sources.debezium_memory import Horizon, PartitionMemory
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Skipped
+from cdc_pipeline.sources.debezium_memory import PartitionMemory, RowHorizon
 from cdc_pipeline.sources.debezium_partition import Line
 from cdc_pipeline.sources.debezium_rows import PlacedChange, events_of_lines, kept_aside, unfit_line
 from cdc_pipeline.sources.debezium_tables import DebeziumTables, Layout
@@ -109,7 +109,7 @@ class DebeziumDecoder:
         return (*events, *aside)
 
     def _add_line(
-        self, number: int, line: Line, following: Event | None, commit_position: int, touched: set[TableName]
+        self, number: int, line: Line, following: EnvelopeEvent | None, commit_position: int, touched: set[TableName]
     ) -> str | None:
         """Why the line has no row, if it has none."""
         if isinstance(line.content, LineRefused):
@@ -142,15 +142,15 @@ class DebeziumDecoder:
         self._place(layout, line, event, changes, version, commit_position)
         return None
 
-    def _is_key_change(self, event: Event, following: Event, layout: Layout) -> bool:
+    def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:
         settings = self._tables.table_of(following)
         return settings is not None and settings.table == layout.table and is_key_change(event, following, layout)
 
     def _remembered(self, number: int, table: TableName) -> PartitionMemory:
-        horizon = Horizon(version=self._horizons.get(table, ""))
+        horizon = RowHorizon(version=self._horizons.get(table, ""))
         return self._memory.setdefault((number, table), PartitionMemory(horizon=horizon))
 
-    def _layout(self, event: Event, settings: TableSettings) -> Layout | None:
+    def _layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         layout = self._tables.layout(event, settings)
         if layout is None and not self._alone:
             raise SourceError(
@@ -161,7 +161,13 @@ class DebeziumDecoder:
         return layout
 
     def _place(
-        self, layout: Layout, line: Line, event: Event, changes: Sequence[Change], version: str, commit_position: int
+        self,
+        layout: Layout,
+        line: Line,
+        event: EnvelopeEvent,
+        changes: Sequence[Change],
+        version: str,
+        commit_position: int,
     ) -> None:
         runs, transaction = self._taken.runs, event.source.get("txId")
         if not runs or runs[-1][0] is not layout:
@@ -178,7 +184,7 @@ class DebeziumDecoder:
             for change in changes
         )
 
-    def _version(self, event: Event, changes: Sequence[Change], position: int, place: int) -> str:
+    def _version(self, event: EnvelopeEvent, changes: Sequence[Change], position: int, place: int) -> str:
         if not self._sequence_by:
             return encode_place(position, place)
         if event.operation == "t":
@@ -189,7 +195,7 @@ class DebeziumDecoder:
             event, self._sequence_by, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content
         )
 
-    def _is_repeated(self, event: Event, memory: PartitionMemory) -> bool:
+    def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
         """A line of a bag that was delivered again and would count twice, as far as its place in the log tells.
 
         Only rows of one transaction may share a position.
@@ -234,13 +240,13 @@ class DebeziumDecoder:
         return line.raw.written if own is None and line.event is not None else own
 
 
-def _with_next_event(lines: Sequence[Line]) -> Iterator[tuple[Line, Event | None]]:
+def _with_next_event(lines: Sequence[Line]) -> Iterator[tuple[Line, EnvelopeEvent | None]]:
     """Each line with the first event behind it, if that is among them."""
-    following: list[Event | None] = [None] * len(lines)
+    following: list[EnvelopeEvent | None] = [None] * len(lines)
     for number in range(len(lines) - 2, -1, -1):
         following[number] = lines[number + 1].event or following[number + 1]
     return zip(lines, following, strict=True)
 
 
-def _identity(event: Event) -> tuple[object, ...]:
+def _identity(event: EnvelopeEvent) -> tuple[object, ...]:
     return tuple(event.value.get(name) for name in ("op", "before", "after", "source", "transaction"))

@@ -17,7 +17,7 @@ LAST_TIME = 221_845_392_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class EnvelopeEvent:
     """A row event or a truncate. `headers` is None where the file has none: then they say nothing.
 
     `value` is the envelope, `fields` its schema if the line carries one, `key_fields` that of its key. `transaction`
@@ -69,12 +69,12 @@ class Skipped:
     commit_time: int | None = None
 
 
-def content_of(line: bytes) -> Event | Skipped | LineRefused:
+def content_of(line: bytes) -> EnvelopeEvent | Skipped | LineRefused:
     """What a line is, whatever it holds."""
     return attempt(lambda: read_line(line))
 
 
-def read_line(line: bytes) -> Event | Skipped:
+def read_line(line: bytes) -> EnvelopeEvent | Skipped:
     """Raises Undecodable. Numbers lose no digit: what is no whole number is a Decimal."""
     try:
         text = line.decode("utf-8-sig")
@@ -90,7 +90,7 @@ def read_line(line: bytes) -> Event | Skipped:
     return _read_value(document, key=None, key_fields=None, headers=None)
 
 
-def _read_message(document: Fields) -> Event | Skipped:
+def _read_message(document: Fields) -> EnvelopeEvent | Skipped:
     """A record with key, value and headers, as a Kafka sink writes it."""
     value = _parsed(document["value"])
     if value is None:
@@ -104,7 +104,7 @@ def _read_message(document: Fields) -> Event | Skipped:
 
 def _read_value(
     document: Fields, *, key: Fields | None, key_fields: Fields | None, headers: Fields | None
-) -> Event | Skipped:
+) -> EnvelopeEvent | Skipped:
     value, fields = (document["payload"], document.get("schema")) if "payload" in document else (document, None)
     if value is None:
         return Skipped(kind="tombstone")
@@ -118,7 +118,7 @@ def _read_value(
         return Skipped(kind="logical message", commit_time=commit_time)
     if not isinstance(operation, str) or (operation != "t" and operation not in _ROW_OPERATIONS):
         raise Undecodable(f"has the unknown operation {operation!r}")
-    return Event(
+    return EnvelopeEvent(
         operation=operation,
         value=value,
         source=source,

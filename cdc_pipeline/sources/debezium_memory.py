@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
-from cdc_pipeline.sources.debezium_envelope import Event
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent
 from cdc_pipeline.sources.one_line import LineRefused
 
 _POSITION_DIGITS = 32
@@ -20,7 +20,7 @@ class TooLate(LineRefused):
 
 
 @dataclass(slots=True, kw_only=True)
-class Horizon:
+class RowHorizon:
     """The sequence below which events are refused: the newest one of at least `late_by` ago. It only rises.
 
     `next` was the newest sequence at the commit time `since` (microseconds), and becomes the horizon in its turn.
@@ -55,8 +55,8 @@ class PartitionMemory:
     position: int = 0
     settled: int = 0
     commit_position: int = -1
-    event: Event | None = None
-    horizon: Horizon = field(default_factory=Horizon)
+    event: EnvelopeEvent | None = None
+    horizon: RowHorizon = field(default_factory=RowHorizon)
 
     @classmethod
     def decode(cls, text: str) -> Self:
@@ -66,7 +66,7 @@ class PartitionMemory:
         if not horizon:
             return cls(position=number, settled=number)
         version, next_, since, newest = horizon
-        kept = Horizon(version=version, next=next_, since=int(since), newest=newest)
+        kept = RowHorizon(version=version, next=next_, since=int(since), newest=newest)
         return cls(position=number, settled=number, horizon=kept)
 
     def encode(self) -> str:

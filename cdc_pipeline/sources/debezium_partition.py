@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdc_pipeline.sources.debezium_envelope import Event, Skipped, content_of
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium_files import PartitionFiles, RawLine
 from cdc_pipeline.sources.one_line import LineRefused
 
@@ -13,11 +13,11 @@ MOST_BYTES = 4 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     raw: RawLine
-    content: Event | Skipped | LineRefused
+    content: EnvelopeEvent | Skipped | LineRefused
 
     @property
-    def event(self) -> Event | None:
-        return self.content if isinstance(self.content, Event) else None
+    def event(self) -> EnvelopeEvent | None:
+        return self.content if isinstance(self.content, EnvelopeEvent) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def _parts(lines: Sequence[Line]) -> list[list[Line]]:
     return parts
 
 
-def _is_of(event: Event, part: Sequence[Line]) -> bool:
+def _is_of(event: EnvelopeEvent, part: Sequence[Line]) -> bool:
     return event.transaction is not None and event.transaction == _transaction(part)
 
 

@@ -9,7 +9,7 @@ import structlog
 from cdc_pipeline.errors import SettingsError, SourceError, UsageError
 from cdc_pipeline.record import OWN_PREFIX, Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium_envelope import Event, Fields
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.types import debezium_column
 
@@ -45,7 +45,7 @@ class DebeziumTables:
         """Where a line is kept aside that nobody can read."""
         return self._tables[0].table
 
-    def table_of(self, event: Event) -> TableSettings | None:
+    def table_of(self, event: EnvelopeEvent) -> TableSettings | None:
         """None for a table that pipeline.yml does not list. Raises Undecodable when the event does not say."""
         found = event.source.get("table")
         if not isinstance(found, str) or not found:
@@ -54,7 +54,7 @@ class DebeziumTables:
             raise Undecodable("names no table: it has no source.table")
         return next((table for table in self._tables if _is_named(table.table, event.source)), None)
 
-    def layout(self, event: Event, settings: TableSettings) -> Layout | None:
+    def layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         """None for the truncate of a table of which nothing is known yet. Raises by name what cannot be read."""
         carried, layout = self._layouts.get(settings.table, (None, None))
         if layout is None or (event.fields is not None and event.fields != carried):
@@ -67,7 +67,7 @@ class DebeziumTables:
             self._note_left_out(event, layout)
         return layout
 
-    def _new_layout(self, event: Event, settings: TableSettings) -> Layout | None:
+    def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
         columns = self._columns(settings, fields)
         key = self._key(event, settings)
@@ -91,7 +91,7 @@ class DebeziumTables:
         types |= declared
         return tuple(Column(name=name, type=type_) for name, type_ in types.items())
 
-    def _key(self, event: Event, settings: TableSettings) -> tuple[str, ...] | None:
+    def _key(self, event: EnvelopeEvent, settings: TableSettings) -> tuple[str, ...] | None:
         """As registered, as pipeline.yml says, as the event's key says; none at all makes the table a bag."""
         known = self._known.get(settings.table)
         if known is not None:
@@ -104,7 +104,7 @@ class DebeziumTables:
             return tuple(event.key)
         return None if event.operation == "t" else ()
 
-    def _note_left_out(self, event: Event, layout: Layout) -> None:
+    def _note_left_out(self, event: EnvelopeEvent, layout: Layout) -> None:
         """A column that nobody declared is said once, and not read."""
         for name in (event.after or {}).keys() - set(layout.schema.names):
             if (layout.table, name) not in self._left_out and len(self._left_out) < _MOST_NOTES:

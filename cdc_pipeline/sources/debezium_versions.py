@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from cdc_pipeline.sources.debezium_envelope import Event, Fields
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.one_line import LineRefused, Undecodable, parsed_json
 
 _HALF_BITS = 64
@@ -33,7 +33,7 @@ def encode_place(position: int, place: int) -> str:
     return f"{position:0{_POSITION_DIGITS}x}-{place:016x}"
 
 
-def source_position(event: Event) -> int:
+def source_position(event: EnvelopeEvent) -> int:
     """Where the event stands in its source's log, comparable between stream partitions; 0 when it does not tell.
 
     PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
@@ -55,7 +55,7 @@ def source_position(event: Event) -> int:
     return _whole(source.get("ts_ms")) or 0
 
 
-def is_exact(event: Event) -> bool:
+def is_exact(event: EnvelopeEvent) -> bool:
     """Whether `source_position` rises from transaction to transaction for as long as nothing is sent twice."""
     source = event.source
     return _last_commit(source.get("sequence")) is not None or (
@@ -63,14 +63,14 @@ def is_exact(event: Event) -> bool:
     )
 
 
-def sequence_version(event: Event, fields: Sequence[str], *, rank: int, content: Sequence[object]) -> str:
+def sequence_version(event: EnvelopeEvent, fields: Sequence[str], *, rank: int, content: Sequence[object]) -> str:
     """`<sequence>~<rank><hash>`: at equal sequences an upsert is above a delete, else the greater hash above."""
     text = json.dumps(content, default=str, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
     return f"{sequence(event.value, fields)}~{rank}{digest}"
 
 
-def truncate_version(event: Event, fields: Sequence[str]) -> str:
+def truncate_version(event: EnvelopeEvent, fields: Sequence[str]) -> str:
     """Above every event with the same sequence."""
     return f"{sequence(event.value, fields)}~~"
 

@@ -21,7 +21,7 @@ from cdc_pipeline.sources.pgoutput_tuples import Mask
 from cdc_pipeline.sources.postgres_catalogue import rows
 from cdc_pipeline.sources.postgres_publication import FIRST_VERSION_WITH_GENERATED
 from cdc_pipeline.sources.postgres_session import answering
-from cdc_pipeline.sources.postgres_shape import Shape, ShapeColumn
+from cdc_pipeline.sources.postgres_shape import ShapeColumn, SourceShape
 from cdc_pipeline.steps import OnStep, step
 
 _UPDATE, _DELETE = b"ud"
@@ -50,7 +50,7 @@ class GeneratedColumns:
         self._on_step = on_step
         self._types: dict[tuple[int, int], str] = {}
 
-    def added_to(self, group: RowGroup, shape: Shape, table: TableName, *, is_bag: bool) -> RowGroup:
+    def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_bag: bool) -> RowGroup:
         """The group with the generated columns of `shape` that its relation lacks.
 
         A value whose inputs all did not change is absent, as they are. Old rows have them where the table is a bag.
@@ -103,7 +103,7 @@ class GeneratedColumns:
         return kept
 
     def _computed(
-        self, shape: Shape, wanted: Mapping[ShapeColumn, Mask], texts: Mapping[int, pa.Array], table: TableName
+        self, shape: SourceShape, wanted: Mapping[ShapeColumn, Mask], texts: Mapping[int, pa.Array], table: TableName
     ) -> dict[ShapeColumn, pa.Array]:
         """By column, one text per event, NULL where none is wanted; columns of the same events by one statement."""
         alike: dict[bytes, list[ShapeColumn]] = {}

@@ -19,7 +19,7 @@ from cdc_pipeline.sources.pgoutput_messages import (
     parse_type,
 )
 from cdc_pipeline.sources.pgoutput_rows import RowGroup, decode_rows
-from cdc_pipeline.sources.pgoutput_timeline import Timeline, Transactions
+from cdc_pipeline.sources.pgoutput_timeline import Timeline, TimelineTransactions
 from cdc_pipeline.sources.pgoutput_tuples import Integers, MessageBuffer, TupleColumn
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "RelationChange",
     "RelationColumn",
     "RowGroup",
-    "Transactions",
+    "TimelineTransactions",
     "Truncate",
     "TupleColumn",
 ]
@@ -49,7 +49,7 @@ class DecodedBatch:
     `groups` has one entry per relation version, in the order in which their first rows came.
     """
 
-    transactions: Transactions
+    transactions: TimelineTransactions
     groups: tuple[RowGroup, ...]
     relations: tuple[RelationChange, ...]
     truncates: tuple[Truncate, ...]

@@ -16,7 +16,7 @@ _NOTHING_OPEN = OpenTransaction(commit_lsn=0, commit_time=0, xid=0, ordinal=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transactions:
+class TimelineTransactions:
     """Transactions whose commit was seen, in commit order; times in Unix microseconds."""
 
     commit_lsn: Integers
@@ -82,7 +82,7 @@ class Timeline:
         if outside.any():
             raise _outside(self._buffer.kinds[outside][0])
 
-    def _commits(self) -> Transactions:
+    def _commits(self) -> TimelineTransactions:
         commits, starts = self._fixed(_COMMIT, _COMMIT_BYTES)
         commit_lsn, commit_time, xid, _ = self.of(commits)
         found = self._buffer.integers(starts + 2, ">u8")
@@ -90,7 +90,7 @@ class Timeline:
             wrong = np.flatnonzero(found != commit_lsn)[0]
             raise damaged(f"a commit at position {found[wrong]:x}", f"{commit_lsn[wrong]:x} as its begin says")
         end_lsn = self._buffer.integers(starts + 10, ">u8")
-        return Transactions(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=commit_time, xid=xid)
+        return TimelineTransactions(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=commit_time, xid=xid)
 
     def _fixed(self, kind: int, size: int) -> tuple[Integers, Integers]:
         """Numbers and first bytes of the messages of a kind that always has the same size."""

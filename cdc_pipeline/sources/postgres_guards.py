@@ -10,7 +10,7 @@ from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.postgres_catalogue import rows
 from cdc_pipeline.sources.postgres_publication import Publication
-from cdc_pipeline.sources.postgres_shape import Shape
+from cdc_pipeline.sources.postgres_shape import SourceShape
 from cdc_pipeline.sources.postgres_tables import CatalogueTable
 from cdc_pipeline.sources.shape_changes import Followed, Retaken, compare_shapes
 
@@ -32,7 +32,7 @@ class KnownTable:
     key: tuple[str, ...]
     publication_mark: str | None
     reason: str
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[SourceShape, ...] = ()
     schema: TableSchema | None = None
 
 
@@ -89,7 +89,7 @@ def _another_table(
     )
 
 
-def followed_shapes(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> tuple[Shape, ...]:
+def followed_shapes(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> tuple[SourceShape, ...]:
     """The shapes that the table's coming events may have, oldest first; the last one is what the catalogue says now.
 
     A new one has the generation 0 until its place in the log is known. Raises TableStale for a change that only a new
@@ -115,7 +115,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
     return (*shapes, change.shape)
 
 
-def _check_generated(settings: TableSettings, known: KnownTable, shape: Shape) -> None:
+def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceShape) -> None:
     """Slices of older versions of this project have no generated columns."""
     if known.schema is None:
         return
@@ -125,7 +125,7 @@ def _check_generated(settings: TableSettings, known: KnownTable, shape: Shape) -
         raise _changed(settings, f"its generated columns ({', '.join(lacking)}) are not in the lake yet")
 
 
-def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> Shape:
+def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> SourceShape:
     """For a store that does not know the shape: what the newest slice shows has to be what the catalogue says."""
     now = found.shape.schema(known.key)
     if known.schema is None:
@@ -139,7 +139,7 @@ def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) 
     return replace(found.shape, columns=columns, generation=known.schema.generation)
 
 
-def _check_told_apart(settings: TableSettings, shapes: Sequence[Shape], new: Shape) -> None:
+def _check_told_apart(settings: TableSettings, shapes: Sequence[SourceShape], new: SourceShape) -> None:
     """Two shapes that the stream shows alike, but whose columns are others, cannot be told apart in it."""
     for shape in shapes:
         same = shape.appearance == new.appearance

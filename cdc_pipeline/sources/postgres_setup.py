@@ -13,8 +13,8 @@ from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.sources.generated_guards import check_generated, check_writes_go_on
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres_guards import KnownTable, check_known, followed_shapes
-from cdc_pipeline.sources.postgres_publication import Publication, Published, read_publication
-from cdc_pipeline.sources.postgres_shape import Shape, read_end
+from cdc_pipeline.sources.postgres_publication import Publication, PublishedTable, read_publication
+from cdc_pipeline.sources.postgres_shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres_slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres_statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres_tables import CatalogueTable, read_table
@@ -22,7 +22,7 @@ from cdc_pipeline.steps import OnStep, step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTable:
+class PlannedTable:
     """A table that passed every check; one without a key is a bag of rows.
 
     `shapes`: those that its events may have, oldest first; `schema` is that of the last one.
@@ -31,7 +31,7 @@ class SourceTable:
     name: TableName
     oid: int
     key: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[SourceShape, ...]
 
     @property
     def schema(self) -> TableSchema:
@@ -47,7 +47,7 @@ class SourcePlan:
     """
 
     server: Server
-    tables: tuple[SourceTable, ...]
+    tables: tuple[PlannedTable, ...]
     stale: Mapping[TableName, TableStale]
     mendable: frozenset[TableName]
     refused: Mapping[TableName, SourceError]
@@ -73,7 +73,7 @@ def plan_source(
     check_slot_kind(slot, source, server)
     look = _Look(connection=connection, publication=read_publication(connection, source.publication))
     types = read_types(connection)
-    found: list[SourceTable] = []
+    found: list[PlannedTable] = []
     for table in tables:
         before = None if known is None or table.table in begun_again else known.get(table.table)
         in_catalogue = None
@@ -115,10 +115,10 @@ class _Look:
     mendable: set[TableName] = field(default_factory=set)
     refused: dict[TableName, SourceError] = field(default_factory=dict)
 
-    def published(self, name: TableName) -> Published | None:
+    def published(self, name: TableName) -> PublishedTable | None:
         return None if self.publication is None else self.publication.of(name)
 
-    def new(self, settings: TableSettings, found: CatalogueTable | None) -> SourceTable:
+    def new(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
         """Every check of a table that is to be read from now on."""
         table = _check_table(settings, found)
         published = self.published(table.name)
@@ -128,7 +128,7 @@ class _Look:
             _check_published(table, self.publication, published)
         return table
 
-    def known(self, settings: TableSettings, known: KnownTable, found: CatalogueTable | None) -> SourceTable:
+    def known(self, settings: TableSettings, known: KnownTable, found: CatalogueTable | None) -> PlannedTable:
         """Raises TableStale for a table that was read before and cannot be read on."""
         try:
             check_known(self.connection, settings, known, found, self.publication)
@@ -156,7 +156,7 @@ class _Look:
             self.mendable.add(settings.table)
 
 
-def _placed(table: SourceTable, end: int, *, begins: bool) -> SourceTable:
+def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
     """Its new shape has a place in the log: whatever commits behind `end`, it has this shape or a later one.
 
     The first shape of a table has none: every event of it counts.
@@ -176,7 +176,7 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
             cursor.execute(statement)
 
 
-def _check_published(table: SourceTable, publication: Publication, published: Published) -> None:
+def _check_published(table: PlannedTable, publication: Publication, published: PublishedTable) -> None:
     hidden = published.columns is not None and published.columns < len(table.shapes[-1].streamed)
     if publication.is_whole and not published.has_row_filter and not hidden:
         return
@@ -189,7 +189,7 @@ def _check_published(table: SourceTable, publication: Publication, published: Pu
     )
 
 
-def _check_table(settings: TableSettings, found: CatalogueTable | None) -> SourceTable:
+def _check_table(settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
     name = settings.table
     if found is None:
         raise SourceError(
@@ -212,7 +212,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Sourc
     key = settings.id or found.primary_key
     _check_columns(settings, found, key)
     _check_identity(settings, found, key)
-    return SourceTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
+    return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
 
 
 def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:

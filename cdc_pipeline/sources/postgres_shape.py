@@ -97,7 +97,7 @@ class ShapeColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class SourceShape:
     """One table as the catalogue had it at one moment.
 
     `generation`: the end of the source's log when it was read; 0 for the first shape of a table. Every event that
@@ -131,7 +131,7 @@ class Shape:
             column.look for column in self.columns if column.generated is None or column.look in shown
         )
 
-    def looks_as(self, other: "Shape") -> bool:
+    def looks_as(self, other: "SourceShape") -> bool:
         """Whether both have the same columns in change events."""
         mine, theirs = ([(column.number, column.look) for column in shape.streamed] for shape in (self, other))
         return mine == theirs
@@ -143,11 +143,11 @@ class Shape:
         )
         return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
 
-    def is_now(self, other: "Shape") -> bool:
+    def is_now(self, other: "SourceShape") -> bool:
         """Whether the catalogue says the same, whenever it was asked."""
         return replace(self, generation=0, columns=_bare(self)) == replace(other, generation=0, columns=_bare(other))
 
-    def with_types(self, types: Mapping[int, str]) -> "Shape":
+    def with_types(self, types: Mapping[int, str]) -> "SourceShape":
         """With the canonical names of its columns' types, by column number."""
         return replace(
             self, columns=tuple(replace(column, type=types.get(column.number, "")) for column in self.columns)
@@ -159,7 +159,7 @@ class Shape:
         return document
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Shape":
+    def from_json(cls, document: Mapping[str, Any]) -> "SourceShape":
         leaves = document["leaves"]
         return cls(
             **{
@@ -173,12 +173,12 @@ class Shape:
         )
 
 
-def _bare(shape: Shape) -> tuple[ShapeColumn, ...]:
+def _bare(shape: SourceShape) -> tuple[ShapeColumn, ...]:
     """The columns without what is derived or kept from earlier shapes."""
     return tuple(replace(column, type="", missing=None) for column in shape.columns)
 
 
-def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int]) -> dict[int, Shape]:
+def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int]) -> dict[int, SourceShape]:
     """By oid, as one statement sees them; a table that is gone is left out. Types are not named yet."""
     with answering():
         found = rows(connection, _SHAPES, {"tables": list(oids)})
@@ -197,7 +197,7 @@ def read_end(connection: psycopg2.extensions.connection) -> int:
         return int(rows(connection, _END)[0][0])
 
 
-def named(shape: Shape, types: Mapping[int, TypeRow], as_text: Collection[str] = ()) -> Shape:
+def named(shape: SourceShape, types: Mapping[int, TypeRow], as_text: Collection[str] = ()) -> SourceShape:
     """The shape with the canonical names of its types; `as_text`: columns that the lake keeps as the source's text."""
     columns = tuple(
         replace(column, type=column_type(types, column.type_oid, column.modifier, as_text=column.name in as_text))
@@ -206,9 +206,9 @@ def named(shape: Shape, types: Mapping[int, TypeRow], as_text: Collection[str] =
     return replace(shape, columns=columns)
 
 
-def _shape(row: Sequence[Any]) -> Shape:
+def _shape(row: Sequence[Any]) -> SourceShape:
     oid, file_number, last_number, columns, labels, leaves = row
-    return Shape(
+    return SourceShape(
         oid=oid,
         file_number=file_number,
         last_number=last_number,

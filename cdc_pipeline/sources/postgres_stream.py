@@ -31,8 +31,8 @@ from cdc_pipeline.sources.postgres_catalogue import Server
 from cdc_pipeline.sources.postgres_position import lsn_text
 from cdc_pipeline.sources.postgres_publication import Publication, read_publication
 from cdc_pipeline.sources.postgres_session import MESSAGE_PREFIX, answering, connect, connect_for_replication
-from cdc_pipeline.sources.postgres_setup import SourceTable
-from cdc_pipeline.sources.postgres_shape import Shape, is_partition, read_shapes
+from cdc_pipeline.sources.postgres_setup import PlannedTable
+from cdc_pipeline.sources.postgres_shape import SourceShape, is_partition, read_shapes
 from cdc_pipeline.sources.postgres_streamed_table import StreamedTable
 from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
 from cdc_pipeline.sources.row_groups import table_events
@@ -63,7 +63,7 @@ class PostgresStream:
         slot: str,
         publication: str,
         stream_partitions: int,
-        tables: Sequence[SourceTable],
+        tables: Sequence[PlannedTable],
         server: Server,
         start: int = 0,
         passes: int | None = None,
@@ -220,11 +220,11 @@ class PostgresStream:
                 expected="a partition that stays while the table is read: nothing tells what became of its rows",
             )
 
-    def shapes(self, oids: Sequence[int]) -> dict[int, Shape]:
+    def shapes(self, oids: Sequence[int]) -> dict[int, SourceShape]:
         """As the catalogue has them now."""
         return read_shapes(self._sql_connection, oids)
 
-    def _shape(self, relation: Relation, table: StreamedTable) -> Shape:
+    def _shape(self, relation: Relation, table: StreamedTable) -> SourceShape:
         """Raises StreamMoved for columns that the catalogue showed after the stream was opened, TableStale for others.
 
         Between two looks at the catalogue a table may have had columns that neither look saw.

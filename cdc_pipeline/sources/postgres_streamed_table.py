@@ -2,14 +2,14 @@
 
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.sources.pgoutput import Relation
-from cdc_pipeline.sources.postgres_setup import SourceTable
-from cdc_pipeline.sources.postgres_shape import Shape
+from cdc_pipeline.sources.postgres_setup import PlannedTable
+from cdc_pipeline.sources.postgres_shape import SourceShape
 
 
 class StreamedTable:
     """One table of the stream, and which of its shapes its events have by now. Shapes follow each other in order."""
 
-    def __init__(self, table: SourceTable, start: int) -> None:
+    def __init__(self, table: PlannedTable, start: int) -> None:
         self.name = table.name
         self.oid = table.oid
         self.key = table.key
@@ -18,7 +18,7 @@ class StreamedTable:
         self._start = max(start, table.shapes[0].generation)
 
     @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[SourceShape, ...]:
         """Those that its coming events may have."""
         return tuple(self._shapes)
 
@@ -29,7 +29,7 @@ class StreamedTable:
         return [{column.name for column in shape.streamed} for shape in parted]
 
     @property
-    def newest(self) -> Shape:
+    def newest(self) -> SourceShape:
         return self._shapes[-1]
 
     def present(self, commit_position: int) -> TableSchema:
@@ -42,7 +42,7 @@ class StreamedTable:
         """Not what is registered, nor what a snapshot that is to come holds already."""
         return commit_position >= self._start
 
-    def shape(self, relation: Relation) -> Shape | None:
+    def shape(self, relation: Relation) -> SourceShape | None:
         """None for columns that no shape from the present one on has."""
         shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
         while not self._shapes[0].shows(shown):

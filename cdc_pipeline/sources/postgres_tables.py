@@ -8,7 +8,7 @@ import psycopg2.extensions
 
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.postgres_catalogue import TypeRow, read_types, rows
-from cdc_pipeline.sources.postgres_shape import Shape, named, read_shapes
+from cdc_pipeline.sources.postgres_shape import SourceShape, named, read_shapes
 
 STORED, VIRTUAL = "sv"
 """`pg_attribute.attgenerated`."""
@@ -63,7 +63,7 @@ class CatalogueTable:
     oid: int
     relkind: str
     readable: bool
-    shape: Shape
+    shape: SourceShape
     primary_key: tuple[str, ...]
     identity: tuple[str, ...]
     without_whole_rows: tuple[str, ...]
@@ -118,7 +118,7 @@ def read_table(
 
 
 def _identity(
-    replica_identity: str, shape: Shape, primary_key: tuple[str, ...], indexes: Sequence[Any]
+    replica_identity: str, shape: SourceShape, primary_key: tuple[str, ...], indexes: Sequence[Any]
 ) -> tuple[str, ...]:
     match replica_identity:
         case "f":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from cdc_pipeline.sources.postgres_shape import Shape, ShapeColumn
+from cdc_pipeline.sources.postgres_shape import ShapeColumn, SourceShape
 from cdc_pipeline.types import parse_text, resolve
 
 _TEXTS = frozenset({"text", "varchar"})
@@ -22,14 +22,14 @@ _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 class Unchanged:
     """The rows are read as before. `shape` is what the catalogue says now."""
 
-    shape: Shape
+    shape: SourceShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
     """Other columns, and every row that is not in the stream is known under them."""
 
-    shape: Shape
+    shape: SourceShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,9 @@ class Retaken:
     reason: str
 
 
-def compare_shapes(before: Shape, now: Shape, fixed: Collection[str] = ()) -> Unchanged | Followed | Retaken:
+def compare_shapes(
+    before: SourceShape, now: SourceShape, fixed: Collection[str] = ()
+) -> Unchanged | Followed | Retaken:
     """`before` was read earlier than `now`; both have the names of their types.
 
     `fixed`: columns whose names the lake's files depend on, such as the id. A column that stays keeps what it showed
@@ -58,7 +60,7 @@ def compare_shapes(before: Shape, now: Shape, fixed: Collection[str] = ()) -> Un
     return Followed(shape=shape)
 
 
-def _reasons(before: Shape, now: Shape, fixed: Collection[str]) -> list[str]:
+def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> list[str]:
     """Why the table has to be taken anew; empty if it need not be."""
     known = {column.number: column for column in before.columns}
     pairs = [(known[column.number], column) for column in now.columns if column.number in known]
@@ -71,7 +73,7 @@ def _reasons(before: Shape, now: Shape, fixed: Collection[str]) -> list[str]:
     ]
 
 
-def _of_partitions(before: Shape, now: Shape) -> list[str]:
+def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
     if before.leaves is None or now.leaves is None:
         return [] if before.leaves == now.leaves else ["the table became, or no longer is, a partitioned one"]
     gone = before.leaves.keys() - now.leaves.keys()
@@ -90,12 +92,12 @@ def _of_partitions(before: Shape, now: Shape) -> list[str]:
     return found
 
 
-def _of_labels(before: Shape, now: Shape) -> list[str]:
+def _of_labels(before: SourceShape, now: SourceShape) -> list[str]:
     renamed = [(label, now.labels[oid]) for oid, label in before.labels.items() if now.labels.get(oid, label) != label]
     return [f"the enum value {old!r} is now called {new!r}" for old, new in renamed]
 
 
-def _of_set(before: Shape, now: Shape) -> list[str]:
+def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
     """Columns that came or went."""
     known, present = ({column.number for column in shape.columns} for shape in (before, now))
     added = [column for column in now.columns if column.number not in known]
@@ -132,7 +134,7 @@ def _of_pairs(pairs: list[tuple[ShapeColumn, ShapeColumn]], fixed: Collection[st
     return found
 
 
-def _of_files(before: Shape, now: Shape, pairs: list[tuple[ShapeColumn, ShapeColumn]]) -> list[str]:
+def _of_files(before: SourceShape, now: SourceShape, pairs: list[tuple[ShapeColumn, ShapeColumn]]) -> list[str]:
     """A new file alone is TRUNCATE, VACUUM FULL or CLUSTER; with a changed column its values may be others."""
     if before.file_number == now.file_number:
         return []

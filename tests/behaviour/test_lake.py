@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.lake import Lake, Publication
+from cdc_pipeline.lake import Lake, LakePublication
 from cdc_pipeline.lake.schema_change import SchemaConflict
 from cdc_pipeline.record import DELETED, Column, TableSchema
 from cdc_pipeline.steps import no_step
@@ -19,7 +19,7 @@ def test_a_table_that_is_not_there_has_neither_fence_nor_version(lake: Lake, arm
     with pytest.raises(LakeError, match="no lake table"):
         lake.upsert(table, Feed(store=arm.store, table=table).claim([event("i", 1, 1, name="a", age=1)]))
     with pytest.raises(LakeError, match="no lake table"):
-        lake.publish(table, Publication(snapshot_id="s1", files=(), fence_number=0))
+        lake.publish(table, LakePublication(snapshot_id="s1", files=(), fence_number=0))
 
 
 def test_a_table_is_created_once_and_is_empty(lake: Lake, arm: Arm) -> None:
@@ -35,7 +35,7 @@ def test_a_table_is_created_once_and_is_empty(lake: Lake, arm: Arm) -> None:
 def test_a_snapshot_is_invisible_until_it_is_published_whole(lake: Lake, arm: Arm, feed: Feed) -> None:
     files = published(arm.store, lake, feed.table, 10, "s1")
     assert arm.values(feed.table) == {}
-    content = Publication(snapshot_id="s1", files=files, fence_number=7)
+    content = LakePublication(snapshot_id="s1", files=files, fence_number=7)
     shown = lake.publish(feed.table, content)
     assert arm.values(feed.table) == {number: (f"n{number}", number) for number in range(10)}
     fence = lake.read_fence(feed.table)
@@ -45,11 +45,11 @@ def test_a_snapshot_is_invisible_until_it_is_published_whole(lake: Lake, arm: Ar
 
 
 def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: Lake, arm: Arm, feed: Feed) -> None:
-    first = Publication(snapshot_id="s1", files=published(arm.store, lake, feed.table, 10, "s1"), fence_number=0)
+    first = LakePublication(snapshot_id="s1", files=published(arm.store, lake, feed.table, 10, "s1"), fence_number=0)
     shown = lake.publish(feed.table, first)
     lake.upsert(feed.table, feed.claim([event("i", 101, 50, name="new", age=1)]))
     assert lake.publish(feed.table, first) == shown
-    second = Publication(snapshot_id="s2", files=published(arm.store, lake, feed.table, 3, "s2"), fence_number=0)
+    second = LakePublication(snapshot_id="s2", files=published(arm.store, lake, feed.table, 3, "s2"), fence_number=0)
     with pytest.raises(FenceMismatch, match="at slice 1"):
         lake.publish(feed.table, second)
     lake.publish(feed.table, replace(second, fence_number=1))

@@ -12,7 +12,7 @@ import pytest
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.errors import LakeError, StaleEpoch
 from cdc_pipeline.fold.model import Event
-from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, Publication, SliceInput
+from cdc_pipeline.lake.protocol import ClaimWork, LakePublication, LakeTable, SliceInput
 from cdc_pipeline.metadata_store.cut import NewSlice
 from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.metadata_store.states import SliceState
@@ -102,7 +102,7 @@ def work(database: str, tmp_path: Path) -> Iterator[Work]:
     with opened_shop(database) as shop:
         work = Work(shop=shop, objects=objects, lake=lake)
         lake.create_table(work.table)
-        lake.publish(work.table, Publication(snapshot_id="first", files=(), fence_number=0))
+        lake.publish(work.table, LakePublication(snapshot_id="first", files=(), fence_number=0))
         lease = shop.acquire()
         shop.publish(lease, 0)
         shop.store.leases.release(lease)

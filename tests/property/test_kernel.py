@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_pipeline.fold.kernel import (
+    FoldState,
     KeyedTable,
     Register,
-    State,
     fold,
     fold_bag,
     join,
@@ -33,7 +33,7 @@ from tests.support.histories import (
 SEEDS = st.integers(0, 1 << 30)
 VERSIONS = st.sampled_from(["", "1", "2", "3", "4"])
 STATES = st.builds(
-    State,
+    FoldState,
     upsert=VERSIONS,
     deletions=st.sets(VERSIONS, max_size=2).map(lambda found: tuple(sorted(found))),
     told=st.dictionaries(
@@ -44,7 +44,9 @@ STATES = st.builds(
 
 
 @given(STATES, STATES, STATES)
-def test_states_join_in_any_order_any_grouping_and_any_repetition(one: State, two: State, three: State) -> None:
+def test_states_join_in_any_order_any_grouping_and_any_repetition(
+    one: FoldState, two: FoldState, three: FoldState
+) -> None:
     joined = {
         order: join_states(join_states(order_[0], order_[1]), order_[2])
         for order, order_ in enumerate(permutations((one, two, three)))

@@ -43,8 +43,8 @@ from cdc_pipeline.lake.protocol import (
     Compaction,
     DataFile,
     Fence,
+    LakePublication,
     LakeTable,
-    Publication,
     UpsertOutcome,
     always,
 )
@@ -138,7 +138,7 @@ class MemoryLake:
         parts = [rows.slice(start, size) for start in range(0, len(rows), size)]
         return tuple(self._data_file(table, f"{folder}/{number:05d}", part) for number, part in enumerate(parts))
 
-    def publish(self, table: LakeTable, content: Publication) -> int:
+    def publish(self, table: LakeTable, content: LakePublication) -> int:
         return publication.publish(self._log(table), table, content, self._clock, self._on_step)
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:

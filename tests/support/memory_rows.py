@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from cdc_pipeline.fold.kernel import (
+    FoldState,
     KeyedTable,
     Register,
-    State,
     fold,
     fold_bag,
     join,
@@ -163,14 +163,14 @@ def _effect(id_: Id, before: KeyedTable, after: KeyedTable, shown: list[dict[Id,
     return "hidden"
 
 
-def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -> tuple[Id, State]:
+def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -> tuple[Id, FoldState]:
     id_ = tuple(row[name] for name in table.schema.key)
     known = json.loads(row[STATE]) if row.get(STATE) else {"upsert": row[VERSION], "told": {}}
     if not row.get(STATE):
         known["told"] = dict.fromkeys(columns, row[VERSION])
     since = dict.fromkeys(set(columns) - set(known.get("columns", columns)), row[VERSION])
     told = {name: Register(version=version, value=row.get(name)) for name, version in (since | known["told"]).items()}
-    return id_, State(
+    return id_, FoldState(
         upsert=known["upsert"],
         deletions=tuple(known.get("deletions", ())),
         told=told,
@@ -178,7 +178,7 @@ def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -
     )
 
 
-def _row_of(id_: Id, state: State, rows: KeyedTable, table: LakeTable, columns: tuple[str, ...]) -> dict[str, Any]:
+def _row_of(id_: Id, state: FoldState, rows: KeyedTable, table: LakeTable, columns: tuple[str, ...]) -> dict[str, Any]:
     (shown,) = show(KeyedTable(rows={id_: state}, truncated_at=rows.truncated_at), columns=columns).values() or (None,)
     visible = shown is not None and not shown.incomplete
     told = state.told if shown is None else {name: found for name, found in state.told.items() if name in shown.values}

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.reshaping import Reshaping
-from cdc_pipeline.lake.shape import Change, Shape
+from cdc_pipeline.lake.shape import Shape, ShapeChange
 from cdc_pipeline.lake.table_ddl import VECTORS
 from cdc_pipeline.record import DELETED, STATE, VERSION
 from cdc_pipeline.types import TABLE
@@ -48,7 +48,7 @@ def stored_schema(metadata: Action) -> pa.Schema:
     return pa.schema([pa.field(name, _arrow_type(type_)) for name, type_ in delta_fields(metadata)])
 
 
-def reshaped(rows: pa.Table, change: Change, schema: pa.Schema) -> pa.Table:
+def reshaped(rows: pa.Table, change: ShapeChange, schema: pa.Schema) -> pa.Table:
     """Under their new names, with new columns filled; `schema` is that of the lake afterwards."""
     after = {column.name: column for column in change.after.columns}
     found = dict(zip(rows.column_names, rows.columns, strict=True))
@@ -62,7 +62,7 @@ def reshaped(rows: pa.Table, change: Change, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _state(text: str | None, change: Change) -> str | None:
+def _state(text: str | None, change: ShapeChange) -> str | None:
     """What is kept by the columns' names."""
     if text is None:
         return None

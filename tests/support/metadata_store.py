@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.rows import Boundary, Claim, Lease, SourceTable, Stream
-from cdc_pipeline.metadata_store.snapshots import NewSnapshot, Publication
+from cdc_pipeline.metadata_store.snapshots import NewSnapshot, SnapshotPublication
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.metadata_store.tables import NewTable
@@ -118,7 +118,7 @@ class Shop:
         snapshots.create_snapshot(self.new_snapshot(cutoff, snapshot_id=snapshot_id))
         snapshots.set_snapshot_state(snapshot_id, SnapshotState.PUBLISHING)
         fence = snapshots.fence_at(lease.table_id, encode_position(cutoff))
-        publication = Publication(fence_number=fence, lake_version=lake_version, rows=100, files=2, bytes=1000)
+        publication = SnapshotPublication(fence_number=fence, lake_version=lake_version, rows=100, files=2, bytes=1000)
         snapshots.publish_snapshot(lease, snapshot_id, publication)
 
     def new_snapshot(self, cutoff: int, *, snapshot_id: str = "first") -> NewSnapshot:

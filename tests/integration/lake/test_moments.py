@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import lake_key, staging_prefix
-from cdc_pipeline.lake import Compaction, LakeTable, Publication
+from cdc_pipeline.lake import Compaction, LakePublication, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -59,7 +59,7 @@ def publish(lake: SparkLake, store: LocalObjectStore, table: LakeTable, rows: Se
     )
     lake.publish(
         table,
-        Publication(snapshot_id="s1", files=files, fence_number=FENCE, table=published_table(table, files)),
+        LakePublication(snapshot_id="s1", files=files, fence_number=FENCE, table=published_table(table, files)),
     )
 
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError, UsageError
-from cdc_pipeline.lake import Compaction, DataFile, LakeTable, Publication
+from cdc_pipeline.lake import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.history import Published, PublishedTable
+from cdc_pipeline.lake.history import PublishedCommit, PublishedTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
@@ -95,7 +95,7 @@ def test_a_published_snapshot_is_the_table_and_slices_follow_it(lake: SparkLake,
     files = compacted(lake, store, table, people(1000), target_files=4)
     assert lake_values(store, table) == {}
     kept = published_table(table, files)
-    published = lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE, table=kept))
+    published = lake.publish(table, LakePublication(snapshot_id="s1", files=files, fence_number=FENCE, table=kept))
     assert published == lake.read_version(table)
     assert len(files) > 1
     assert sum(file.rows for file in files) == len(lake_values(store, table)) == 1000
@@ -116,7 +116,7 @@ def test_a_published_snapshot_is_the_table_and_slices_follow_it(lake: SparkLake,
     assert told is not None
     assert (told.fence_number, told.published, told.is_whole) == (FENCE + 1, kept, True)
     first, (claim,) = told.steps[0], told.claims
-    assert isinstance(first, Published)
+    assert isinstance(first, PublishedCommit)
     assert (first.lake_version, first.table) == (published, kept)
     assert (claim.claim_id, claim.position, claim.lake_version) == (UUID(int=8), "0f", outcome.lake_version)
     assert claim.slices == tuple(content.identity for content in work.slices)
@@ -143,7 +143,7 @@ def test_files_are_sorted_by_id_and_their_bounds_do_not_overlap(
 def test_publishing_again_after_a_crash_recognises_its_own_commit(lake: SparkLake, store: LocalObjectStore) -> None:
     table = table_of()
     lake.create_table(table)
-    content = Publication(snapshot_id="s1", files=compacted(lake, store, table, people(10)), fence_number=FENCE)
+    content = LakePublication(snapshot_id="s1", files=compacted(lake, store, table, people(10)), fence_number=FENCE)
     published = lake.publish(table, content)
     feed = Feed(store=store, table=table, next_number=FENCE + 1)
     lake.upsert(table, feed.claim([event("u", 101, 5, age=50)]))
@@ -157,7 +157,7 @@ def test_a_newer_snapshot_replaces_merged_rows_and_an_older_one_is_refused(
 ) -> None:
     table = table_of()
     lake.create_table(table)
-    first = Publication(snapshot_id="s1", files=compacted(lake, store, table, people(50)), fence_number=0)
+    first = LakePublication(snapshot_id="s1", files=compacted(lake, store, table, people(50)), fence_number=0)
     lake.publish(table, first)
     feed = Feed(store=store, table=table)
     session.sql(
@@ -168,8 +168,8 @@ def test_a_newer_snapshot_replaces_merged_rows_and_an_older_one_is_refused(
         lake.upsert(table, feed.claim([event("u", 100 + number, number, age=99), event("d", 100 + number, 40)]))
     files = compacted(lake, store, table, people(3), "s2")
     with pytest.raises(FenceMismatch, match="at slice 5"):
-        lake.publish(table, Publication(snapshot_id="s2", files=files, fence_number=4))
-    lake.publish(table, Publication(snapshot_id="s2", files=files, fence_number=5))
+        lake.publish(table, LakePublication(snapshot_id="s2", files=files, fence_number=4))
+    lake.publish(table, LakePublication(snapshot_id="s2", files=files, fence_number=5))
     assert set(lake_values(store, table)) == {(0,), (1,), (2,)}
     log = DeltaLog(store, lake_key(table.name))
     assert len(log.active_files(lake.read_version(table) or 0)) == len(files)
@@ -187,7 +187,7 @@ def test_an_independent_reader_of_delta_agrees(lake: SparkLake, store: LocalObje
     for row, created_at in zip(rows, (moment, moment - timedelta(microseconds=1500), None), strict=True):
         row |= {"created_at": created_at, "seen": moment.replace(tzinfo=None)}
     files = compacted(lake, store, table, rows)
-    lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE))
+    lake.publish(table, LakePublication(snapshot_id="s1", files=files, fence_number=FENCE))
     other = DeltaTable(store.delta_url(lake_key(table.name)))
     actions = pa.table(other.get_add_actions(flatten=True))
     assert other.transaction_version(table.app_id) == FENCE
@@ -217,7 +217,7 @@ def test_strange_names_and_data_partitions_are_published_and_merged(
         {"i d": 3, "на;ме": "ü:'\\`", "at, day": None, "amount": None},
     ]
     files = compacted(lake, store, table, rows)
-    lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=0))
+    lake.publish(table, LakePublication(snapshot_id="s1", files=files, fence_number=0))
     feed = Feed(store=store, table=table)
     lake.upsert(table, feed.claim([event("d", 101, 1), *move(102, (2,), (4,), **{"на;ме": "new"})]))
     found = {
@@ -237,7 +237,7 @@ def test_an_empty_snapshot_is_published_too(lake: SparkLake, store: LocalObjectS
     lake.create_table(table)
     files = compacted(lake, store, table, [])
     assert files == ()
-    lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=FENCE))
+    lake.publish(table, LakePublication(snapshot_id="s1", files=files, fence_number=FENCE))
     assert lake_values(store, table) == {}
 
 
@@ -246,7 +246,7 @@ def test_without_a_table_nothing_is_published_or_merged(lake: SparkLake, store: 
     assert lake.read_fence(table) is None
     assert lake.read_version(table) is None
     with pytest.raises(LakeError, match="there is no lake table"):
-        lake.publish(table, Publication(snapshot_id="s1", files=(), fence_number=0))
+        lake.publish(table, LakePublication(snapshot_id="s1", files=(), fence_number=0))
     with pytest.raises(LakeError, match="there is no lake table"):
         lake.upsert(table, Feed(store=store, table=table).claim([event("d", 1, 1)]))
 
@@ -277,13 +277,15 @@ def test_a_table_that_was_made_again_replaces_the_old_one_with_its_columns_in_on
 ) -> None:
     old = table_of()
     lake.create_table(old)
-    lake.publish(old, Publication(snapshot_id="s1", files=compacted(lake, store, old, people(10)), fence_number=FENCE))
+    lake.publish(
+        old, LakePublication(snapshot_id="s1", files=compacted(lake, store, old, people(10)), fence_number=FENCE)
+    )
     columns = (Column(name=names[0], type="text"), Column(name=names[1], type="numeric(10,2)"))
     new = replace(old, schema=TableSchema(columns=columns, key=("id",)))
     lake.create_table(new, snapshot_id="s2")
     files = compacted(lake, store, new, [{"id": "a", names[1]: Decimal("1.50")}], snapshot_id="s2")
     assert len(lake_rows(store, old)) == 10
-    content = Publication(snapshot_id="s2", files=files, fence_number=FENCE + 1)
+    content = LakePublication(snapshot_id="s2", files=files, fence_number=FENCE + 1)
     assert lake.publish(new, content) == lake.publish(new, content)
     assert lake_values(store, new) == {("a",): (Decimal("1.50"),)}
     assert {*next(iter(lake_rows(store, new).values()))} == {*names, VERSION, DELETED, STATE}

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake import LakeTable, Publication
+from cdc_pipeline.lake import LakePublication, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.proven import ProvenObjectStore
@@ -52,7 +52,7 @@ def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
     lake.create_table(table)
     files = published(store, lake, table, people=10, snapshot_id="s1")
     assert values_by_id(table, rows_by_spark(session, store, table)) == {}
-    lake.publish(table, Publication(snapshot_id="s1", files=files, fence_number=7))
+    lake.publish(table, LakePublication(snapshot_id="s1", files=files, fence_number=7))
     feed = Feed(store=store, table=table, next_number=8)
     work = feed.claim(
         [event("u", 101, 5, name="new", age=50), event("d", 102, 6), event("i", 103, 11, name="eleven", age=11)],

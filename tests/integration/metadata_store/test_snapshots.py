@@ -10,7 +10,7 @@ import pytest
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.rows import SnapshotTask, TaskProgress
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
-from cdc_pipeline.metadata_store.snapshots import Publication
+from cdc_pipeline.metadata_store.snapshots import SnapshotPublication
 from cdc_pipeline.metadata_store.states import SliceState, SnapshotState, TableState, TaskKind, TaskState
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
 
@@ -167,7 +167,7 @@ def test_publishing_again_changes_nothing(shop: Shop) -> None:
     lease = shop.acquire()
     shop.publish(lease, 2)
     shop.apply(lease, after=4, lake_version=5)
-    publication = Publication(fence_number=4, lake_version=1, rows=100, files=2, bytes=1000)
+    publication = SnapshotPublication(fence_number=4, lake_version=1, rows=100, files=2, bytes=1000)
     shop.store.snapshots.publish_snapshot(lease, "first", publication)
     assert states(shop)[4:] == [SliceState.APPLIED] * 2
 
@@ -190,7 +190,7 @@ def test_a_fence_over_a_slice_behind_the_cutoff_is_refused(shop: Shop) -> None:
     lease = shop.acquire()
     shop.store.snapshots.create_snapshot(shop.new_snapshot(2))
     shop.store.snapshots.set_snapshot_state("first", SnapshotState.PUBLISHING)
-    publication = Publication(fence_number=5, lake_version=1, rows=1, files=1, bytes=1)
+    publication = SnapshotPublication(fence_number=5, lake_version=1, rows=1, files=1, bytes=1)
     with pytest.raises(SnapshotError, match="covers slice 5, which reaches behind"):
         shop.store.snapshots.publish_snapshot(lease, "first", publication)
     assert shop.store.tables.table_by_id(shop.orders.table_id).state is TableState.SNAPSHOTTING

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.lake.fitting import fitted, in_one_claim, wider
-from cdc_pipeline.lake.shape import Change, shape_of, shape_of_source
+from cdc_pipeline.lake.shape import ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.orchestrator import of_one_shape
 from cdc_pipeline.record import Column, TableSchema
 from tests.support.shapes import columns
@@ -15,7 +15,7 @@ FIRST = columns("id int8 1", "a text 2", "b int4 3")
 UNNUMBERED = TableSchema(columns=tuple(replace(column, number=None) for column in FIRST.columns), key=("id",))
 
 
-def change(*described: str, keeps_dropped: bool = True) -> Change:
+def change(*described: str, keeps_dropped: bool = True) -> ShapeChange:
     return fitted(shape_of_source(FIRST), columns(*described), keeps_dropped=keeps_dropped)
 
 

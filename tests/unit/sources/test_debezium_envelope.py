@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.sources.debezium_envelope import Event, Skipped, read_line
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Skipped, read_line
 from cdc_pipeline.sources.one_line import Undecodable
 
 ENVELOPE = {
@@ -23,9 +23,9 @@ def line(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def event(document: Any) -> Event:
+def event(document: Any) -> EnvelopeEvent:
     found = read_line(line(document))
-    assert isinstance(found, Event)
+    assert isinstance(found, EnvelopeEvent)
     return found
 
 
@@ -46,7 +46,7 @@ def test_an_envelope_is_the_same_in_every_wrapping(document: dict[str, Any]) -> 
 
 
 def test_a_mark_of_byte_order_before_the_first_line_is_no_part_of_it() -> None:
-    assert isinstance(read_line(b"\xef\xbb\xbf" + line(ENVELOPE) + b"\r\n"), Event)
+    assert isinstance(read_line(b"\xef\xbb\xbf" + line(ENVELOPE) + b"\r\n"), EnvelopeEvent)
 
 
 def test_keys_and_their_schemas_are_unwrapped() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.sources.debezium_envelope import Event, read_line
+from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium_versions import (
     DELETE_RANK,
     UPSERT_RANK,
@@ -29,9 +29,9 @@ NUMBERS = st.one_of(
 BY_LSN = ("source.lsn",)
 
 
-def event(source: dict[str, Any], op: str = "c") -> Event:
+def event(source: dict[str, Any], op: str = "c") -> EnvelopeEvent:
     found = read_line(json.dumps({"op": op, "before": None, "after": {}, "source": source}).encode())
-    assert isinstance(found, Event)
+    assert isinstance(found, EnvelopeEvent)
     return found
 
 
