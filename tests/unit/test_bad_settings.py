@@ -15,6 +15,7 @@ from cdc_pipeline.sources.postgres_session import connect
 
 SECRET = "hunter2"
 MOST_SECONDS = 2.0
+"""Of the processor: other tests run beside this one."""
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -49,10 +50,10 @@ LEAKS = [
 
 def refused(path: Path) -> str:
     """And no traceback shows more, whatever chain of causes it has."""
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(SettingsError) as found:
         load_settings(path, {})
-    assert time.monotonic() - begun < MOST_SECONDS
+    assert time.process_time() - begun < MOST_SECONDS
     assert SECRET not in "".join(traceback.format_exception(found.value))
     assert (found.value.exit_code, len(str(found.value).splitlines())) == (2, 1)
     return str(found.value)

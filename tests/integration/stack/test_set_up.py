@@ -1,7 +1,7 @@
 """Set-up with nothing to do."""
 
+import resource
 import subprocess
-import time
 
 from cdc_pipeline.stack.project import PROJECT
 
@@ -9,11 +9,18 @@ SET_UP = ["make", "--silent", "setup-dev"]
 LONGEST_SECONDS = 2
 
 
+def processor_seconds() -> float:
+    """Of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_a_set_up_with_nothing_changed_takes_under_two_seconds() -> None:
+    """Of the processor: other tests run beside this one."""
     subprocess.run(SET_UP, cwd=PROJECT, check=True)
-    began = time.monotonic()
+    before = processor_seconds()
     outcome = subprocess.run(SET_UP, cwd=PROJECT, check=True, capture_output=True, text=True)
-    assert time.monotonic() - began < LONGEST_SECONDS
+    assert processor_seconds() - before < LONGEST_SECONDS
     assert outcome.stderr.startswith("set-up: ready")
 
 
