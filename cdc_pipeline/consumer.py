@@ -56,6 +56,7 @@ class Consumer:
         self._place = assignment.place
         self._stream = stream
         self._cutter = cutter
+        self._start = cutter.start
         self._table_ids = table_ids
         self._schema_ids: dict[tuple[int, TableSchema], str] = {}
         self._schemas: dict[str, TableSchema] = {}
@@ -143,7 +144,7 @@ class Consumer:
             if name in self._table_ids
         )
         boundary = self._chain.register(self._cut(cut, partitions, slices), self._place, self._schemas)
-        self._place = boundary.place
+        self._place, self._start = boundary.place, cut.end
         self._offsets = {part.stream_partition: part.end_offset for part in partitions}
         if cut.last_commit_position is not None:
             with step(self._on_step, "slot.confirm"):
@@ -182,7 +183,8 @@ class Consumer:
             stream=self._assignment.stream,
             owner=self._assignment.owner,
             epoch=self._assignment.epoch,
-            start=encode_position(cut.start),
+            # Where the last registered cut ended: one that was none may lie between.
+            start=encode_position(self._start),
             position=encode_position(cut.end),
             commit_time=cut.commit_time,
             label=cut.label,

@@ -88,6 +88,11 @@ class SliceCutter:
         self._marks: dict[int, str] = {}
 
     @property
+    def start(self) -> int:
+        """Where the next cut begins."""
+        return self._start
+
+    @property
     def due(self) -> datetime:
         """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
         return self._label(self._last(self._labels())).end
