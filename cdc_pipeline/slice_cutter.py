@@ -74,7 +74,7 @@ class SliceCutter:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._cut_at = cut_at
-        self._start = start
+        self.start = start
         self._commit_time = commit_time
         self.length = slice_length
         self._slice_rows = slice_rows
@@ -88,11 +88,6 @@ class SliceCutter:
         self._marks: dict[int, str] = {}
 
     @property
-    def start(self) -> int:
-        """Where the next cut begins."""
-        return self._start
-
-    @property
     def due(self) -> datetime:
         """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
         return self._label(self._last(self._labels())).end
@@ -100,15 +95,15 @@ class SliceCutter:
     def add(self, batch: EventBatch) -> list[CutSlices]:
         """Cuts that became possible, in order of position. Transactions before the start were registered earlier."""
         for events in batch.events:
-            kept = _select(events, events.commit_position >= self._start)
+            kept = _select(events, events.commit_position >= self.start)
             if kept.rows.num_rows:
                 self._events.setdefault(kept.table, []).append(kept)
-            fresh = [event for event in events.unfit if event.commit_position >= self._start]
+            fresh = [event for event in events.unfit if event.commit_position >= self.start]
             self._unfit.extend((events.table, event) for event in fresh)
             self._unfit_characters += sum(map(_characters, fresh))
-        self._transactions = _joined(self._transactions, _from(batch.transactions, self._start))
+        self._transactions = _joined(self._transactions, _from(batch.transactions, self.start))
         self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
-        cuts = [self._cut(self._start, requested=True)] if self._start in map(_asked, batch.marks) else []
+        cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.marks) else []
         while (place := self._next_place()) is not None:
             cuts.append(self._cut(place[0], requested=place[1]))
         if bytes_in_memory(self._events) > self._memory_bytes:
@@ -120,7 +115,7 @@ class SliceCutter:
         own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._crowded(), *self._passed())
         places = dict.fromkeys(own, False)
         places.update(self._marked())
-        return min(((place, asked) for place, asked in places.items() if place > self._start), default=None)
+        return min(((place, asked) for place, asked in places.items() if place > self.start), default=None)
 
     def _labels(self) -> Integers:
         """Number of the interval of each open transaction, never lower than that of the one before it.
@@ -206,7 +201,7 @@ class SliceCutter:
             for number, rows in _below(chunks, position).items()
         }
         cut = CutSlices(
-            start=self._start,
+            start=self.start,
             end=position,
             label=self._label(label),
             commit_time=self._commit_time,
@@ -219,7 +214,7 @@ class SliceCutter:
         return cut
 
     def _keep_from(self, position: int) -> None:
-        self._start = position
+        self.start = position
         self._filling = None
         self._transactions = _from(self._transactions, position)
         self._marks = {place: text for place, text in self._marks.items() if place >= position}
