@@ -37,7 +37,7 @@ FIRST_VERSION_WITH_GENERATED = 180_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedTable:
+class PublicationTable:
     """One table of the publication. `columns`: how many are published; None where the server cannot leave any out."""
 
     mark: str
@@ -51,9 +51,9 @@ class Publication:
 
     is_whole: bool
     tells_generated: bool
-    tables: Mapping[tuple[str, str], PublishedTable]
+    tables: Mapping[tuple[str, str], PublicationTable]
 
-    def of(self, name: TableName) -> PublishedTable | None:
+    def of(self, name: TableName) -> PublicationTable | None:
         return self.tables.get((name.schema, name.table))
 
 
@@ -66,7 +66,7 @@ def read_publication(connection: psycopg2.extensions.connection, name: str) -> P
     with_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
     schemas: dict[str, str] = dict(rows(connection, _SCHEMAS, (oid,))) if with_schemas else {}
     tables = {
-        (schema, table): PublishedTable(
+        (schema, table): PublicationTable(
             mark=" ".join(filter(None, (str(table_oid), f"{oid}/{changed_by}", tables_mark, schemas.get(schema)))),
             has_row_filter=has_row_filter,
             columns=columns or None,

@@ -13,7 +13,7 @@ from cdc_pipeline.settings import PostgresSource, TableSettings
 from cdc_pipeline.sources.generated_guards import check_generated, check_writes_go_on
 from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres_guards import KnownTable, check_known, followed_shapes
-from cdc_pipeline.sources.postgres_publication import Publication, PublishedTable, read_publication
+from cdc_pipeline.sources.postgres_publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres_shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres_slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres_statements import publication_statements, slot_statements
@@ -115,7 +115,7 @@ class _Look:
     mendable: set[TableName] = field(default_factory=set)
     refused: dict[TableName, SourceError] = field(default_factory=dict)
 
-    def published(self, name: TableName) -> PublishedTable | None:
+    def published(self, name: TableName) -> PublicationTable | None:
         return None if self.publication is None else self.publication.of(name)
 
     def new(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
@@ -176,7 +176,7 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
             cursor.execute(statement)
 
 
-def _check_published(table: PlannedTable, publication: Publication, published: PublishedTable) -> None:
+def _check_published(table: PlannedTable, publication: Publication, published: PublicationTable) -> None:
     hidden = published.columns is not None and published.columns < len(table.shapes[-1].streamed)
     if publication.is_whole and not published.has_row_filter and not hidden:
         return
