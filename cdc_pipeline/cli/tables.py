@@ -22,9 +22,10 @@ Row = Mapping[str, Any]
 
 
 def chosen_columns(rows: Sequence[Row], columns: str | None, *, wide: bool, width: int) -> list[str]:
-    """The names that `columns` lists, parted by commas; all with `wide`; otherwise those that fit into `width`.
+    """The names that `columns` lists, parted by commas; all with `wide`, and of a single row.
 
-    Columns that are empty in every row come last in line. Raises UsageError for a name that no row has.
+    Otherwise the first that fit into `width`, without those that are empty in every row. Raises UsageError for a
+    name that no row has.
     """
     names = list(rows[0]) if rows else []
     if columns is not None and names:
