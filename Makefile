@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 DEMO := .cdc/demo/pipeline.yml
-SET_UP := $(PYTHON) -m cdc_pipeline.stack.set_up $(if $(JARS),--jars $(JARS))
+SET_UP := $(PYTHON) -m cdc_pipeline.launcher.set_up $(if $(JARS),--jars $(JARS))
 # Tests make and delete files by the hundred thousand: in memory, where there are 8 GB for it.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
@@ -67,7 +67,7 @@ bank: setup-dev
 	$(BIN)/pytest -s tests/acceptance/test_bank.py
 
 compose: setup
-	$(BIN)/python -m cdc_pipeline.stack.compose > docker/docker-compose.yml
+	$(BIN)/python -m cdc_pipeline.launcher.compose > docker/docker-compose.yml
 
 lock: setup
 	$(COMPILE) requirements.in --output-file requirements.txt

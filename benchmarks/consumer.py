@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop
-from cdc_pipeline.sources.postgres_session import connect_for_replication
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.sources.postgres.session import connect_for_replication
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop, plain_tuple
-from cdc_pipeline.sources.pgoutput import PgOutputDecoder, Relation, RelationColumn
+from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
 from cdc_pipeline.types import parse_text, resolve
 
 OID = 16_400

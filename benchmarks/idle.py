@@ -22,17 +22,17 @@ from threading import Event
 
 import psutil
 
-from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.demo.airflow_api import open_airflow
+from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.installation.state import PORT_NAMES, open_installation
+from cdc_pipeline.launcher.control import down, start_and_wait, up
+from cdc_pipeline.launcher.marked import marked
+from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.launcher.planning import plan
+from cdc_pipeline.launcher.processes import AIRFLOW_MIGRATE, with_dependencies
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.stack.control import down, start_and_wait, up
-from cdc_pipeline.stack.endpoints import Endpoints
-from cdc_pipeline.stack.marked import marked
-from cdc_pipeline.stack.parts import running
-from cdc_pipeline.stack.planning import plan
-from cdc_pipeline.stack.processes import AIRFLOW_MIGRATE, with_dependencies
-from cdc_pipeline.stack.state import PORT_NAMES, open_installation
+from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import open_pipeline
 from snapshot.run import run_snapshot
 from tests.support.command_line import query
@@ -41,7 +41,7 @@ from tests.support.streams import run_sql
 TABLES, SECONDS = (8, 100), 300
 CALM_SECONDS = 60
 TRIGGERS = 5
-PATIENCE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 AIRFLOW = frozenset({"api-server", "scheduler", "dag-processor", "triggerer"})
 CREATE = "CREATE TABLE idle_{} AS SELECT n AS id, md5(n::text) AS note FROM generate_series(1, 100) AS n"
 KEY = "ALTER TABLE idle_{} ADD PRIMARY KEY (id)"
@@ -137,7 +137,7 @@ def started_after(endpoints: Endpoints, dag_id: str) -> float:
     for _ in range(TRIGGERS):
         with open_airflow(endpoints) as airflow:
             run = airflow.trigger(dag_id, {})
-            airflow.wait_for_run(dag_id, run, PATIENCE_SECONDS)
+            airflow.wait_for_run(dag_id, run, TIMEOUT_SECONDS)
         ((waited,),) = query(endpoints.airflow_database_url, STARTED_AFTER.format(run))
         found.append(float(waited))
     return statistics.median(found)

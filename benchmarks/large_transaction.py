@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_line import query
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
 from tests.support.postgres import fresh_database, fresh_store, started_server

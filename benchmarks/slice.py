@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.driver import chosen_driver
 from benchmarks.slice_arms import NAMES, SCHEMA, Arm, append_arm, documented_arm, our_arm
-from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake.session import connect, untuned_session
 from cdc_pipeline.object_store.local import LocalObjectStore
+from tests.support.fold.model import Event
 from tests.support.lake import event
 
 ROWS, ROUNDS, WARM_UPS = 1_000_000, 5, 2

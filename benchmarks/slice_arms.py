@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, OPERATION, VERSION, Column, TableSchema
 from cdc_pipeline.steps import no_step
+from tests.support.fold.model import Event
 from tests.support.lake import Feed, table_of
 
 SCHEMA = TableSchema(

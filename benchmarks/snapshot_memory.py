@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.driver import chosen_driver
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, take_snapshot
 from tests.support.postgres import fresh_database, started_server
 from tests.support.streams import run_sql

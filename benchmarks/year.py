@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.metadata_store.upgrade import upgrade
-from cdc_pipeline.retention import clean
+from cdc_pipeline.operations.retention import clean
 from cdc_pipeline.source_setup import consume_until_idle
 from tests.crash.world import World
 from tests.support.guarded import begin_again

@@ -1,7 +1,9 @@
 """The one place where concrete things are built from settings: stores, lake, workers."""
 
 import os
+import signal
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,25 +15,29 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+from cdc_pipeline.apply.worker import ClaimLimits, SliceWorker
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.cut_chain import CutChain
+from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.installation.endpoints import Endpoints, endpoints
+from cdc_pipeline.installation.state import home_of
 from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.lake_place import parse_endpoint, parse_s3
 from cdc_pipeline.metadata_store.store import MetadataStore, open_metadata_store
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
-from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
-from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.settings.file import load_settings, settings_path
+from cdc_pipeline.settings.lake_place import parse_endpoint, parse_s3
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.steps import OnStep, no_step
-from cdc_pipeline.worker import ClaimLimits, SliceWorker
 
 if TYPE_CHECKING:
     from cdc_pipeline.lake.session import OpenSession
     from cdc_pipeline.lake.spark_lake import SparkLake
+
+_TERMINATED = 128 + signal.SIGTERM
 
 LakeFactory = Callable[[ObjectStore, OnStep], Lake]
 
@@ -118,7 +124,7 @@ class Pipeline:
             limits=ClaimLimits(
                 slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes
             ),
-            patience=Patience(
+            retry_policy=RetryPolicy(
                 longest_pause=worker.longest_pause, retry_for=worker.retry_for, probe_parked=worker.probe_parked
             ),
             store=self.store,
@@ -216,3 +222,38 @@ def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> "SparkLa
 
 def utc_now() -> datetime:
     return datetime.now(tz=UTC)
+
+
+@contextmanager
+def opened_pipeline(config: Path | None = None, *, on_step: OnStep = no_step) -> Iterator[Pipeline]:
+    """Settings from `config`, CDC_CONFIG or ./pipeline.yml; servers that run already, found by CDC_ variables or home.
+
+    Raises SettingsError before anything is touched.
+    """
+    settings = load_settings(settings_path(config, os.environ))
+    found = endpoints(settings, home_of(settings, os.environ))
+    with left_on_termination(), open_pipeline(settings, found, on_step=on_step) as pipeline:
+        yield pipeline
+
+
+@contextmanager
+def left_on_termination() -> Iterator[None]:
+    """SIGTERM ends the block like an error: its lease is released, and what runs in its Spark session is cancelled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def configured_endpoints(config: Path | None = None) -> Endpoints:
+    """Where the servers are now; read anew at each call, since an installation may move to other ports."""
+    settings = load_settings(settings_path(config, os.environ))
+    return endpoints(settings, home_of(settings, os.environ))

@@ -25,8 +25,8 @@ with DAG(
 
     @task(max_active_tis_per_dag=1, execution_timeout=timedelta(hours=6))
     def apply_backlog(params: Any = None, partition_date: datetime | None = None) -> list[dict[str, Any]]:
-        from cdc_pipeline.opening import opened_pipeline
-        from cdc_pipeline.runs import run_backfill
+        from cdc_pipeline.operations.apply_tables import run_backfill
+        from cdc_pipeline.wiring import opened_pipeline
 
         limits = [datetime.fromisoformat(params["until"])] if params["until"] else []
         if partition_date is not None:

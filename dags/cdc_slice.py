@@ -8,9 +8,9 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimet
 from cdc_dag import MANUAL, asset, configured_settings, default_args, runbook
 from cdc_trigger import SliceReadyTrigger
 
-from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.dag_ids import slice_dag_id
 
 FALLBACK_MINUTES = 60
 LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
@@ -38,8 +38,8 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
 
         @task(outlets=[lake], execution_timeout=LONGEST_TRY)
         def slice_to_lake(outlet_events: Any = None, dag_run: Any = None) -> dict[str, Any]:
-            from cdc_pipeline.opening import opened_pipeline
-            from cdc_pipeline.runs import run_slices
+            from cdc_pipeline.operations.apply_tables import run_slices
+            from cdc_pipeline.wiring import opened_pipeline
 
             with opened_pipeline() as pipeline:
                 report = run_slices(pipeline, table, by_hand=dag_run.run_type == MANUAL)

@@ -30,7 +30,7 @@ with DAG(
 
     @task
     def begin(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
-        from cdc_pipeline.opening import opened_pipeline
+        from cdc_pipeline.wiring import opened_pipeline
         from snapshot.runs import begin_run
 
         with opened_pipeline() as pipeline:
@@ -38,7 +38,7 @@ with DAG(
 
     @task(priority_weight=100)
     def orchestrate(slots: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
-        from cdc_pipeline.opening import opened_pipeline
+        from cdc_pipeline.wiring import opened_pipeline
         from snapshot.runs import orchestrate_run
 
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
@@ -47,7 +47,7 @@ with DAG(
 
     @task
     def work_slot(chosen: list[str], since: str, slot: int) -> int:
-        from cdc_pipeline.opening import opened_pipeline
+        from cdc_pipeline.wiring import opened_pipeline
         from snapshot.runs import work_run
 
         with opened_pipeline() as pipeline:

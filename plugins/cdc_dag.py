@@ -20,7 +20,7 @@ from cdc_pipeline.errors import (
 )
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import load_settings, settings_path
+from cdc_pipeline.settings.file import load_settings, settings_path
 
 RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, SourceBusy, StoreAway, StreamMoved, OSError)
 WITHOUT_A_PAUSE = (StoreAway, OSError)

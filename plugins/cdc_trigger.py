@@ -7,12 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-
-from cdc_pipeline.doorbell import Doorbell
+from cdc_wake_up_policy import WakeUpPolicy
 
 POLL_INTERVAL = timedelta(seconds=1)
-PATIENCE = timedelta(seconds=10)
-LONGEST_PATIENCE = timedelta(minutes=5)
+FIRST_PAUSE = timedelta(seconds=10)
+LONGEST_PAUSE = timedelta(minutes=5)
 
 
 class _StoreTrigger(BaseEventTrigger):
@@ -51,12 +50,12 @@ class SliceReadyTrigger(_StoreTrigger):
         return f"{__name__}.SliceReadyTrigger", {"pipeline": self.pipeline, "table": self.table}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        bell = Doorbell(PATIENCE, LONGEST_PATIENCE)
+        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
         async for found in shared_stream:
             backlog = found.get(self.table)
             backlog = None if backlog is not None and backlog.wants_snapshot else backlog
             newest, is_leased = (backlog.newest, backlog.is_leased) if backlog else (None, False)
-            if bell.rings(newest, is_leased=is_leased, now=time.monotonic()):
+            if policy.rings(newest, is_leased=is_leased, now=time.monotonic()):
                 yield TriggerEvent({"table": self.table, "newest_slice": newest})
 
 
@@ -67,15 +66,15 @@ class SnapshotWantedTrigger(_StoreTrigger):
         return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        bell = Doorbell(PATIENCE, LONGEST_PATIENCE)
+        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
         async for found in shared_stream:
             wanted = sorted(name for name, backlog in found.items() if backlog.wants_snapshot)
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None
-            if bell.rings(which, is_leased=False, now=time.monotonic()):
+            if policy.rings(which, is_leased=False, now=time.monotonic()):
                 yield TriggerEvent({"tables": wanted})
 
 
 def _metadata_store_url() -> str:
-    from cdc_pipeline.opening import configured_endpoints
+    from cdc_pipeline.wiring import configured_endpoints
 
     return configured_endpoints().metadata_store_url

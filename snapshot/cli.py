@@ -36,7 +36,7 @@ def apply(
     A table that failed pauses before its next try. Named tables are tried at once. A table that changed in a way that
     its stream does not tell gets a new snapshot first, unless its on_schema_change is stop.
     """
-    from cdc_pipeline.application import apply_tables
+    from cdc_pipeline.operations.apply_tables import apply_tables
     from snapshot.due import take_due_snapshots
 
     context = context_of(config, as_json=as_json)

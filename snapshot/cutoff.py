@@ -9,9 +9,9 @@ from cdc_pipeline.metadata_store.rows import Snapshot, SourceTable
 from cdc_pipeline.metadata_store.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.postgres_position import HeldPosition
-from cdc_pipeline.sources.postgres_shape import ShapeColumn, SourceShape, read_shapes
-from cdc_pipeline.sources.shape_changes import Retaken, compare_shapes
+from cdc_pipeline.sources.postgres.position import HeldPosition
+from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape, read_shapes
+from cdc_pipeline.sources.postgres.shape_changes import Retaken, compare_shapes
 
 
 def create_snapshot(

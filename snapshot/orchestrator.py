@@ -15,17 +15,17 @@ from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.history import PublishedTable
 from cdc_pipeline.lake.protocol import DataFile, Lake, LakePublication, LakeTable
-from cdc_pipeline.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store import snapshots as registry
+from cdc_pipeline.metadata_store.lease_keeper import awaited_lease, held_lease
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.postgres_position import HeldPosition, hold_position, is_held, snapshot_connection
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_shape import SourceShape
+from cdc_pipeline.sources.postgres.position import HeldPosition, hold_position, is_held, snapshot_connection
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.compaction import data_files, plan_compaction
 from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at

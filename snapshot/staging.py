@@ -18,7 +18,7 @@ from cdc_pipeline.errors import UsageError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.sources.copy_stream import CopiedRows, UnfitRow, copy_record_batches
+from cdc_pipeline.sources.postgres.copy_stream import CopiedRows, UnfitRow, copy_record_batches
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
 

@@ -12,7 +12,7 @@ import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.lease_keeper import kept
+from cdc_pipeline.metadata_store.lease_keeper import kept
 from cdc_pipeline.metadata_store.quarantine import KeptRow
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind
@@ -20,7 +20,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
-from cdc_pipeline.sources.postgres_position import snapshot_connection
+from cdc_pipeline.sources.postgres.position import snapshot_connection
 from cdc_pipeline.steps import OnStep
 from snapshot.compaction import staging_to_lake, to_json
 from snapshot.plan import PageRange, range_query

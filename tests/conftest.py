@@ -12,7 +12,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.session import untuned_session
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto

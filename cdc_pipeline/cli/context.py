@@ -37,13 +37,13 @@ class Context:
 
     @property
     def settings(self) -> "Settings":
-        from cdc_pipeline.settings_file import load_settings
+        from cdc_pipeline.settings.file import load_settings
 
         return load_settings(self.config)
 
     @property
     def home(self) -> Path:
-        from cdc_pipeline.stack.state import home_of
+        from cdc_pipeline.installation.state import home_of
 
         return home_of(self.settings, os.environ)
 
@@ -69,9 +69,9 @@ class Context:
 
         Embedded servers among `parts` are started if they do not run, and ended by the last command that uses them.
         """
+        from cdc_pipeline.installation.state import home_of
+        from cdc_pipeline.launcher.parts import running
         from cdc_pipeline.metadata_store.upgrade import upgrade
-        from cdc_pipeline.stack.parts import running
-        from cdc_pipeline.stack.state import home_of
         from cdc_pipeline.wiring import open_pipeline
 
         settings = settings or self.settings
@@ -83,10 +83,10 @@ class Context:
 
     def matched_settings(self, *, keep: bool) -> "Settings":
         """With the tables that its patterns stand for on the source now; kept for all other commands, or not."""
-        from cdc_pipeline.settings_file import keep_matching, load_settings
+        from cdc_pipeline.installation.state import home_of
+        from cdc_pipeline.launcher.parts import running
+        from cdc_pipeline.settings.file import keep_matching, load_settings
         from cdc_pipeline.source_setup.patterns import matching_tables
-        from cdc_pipeline.stack.parts import running
-        from cdc_pipeline.stack.state import home_of
 
         asking = load_settings(self.config, matching=())
         if not asking.include:
@@ -126,9 +126,9 @@ def context_of(config: Path | None, *, as_json: bool) -> Context:
 
     Help needs none of it: what takes long to import is imported from here on.
     """
-    from cdc_pipeline.settings_file import settings_path
-    from cdc_pipeline.stack.rights import become_owner
-    from cdc_pipeline.stack.state import home_in
+    from cdc_pipeline.installation.state import home_in
+    from cdc_pipeline.launcher.rights import become_owner
+    from cdc_pipeline.settings.file import settings_path
 
     log_to_stderr()
     path = settings_path(config, os.environ)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cdc_pipeline.cli.context import log_to_stderr
-from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.launcher.project import PROJECT
 
 CHECK_FAILED = 3
 WIDTH_OF_A_FILE = 160

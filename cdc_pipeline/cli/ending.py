@@ -29,7 +29,7 @@ def left_in_time() -> Iterator[None]:
 
     So does SIGINT. A process that has not ended GRACE_SECONDS later is ended then; what it did is safe to repeat.
     """
-    from cdc_pipeline.opening import left_on_termination
+    from cdc_pipeline.wiring import left_on_termination
 
     with _ended_in_time("run the same command again: it goes on from what is done", Event()), left_on_termination():
         yield

@@ -62,9 +62,9 @@ def setup_source(
 
 def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     """Read the source's stream into registered slice files, until it is told to stop."""
+    from cdc_pipeline.launcher.heartbeat import Heartbeat
     from cdc_pipeline.source_setup import consume as read_stream
     from cdc_pipeline.source_setup import consume_until_idle, retried
-    from cdc_pipeline.stack.heartbeat import Heartbeat
 
     context = context_of(config, as_json=False)
     with stopped_in_time() as stop:
@@ -88,7 +88,7 @@ def repair(
     as_json: Json = False,
 ) -> None:
     """Write the rows in which the lake differs from the source, and no others, while the stream goes on."""
-    from cdc_pipeline.repair import repair_tables
+    from cdc_pipeline.operations.repair import repair_tables
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
@@ -99,7 +99,7 @@ def repair(
 
 def rebuild(config: Config = None, as_json: Json = False) -> None:
     """Make the metadata store anew from bucket and lake; what only an older store knows stays in it."""
-    from cdc_pipeline.rebuild import rebuild as make_anew
+    from cdc_pipeline.operations.rebuild import rebuild as make_anew
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
@@ -121,7 +121,7 @@ def remove(
 
     Statements that the pipeline's role may not run are printed, for an administrator.
     """
-    from cdc_pipeline.removal import remove_pipeline, remove_table
+    from cdc_pipeline.operations.removal import remove_pipeline, remove_table
 
     if (table is None) is not pipeline_too or (source_is_gone and not pipeline_too):
         raise UsageError("it is not said what to remove", expected="one TABLE, or --pipeline")
@@ -150,7 +150,7 @@ def rewind(
     as_json: Json = False,
 ) -> None:
     """Set a table of the lake back to the end of the last claim at or before a place; what came later waits again."""
-    from cdc_pipeline.rewind import rewind as set_back
+    from cdc_pipeline.operations.rewind import rewind as set_back
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
@@ -165,7 +165,7 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Delete what the lake needs no more and is older than `keep` in pipeline.yml says: files, cut files, rows."""
-    from cdc_pipeline.retention import clean as clean_up
+    from cdc_pipeline.operations.retention import clean as clean_up
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:

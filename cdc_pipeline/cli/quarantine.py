@@ -13,7 +13,7 @@ from cdc_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from cdc_pipeline.metadata_store.quarantine import Kept
-    from cdc_pipeline.replay import Replayed
+    from cdc_pipeline.operations.replay import Replayed
     from cdc_pipeline.wiring import Pipeline
 
 STILL_KEPT = 3
@@ -91,7 +91,7 @@ def replay(
 ) -> None:
     """Decode events again as their tables are now; those that fit go with the next apply. Exit code 3: some stay."""
     from cdc_pipeline.metadata_store.states import QuarantineState
-    from cdc_pipeline.replay import replay as replay_events
+    from cdc_pipeline.operations.replay import replay as replay_events
 
     if everything == bool(quarantine_ids):
         raise UsageError("there is nothing chosen to replay", expected="either ids or --all")

@@ -12,7 +12,7 @@ from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError, UsageError
 
 if TYPE_CHECKING:
-    from cdc_pipeline.verification import Verified
+    from cdc_pipeline.operations.verification import Verified
     from cdc_pipeline.wiring import Pipeline
 
 CHECK_FAILED = 3
@@ -36,7 +36,7 @@ def status(
     """Per table: the position and time as of which the lake equals the source, and what waits."""
     context = context_of(config, as_json=as_json)
     if processes:
-        from cdc_pipeline.stack.display import process_documents
+        from cdc_pipeline.launcher.display import process_documents
 
         context.show(process_documents(context.home))
         return
@@ -54,19 +54,19 @@ def status(
 def verify(
     tables: Tables = None,
     config: Config = None,
-    patience: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
+    timeout: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
     as_json: Json = False,
 ) -> None:
     """Compare source and lake row by row at one position, over every column that the source has now.
 
     Each table gets its verdict. Exit code 3 when one is not equal, or could not be compared.
     """
-    from cdc_pipeline.verification import verify as verify_tables
+    from cdc_pipeline.operations.verification import verify as verify_tables
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
-        verdicts = verify_tables(pipeline, names, patience=timedelta(seconds=patience))
+        verdicts = verify_tables(pipeline, names, timeout=timedelta(seconds=timeout))
     differences = [found for verdict in verdicts for found in _differences(verdict)]
     if as_json:
         context.show(
@@ -163,7 +163,7 @@ def run_query(
 
 def schema() -> None:
     """Print the JSON Schema of pipeline.yml, for editors."""
-    from cdc_pipeline.settings_file import json_schema
+    from cdc_pipeline.settings.file import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 
@@ -172,7 +172,7 @@ def kept_log(pipeline: "Pipeline") -> str | None:
     """What the slot keeps back on the source now, in one line; None for a source without one, or that does not say."""
     from cdc_pipeline.settings import PostgresSource
     from cdc_pipeline.source_setup import look_at_log
-    from cdc_pipeline.sources.postgres_slot import shown_bytes
+    from cdc_pipeline.sources.postgres.slot import shown_bytes
 
     if not isinstance(pipeline.settings.source, PostgresSource):
         return None

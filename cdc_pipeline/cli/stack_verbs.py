@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
 
 def up(config: Config = None) -> None:
     """Start everything that pipeline.yml calls embedded, the consumer and Airflow; return when all is healthy."""
-    from cdc_pipeline.stack.display import up_command
+    from cdc_pipeline.launcher.display import up_command
 
     context = context_of(config, as_json=False)
     up_command(context.settings, config=context.config, home=context.home, console=context.console)
@@ -27,7 +27,7 @@ def up(config: Config = None) -> None:
 
 def down(config: Config = None) -> None:
     """End exactly the processes of this installation."""
-    from cdc_pipeline.stack.display import down_command
+    from cdc_pipeline.launcher.display import down_command
 
     context = context_of(config, as_json=False)
     down_command(home=context.home, console=context.console)
@@ -41,7 +41,7 @@ def migrate(config: Config = None) -> None:
 
 def warm_up(config: Config = None) -> None:
     """Let the Spark driver merge once, so that the first slice finds its classes loaded."""
-    from cdc_pipeline.warm_up import warm_up as warm_up_driver
+    from cdc_pipeline.operations.warm_up import warm_up as warm_up_driver
 
     with context_of(config, as_json=False).pipeline(POSTGRES_AND_SPARK) as pipeline:
         warm_up_driver(pipeline)

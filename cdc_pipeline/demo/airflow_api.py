@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.stack.airflow import ADMINISTRATOR
-from cdc_pipeline.stack.endpoints import Endpoints
+from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 
 _ENDED = ("success", "failed")
 _POLL_SECONDS = 0.5
@@ -28,9 +28,9 @@ class AirflowApi:
 
     client: httpx.Client
 
-    def wait_for_dags(self, dag_ids: tuple[str, ...], patience_seconds: float) -> None:
+    def wait_for_dags(self, dag_ids: tuple[str, ...], timeout_seconds: float) -> None:
         """Until all of them are parsed and known."""
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         while True:
             known = {dag["dag_id"] for dag in self._call("GET", "dags", limit=200)["dags"]}
             if set(dag_ids) <= known:
@@ -48,8 +48,8 @@ class AirflowApi:
         run = self._call("POST", f"dags/{dag_id}/dagRuns", body={"conf": dict(conf), "logical_date": None})
         return str(run["dag_run_id"])
 
-    def wait_for_run(self, dag_id: str, run_id: str, patience_seconds: float) -> None:
-        deadline = time.monotonic() + patience_seconds
+    def wait_for_run(self, dag_id: str, run_id: str, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
         while True:
             state = self._call("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"]
             if state == "success":
@@ -74,8 +74,8 @@ class AirflowApi:
         }
         return int(self._call("POST", "backfills", body=body)["id"])
 
-    def wait_for_backfill(self, backfill_id: int, patience_seconds: float) -> None:
-        deadline = time.monotonic() + patience_seconds
+    def wait_for_backfill(self, backfill_id: int, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
         while self._call("GET", f"backfills/{backfill_id}")["completed_at"] is None:
             if time.monotonic() > deadline:
                 raise AirflowRefused(f"the backfill {backfill_id} did not end", expected="its end in time")
@@ -89,10 +89,10 @@ class AirflowApi:
 
 
 @contextmanager
-def open_airflow(endpoints: Endpoints, *, patience_seconds: float = 30) -> Iterator[AirflowApi]:
+def open_airflow(endpoints: Endpoints, *, timeout_seconds: float = 30) -> Iterator[AirflowApi]:
     """As the one user of an embedded Airflow."""
     url = endpoints.airflow_url
-    with httpx.Client(base_url=url, timeout=patience_seconds) as client:
+    with httpx.Client(base_url=url, timeout=timeout_seconds) as client:
         answer = client.post("/auth/token", json={"username": ADMINISTRATOR, "password": endpoints.airflow_password})
         if answer.is_error:
             raise AirflowRefused(f"Airflow at {url} gave no token ({answer.status_code})", expected="an embedded one")

@@ -9,9 +9,9 @@ from tempfile import TemporaryFile
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from cdc_pipeline.errors import SetupError
-from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.postgres import find_binaries
+from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.launcher.postgres import find_binaries
+from cdc_pipeline.sources.postgres.session import connect
 
 _LONGER_THAN_ANY_DEMO_SECONDS = 86_400
 _IS_WHOLE = "SELECT to_regclass('public.pgbench_accounts_pkey') IS NOT NULL"

@@ -9,7 +9,7 @@ from importlib.resources import files
 import psycopg2.extensions
 
 from cdc_pipeline.demo.pgbench import initialize_pgbench
-from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.sources.postgres.session import connect
 
 _HAS_ROWS = "SELECT EXISTS (SELECT FROM customers)"
 

@@ -17,27 +17,27 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cdc_pipeline.application import apply_tables
-from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.seed import seed
 from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.installation.state import home_of
+from cdc_pipeline.launcher.airflow import ADMINISTRATOR
+from cdc_pipeline.launcher.control import down, up
+from cdc_pipeline.launcher.display import progress
+from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.launcher.rights import become_account
+from cdc_pipeline.operations.apply_tables import apply_tables
+from cdc_pipeline.operations.verification import Verified, verify
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.stack.airflow import ADMINISTRATOR
-from cdc_pipeline.stack.control import down, up
-from cdc_pipeline.stack.display import progress
-from cdc_pipeline.stack.endpoints import Endpoints
-from cdc_pipeline.stack.parts import running
-from cdc_pipeline.stack.rights import become_account
-from cdc_pipeline.stack.state import home_of
-from cdc_pipeline.verification import Verified, verify
+from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
 
 SLICES_PER_TABLE = 3
-PATIENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 VICTIM = "orders"
 TRANSACTIONS_PER_SECOND = 60.0
 _POLL_SECONDS = 0.2
@@ -104,7 +104,7 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
     tables = pipeline.table_names()
     dags = tuple(slice_dag_id(table) for table in tables)
     with phases.phase("Airflow: one DAG per table, snapshot, backfill, maintenance"):
-        airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), PATIENCE_SECONDS)
+        airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), TIMEOUT_SECONDS)
     workload = Workload(
         pipeline.endpoints.source_url, chance=random.Random(7), transactions_per_second=TRANSACTIONS_PER_SECOND
     )
@@ -112,7 +112,7 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
     try:
         with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
             run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
-            airflow.wait_for_run("cdc_snapshot", run, PATIENCE_SECONDS)
+            airflow.wait_for_run("cdc_snapshot", run, TIMEOUT_SECONDS)
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as tell:
             _kill_a_worker(pipeline, tables, tell)
             _wait_for_slices(pipeline, tables, tell)
@@ -167,14 +167,14 @@ def _backfill(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableName, 
     start = min(cutoff for cutoff in cutoffs if cutoff is not None).replace(minute=0, second=0, microsecond=0)
     conf = {"tables": [str(table) for table in tables]}
     backfill = airflow.backfill("cdc_backfill", start=start, end=utc_now(), conf=conf)
-    airflow.wait_for_backfill(backfill, PATIENCE_SECONDS)
+    airflow.wait_for_backfill(backfill, TIMEOUT_SECONDS)
 
 
 def _wait_until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise CdcError(f"the demo waited {PATIENCE_SECONDS:.0f} s in vain", remedy="look at the logs in .cdc/demo")
+            raise CdcError(f"the demo waited {TIMEOUT_SECONDS:.0f} s in vain", remedy="look at the logs in .cdc/demo")
         Event().wait(_POLL_SECONDS)
     return found
 

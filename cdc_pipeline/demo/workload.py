@@ -18,7 +18,7 @@ from psycopg2.extensions import (
 
 from cdc_pipeline.demo.pgbench import finished_transactions, running_pgbench
 from cdc_pipeline.demo.transactions import KINDS, Kind, work_for_long
-from cdc_pipeline.sources.postgres_session import answering, connect
+from cdc_pipeline.sources.postgres.session import answering, connect
 
 LONG = "long transactions"
 PGBENCH = "pgbench transactions"

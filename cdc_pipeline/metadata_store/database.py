@@ -15,7 +15,7 @@ from cdc_pipeline.libpq import URL_FORM, is_plain, missing_defaults, remedy_for
 from cdc_pipeline.steps import OnStep, no_step, step
 
 _SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
-_PATIENCE_SECONDS = 10
+_TIMEOUT_SECONDS = 10
 _SETTING = "metadata_store"
 
 
@@ -33,7 +33,7 @@ def create_store_engine(url: str) -> Engine:
         place.set(drivername="postgresql+psycopg2"),
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
-        pool_timeout=_PATIENCE_SECONDS,
+        pool_timeout=_TIMEOUT_SECONDS,
         connect_args=session | missing_defaults(given, os.environ),
     )
 

@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.halts import go_on, halt
 from cdc_pipeline.metadata_store.leases import hold_lease
 from cdc_pipeline.metadata_store.rows import Lease
 from cdc_pipeline.metadata_store.states import TableState
-from cdc_pipeline.patience import Patience, Pause, next_pause
+from cdc_pipeline.settings.retry_policy import Pause, RetryPolicy, next_pause
 
 _TABLE = models.source_table
 
@@ -56,15 +56,15 @@ class Failures:
             row = connection.execute(select(failing_table, pauses).where(_of(table_id))).one_or_none()
         return None if row is None else FailingTable(**row._asdict())
 
-    def record(self, lease: Lease, error: str, *, patience: Patience, is_outage: bool) -> Pause:
-        """The table pauses from now on, or is parked. The time of its patience begins again behind an outage."""
+    def record(self, lease: Lease, error: str, *, retry_policy: RetryPolicy, is_outage: bool) -> Pause:
+        """The table pauses from now on, or is parked. The time of its retry_policy begins again behind an outage."""
         with self.database.transaction("failure.record") as connection:
             hold_lease(connection, lease)
             now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
             known = connection.execute(select(failing_table).where(_of(lease.table_id))).one_or_none()
             failures, since = _in_a_row(known, now, is_outage=is_outage)
             pause = next_pause(
-                patience,
+                retry_policy,
                 failures=failures,
                 failing_for=now - since,
                 is_outage=is_outage,

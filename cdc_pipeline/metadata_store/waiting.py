@@ -12,7 +12,7 @@ from cdc_pipeline.errors import CdcError
 
 log = structlog.get_logger()
 
-_PATIENCE_SECONDS = 10
+_TIMEOUT_SECONDS = 10
 _SLOWER_WHEN_AWAY = 5
 _NEWEST_WAITING = """
     SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name AS source_table,
@@ -89,8 +89,8 @@ async def _connected(find_url: Callable[[], str]) -> "asyncpg.Connection":
     url = await asyncio.to_thread(find_url)
     return await asyncpg.connect(
         url,
-        timeout=_PATIENCE_SECONDS,
-        command_timeout=_PATIENCE_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
+        command_timeout=_TIMEOUT_SECONDS,
         server_settings={"application_name": "cdc", "default_transaction_read_only": "on"},
     )
 

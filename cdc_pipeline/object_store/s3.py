@@ -19,7 +19,7 @@ from cdc_pipeline.object_store.s3_place import ANSWER_SECONDS, CONNECT_SECONDS, 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef, ListObjectsV2OutputTypeDef, ObjectIdentifierTypeDef
 
-PATIENCE = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=60)
 PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
 MOST_KEYS = 1_000
@@ -35,13 +35,13 @@ class S3ObjectStore:
     """
 
     def __init__(
-        self, place: S3Place, *, patience: timedelta = PATIENCE, part_bytes: int = PART_BYTES, page_keys: int = 1_000
+        self, place: S3Place, *, timeout: timedelta = TIMEOUT, part_bytes: int = PART_BYTES, page_keys: int = 1_000
     ) -> None:
         self._place = place
         self._session = boto3.session.Session(region_name=place.region)
         credentials_of(self._session)
         self._client = self._session.client("s3", **client_options(place, self._session))
-        self._calls = S3Calls(self.url, patience)
+        self._calls = S3Calls(self.url, timeout)
         self._part_bytes = part_bytes
         self._page_keys = page_keys
 

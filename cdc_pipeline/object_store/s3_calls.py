@@ -31,18 +31,18 @@ DENIED = frozenset({401, 403})
 
 
 class S3Calls:
-    """Waits between two tries grow and are random; a call gives up when it has been tried for `patience`."""
+    """Waits between two tries grow and are random; a call gives up when it has been tried for `timeout`."""
 
-    def __init__(self, url: str, patience: timedelta) -> None:
+    def __init__(self, url: str, timeout: timedelta) -> None:
         self._url = url
-        self._patience = patience
+        self._timeout = timeout
 
     def __call__(self, doing: str, call: Callable[[], Answer]) -> Answer:
         """Raises ObjectMissing, ObjectExists, ObjectStoreAway (retryable), SettingsError for what must be mended."""
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             wait=wait_random_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
-            stop=stop_after_delay(self._patience),
+            stop=stop_after_delay(self._timeout),
             reraise=True,
         )
         try:

@@ -11,7 +11,7 @@ from cdc_pipeline.source_setup.log_watch import look_at_log
 from cdc_pipeline.source_setup.new_beginning import begin_stream_again
 from cdc_pipeline.source_setup.postgres import missing_statements, set_up_server
 from cdc_pipeline.source_setup.reading import consume, consume_until_idle, open_consumer, retried
-from cdc_pipeline.sources.postgres_setup import SourcePlan
+from cdc_pipeline.sources.postgres.setup import SourcePlan
 from cdc_pipeline.wiring import Pipeline
 
 __all__ = [

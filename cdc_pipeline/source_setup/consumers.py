@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.consume.consumer import Consumer
+from cdc_pipeline.consume.slice_cutter import SliceCutter
 from cdc_pipeline.metadata_store.rows import Assignment
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.slice_cutter import SliceCutter
 from cdc_pipeline.source_setup.tables import ignored_truncates, table_ids
 from cdc_pipeline.sources.protocol import ChangeStream
 from cdc_pipeline.wiring import Pipeline

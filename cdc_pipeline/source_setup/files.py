@@ -5,20 +5,20 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.record import Column, TableName, TableSchema, decode_position, encode_position
 from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
 from cdc_pipeline.source_setup.consumers import consumer_of
 from cdc_pipeline.source_setup.tables import register_table
-from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium_files import FILE_DIGEST, PartitionFiles, partition_folders
-from cdc_pipeline.sources.debezium_memory import PartitionMemory
-from cdc_pipeline.sources.debezium_partition import PartitionLines
-from cdc_pipeline.sources.debezium_stream import DebeziumStream
-from cdc_pipeline.sources.debezium_tables import DebeziumTables
-from cdc_pipeline.sources.debezium_versions import encode_place
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.partition import PartitionLines
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.debezium.versions import encode_place
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
+from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.protocol import PartitionPlace
 from cdc_pipeline.time_slice import EPOCH
 from cdc_pipeline.types import changed_types

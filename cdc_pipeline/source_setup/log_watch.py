@@ -7,8 +7,8 @@ from datetime import timedelta
 import structlog
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_slot import KeptLog, read_kept_log
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.slot import KeptLog, read_kept_log
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 

@@ -5,10 +5,10 @@ import structlog
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.source_setup.postgres import stream_of
-from cdc_pipeline.sources.postgres_position import lsn_text
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_setup import execute_plan, plan_source
-from cdc_pipeline.sources.postgres_slot import replace_slot
+from cdc_pipeline.sources.postgres.position import lsn_text
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
+from cdc_pipeline.sources.postgres.slot import replace_slot
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 

@@ -4,9 +4,9 @@ import structlog
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import PostgresSource, Settings
-from cdc_pipeline.sources.postgres_catalogue import rows
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.table_patterns import matching
+from cdc_pipeline.settings.table_patterns import matching
+from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.session import session
 
 log = structlog.get_logger()
 

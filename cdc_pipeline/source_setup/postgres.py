@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
 from cdc_pipeline.metadata_store.rows import Assignment, Stream
 from cdc_pipeline.record import TableName, decode_position, encode_position
@@ -22,12 +22,12 @@ from cdc_pipeline.source_setup.table_guards import (
     note_unlisted,
 )
 from cdc_pipeline.source_setup.tables import register_table
-from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server, read_slot
-from cdc_pipeline.sources.postgres_publication import Publication, read_publication
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
-from cdc_pipeline.sources.postgres_statements import missing_on_source
-from cdc_pipeline.sources.postgres_stream import PostgresStream
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server, read_slot
+from cdc_pipeline.sources.postgres.publication import Publication, read_publication
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.setup import SourcePlan, execute_plan, plan_source
+from cdc_pipeline.sources.postgres.statements import missing_on_source
+from cdc_pipeline.sources.postgres.stream import PostgresStream
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()

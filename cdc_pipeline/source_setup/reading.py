@@ -7,7 +7,7 @@ from threading import Event
 
 import structlog
 
-from cdc_pipeline.consumer import Consumer
+from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch, StreamMoved
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import open_files_consumer

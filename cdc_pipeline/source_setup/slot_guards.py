@@ -6,10 +6,10 @@ import structlog
 
 from cdc_pipeline.errors import SourceChanged, SourceGap
 from cdc_pipeline.record import decode_position, encode_position
-from cdc_pipeline.sources.postgres_catalogue import Server, Slot, read_server
-from cdc_pipeline.sources.postgres_position import lsn_text
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.sources.postgres_timelines import end_of_timeline
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server
+from cdc_pipeline.sources.postgres.position import lsn_text
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.timelines import end_of_timeline
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 

@@ -10,11 +10,11 @@ from cdc_pipeline.errors import StreamMoved, TableStale
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.postgres_guards import KnownTable
-from cdc_pipeline.sources.postgres_setup import PlannedTable, SourcePlan
-from cdc_pipeline.sources.postgres_shape import SourceShape
-from cdc_pipeline.sources.postgres_stream import PostgresStream
-from cdc_pipeline.sources.shape_changes import Unchanged, compare_shapes
+from cdc_pipeline.sources.postgres.guards import KnownTable
+from cdc_pipeline.sources.postgres.setup import PlannedTable, SourcePlan
+from cdc_pipeline.sources.postgres.shape import SourceShape
+from cdc_pipeline.sources.postgres.shape_changes import Unchanged, compare_shapes
+from cdc_pipeline.sources.postgres.stream import PostgresStream
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 

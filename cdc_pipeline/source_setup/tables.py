@@ -7,7 +7,7 @@ from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import TableName, TableSchema, encode_position
 from cdc_pipeline.source_setup.lake_owner import own_lake_table
-from cdc_pipeline.sources.postgres_shape import SourceShape
+from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.wiring import Pipeline
 
 

@@ -1,4 +1,4 @@
-"""slice_to_lake step by step, as cdc_pipeline/worker.py, orchestrator.py and lake/spark_lake.py take them."""
+"""slice_to_lake step by step, as cdc_pipeline/apply/worker.py, orchestrator.py and lake/spark_lake.py take them."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -67,7 +67,7 @@ class Workers:
         return any(files.get(rules.key(cut, part)) != cut.holds for cut in cuts for part in rules.parts(cut))
 
     def _view(self, who: Worker, world: World) -> Iterator[WorkerStep]:
-        """next_move of cdc_pipeline/orchestrator.py."""
+        """next_move of cdc_pipeline/apply/next_move.py."""
         rules, store = self.rules, world.store
         applied = next((place for place in range(len(store.cuts)) if not store.applied >> place & 1), len(store.cuts))
         number = fence(world.lake[: who.seen]) if rules.has(Guard.FENCE_READ) else applied

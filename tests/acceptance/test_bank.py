@@ -17,13 +17,13 @@ from threading import Event, Timer
 
 import pytest
 
+from cdc_pipeline.apply.worker import ClaimLimits
 from cdc_pipeline.demo.seed import Scale, seed
 from cdc_pipeline.demo.workload import Workload
-from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.stack.postgres import PostgresServer
-from cdc_pipeline.verification import verify
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.verification import verify
+from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import Pipeline
-from cdc_pipeline.worker import ClaimLimits
 from tests.support.pipelines import consume, opened_pipeline, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings import ObjectStoreSettings
-from cdc_pipeline.stack.project import PROJECT
 from tests.support.delta_rows import delta_rows, seen, storage_options
 from tests.support.s3 import BUCKET, REGION, s3_objects
 from tests.support.spark import ONE_COMPILER

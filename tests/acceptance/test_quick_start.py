@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cdc_pipeline.stack.marked import STACK_VARIABLE
-from cdc_pipeline.stack.project import PROJECT
-from cdc_pipeline.stack.state import open_installation
+from cdc_pipeline.installation.state import open_installation
+from cdc_pipeline.launcher.marked import STACK_VARIABLE
+from cdc_pipeline.launcher.project import PROJECT
 from tests.support.delta_rows import delta_rows, seen
 from tests.support.spark import ONE_COMPILER
 

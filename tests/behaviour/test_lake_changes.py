@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake import Lake, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
+from tests.support.fold.model import Event
 from tests.support.lake import Feed, event, move, table_of, version
 from tests.support.lakes import Arm
 

@@ -10,20 +10,20 @@ from random import Random
 import httpx
 import psutil
 
-from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.demo.airflow_api import AirflowApi, AirflowRefused, open_airflow
+from cdc_pipeline.installation.endpoints import endpoints_of
+from cdc_pipeline.installation.state import PORT_NAMES, Installation
+from cdc_pipeline.launcher.health import is_healthy
+from cdc_pipeline.launcher.planning import plan
+from cdc_pipeline.launcher.processes import MIGRATE, Process
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.stack.endpoints import endpoints_of
-from cdc_pipeline.stack.health import is_healthy
-from cdc_pipeline.stack.planning import plan
-from cdc_pipeline.stack.processes import MIGRATE, Process
-from cdc_pipeline.stack.state import PORT_NAMES, Installation
+from cdc_pipeline.settings.dag_ids import slice_dag_id
 from tests.chaos.bank import SOURCE, STORE, Bank, NobodyThere
 from tests.chaos.faults import KILL, PAST_LEASE, PAUSE, pause, paused, signalled
 from tests.chaos.fire import Kind, Lasting
 from tests.chaos.impatient_airflow import holder, impatient, is_of
 
-PATIENCE_SECONDS = 10
+TIMEOUT_SECONDS = 10
 LIMIT_SECONDS = 20
 """Longer than where nothing else burns: whoever only lacks a processor is not to be taken for dead."""
 TASK, TASK_SUPERVISOR = "task", "task supervisor"
@@ -97,7 +97,7 @@ def answering(bank: Bank) -> Iterator[AirflowApi]:
     if not is_healthy(f"{endpoints.airflow_url}/api/v2/version"):
         raise NobodyThere(API_SERVER)
     try:
-        with open_airflow(endpoints, patience_seconds=PATIENCE_SECONDS) as airflow:
+        with open_airflow(endpoints, timeout_seconds=TIMEOUT_SECONDS) as airflow:
             yield airflow
     except (httpx.HTTPError, AirflowRefused) as away:
         raise NobodyThere(API_SERVER) from away

@@ -1,4 +1,4 @@
-"""A small pipeline on the real stack: every process of `cdc up`, with Airflow's patience shortened."""
+"""A small pipeline on the real stack: every process of `cdc up`, with Airflow's timeouts shortened."""
 
 import os
 import shutil
@@ -14,24 +14,24 @@ from threading import Event
 
 import psutil
 
-from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
 from cdc_pipeline.demo.pgbench import initialize_pgbench, running_pgbench
 from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.installation.endpoints import endpoints_of
+from cdc_pipeline.installation.state import PORT_NAMES, Installation, open_installation
+from cdc_pipeline.launcher.control import down, process_states, start_and_wait
+from cdc_pipeline.launcher.marked import SUPERVISOR, marked
+from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.metadata_store.rows import Lease
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import parse_settings
-from cdc_pipeline.stack.control import down, process_states, start_and_wait
-from cdc_pipeline.stack.endpoints import endpoints_of
-from cdc_pipeline.stack.marked import SUPERVISOR, marked
-from cdc_pipeline.stack.parts import running
-from cdc_pipeline.stack.planning import plan
-from cdc_pipeline.stack.state import PORT_NAMES, Installation, open_installation
+from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.file import parse_settings
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.chaos.evidence import CURRENT
 from tests.chaos.impatient_airflow import holder, impatient, running_tasks
-from tests.chaos.waiting import PATIENCE_SECONDS, beside, wait_for
+from tests.chaos.waiting import TIMEOUT_SECONDS, beside, wait_for
 from tests.support.command_line import query
 from tests.support.spark import QUICK_JAVA
 
@@ -120,9 +120,9 @@ def small_stack() -> Iterator[Stack]:
             pipeline = opened.enter_context(open_pipeline(settings, endpoints))
             airflow = opened.enter_context(open_airflow(endpoints))
             dag = slice_dag_id(VICTIM)
-            airflow.wait_for_dags((dag, "cdc_snapshot", "cdc_backfill"), PATIENCE_SECONDS)
+            airflow.wait_for_dags((dag, "cdc_snapshot", "cdc_backfill"), TIMEOUT_SECONDS)
             run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
-            airflow.wait_for_run("cdc_snapshot", run, PATIENCE_SECONDS)
+            airflow.wait_for_run("cdc_snapshot", run, TIMEOUT_SECONDS)
             yield Stack(installation=installation, pipeline=pipeline, airflow=airflow, dag=dag)
     finally:
         down(home)

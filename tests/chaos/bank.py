@@ -16,27 +16,26 @@ import psutil
 import psycopg2
 
 from cdc_pipeline.demo.pgbench import initialize_pgbench
-from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.source_setup import set_up_source
-from cdc_pipeline.stack.account import server_account
-from cdc_pipeline.stack.control import down, process_states, start_and_wait
-from cdc_pipeline.stack.endpoints import endpoints_of
-from cdc_pipeline.stack.jars import jars_of, present_jars, read_lock
-from cdc_pipeline.stack.place import spark_jar_sets
-from cdc_pipeline.stack.ports import free_port
-from cdc_pipeline.stack.postgres import (
-    LOOPBACK,
+from cdc_pipeline.installation.endpoints import endpoints_of
+from cdc_pipeline.installation.ports import LOOPBACK, free_port
+from cdc_pipeline.installation.state import Installation, open_installation
+from cdc_pipeline.launcher.account import server_account
+from cdc_pipeline.launcher.control import down, process_states, start_and_wait
+from cdc_pipeline.launcher.jars import jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.place import spark_jar_sets
+from cdc_pipeline.launcher.postgres import (
     PostgresServer,
     create_database,
     find_binaries,
     reachable_binaries,
     running_server,
 )
-from cdc_pipeline.stack.processes import Process
-from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import available_cores, s3_settings, server_command, spark_home
-from cdc_pipeline.stack.state import Installation, open_installation
+from cdc_pipeline.launcher.processes import Process
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK
+from cdc_pipeline.launcher.spark import available_cores, s3_settings, server_command, spark_home
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import opened_pipeline, take_snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.chaos.report import Report
 from tests.chaos.world import ChaosWorld, chaos_world
 

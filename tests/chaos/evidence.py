@@ -18,7 +18,7 @@ from tests.support.command_line import query
 from tests.support.delta_rows import seen, storage_options
 from tests.support.pipelines import stored_rows
 
-PATIENCE_SECONDS = 900
+TIMEOUT_SECONDS = 900
 SUMS = {
     "pgbench_accounts": "abalance",
     "pgbench_tellers": "tbalance",
@@ -46,7 +46,7 @@ def wait_until_applied(bank: Bank) -> None:
 
     Whoever was hit last may still be away, and is asked again.
     """
-    deadline, end = time.monotonic() + PATIENCE_SECONDS, ""
+    deadline, end = time.monotonic() + TIMEOUT_SECONDS, ""
     while True:
         with suppress(psycopg2.OperationalError):
             end = end or encode_position(int(query(bank.source_url, CURRENT)[0][0]))

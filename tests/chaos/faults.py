@@ -8,7 +8,7 @@ from random import Random
 import psutil
 import psycopg2
 
-from cdc_pipeline.stack.supervisor import launcher, read_plan
+from cdc_pipeline.launcher.supervisor import launcher, read_plan
 from tests.chaos.bank import CONSUMER, LEASE_SECONDS, SOURCE, SPARK, STORE, WORKERS, Bank, NobodyThere
 from tests.chaos.fire import Kind, Lasting, Strike
 from tests.support.command_line import query
@@ -20,7 +20,7 @@ ORDER BY backend_start, pid
 """
 RIVAL = "rival-consumer"
 RIVAL_SECONDS = 2, 12
-PATIENCE_SECONDS = 20
+TIMEOUT_SECONDS = 20
 KILL, AT_ONCE, FAST = "kill -9", "immediate shutdown", "fast shutdown"
 PAUSE, IN_CLAIM = "paused past its lease", "kill -9 during a claim"
 
@@ -82,7 +82,7 @@ def rival_consumer(bank: Bank, chance: Random) -> Lasting:
 
     def leave() -> None:
         rival.terminate()
-        rival.wait(PATIENCE_SECONDS)
+        rival.wait(TIMEOUT_SECONDS)
 
     def has_hit() -> bool:
         return rival.poll() is not None or len(bank.log(RIVAL)) > said

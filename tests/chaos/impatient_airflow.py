@@ -1,12 +1,12 @@
-"""Airflow whose patience is short enough for a test, and its tasks as the processes that they are."""
+"""Airflow whose timeouts are short enough for a test, and its tasks as the processes that they are."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 import psutil
 
-from cdc_pipeline.stack.marked import STACK_VARIABLE, marked
-from cdc_pipeline.stack.processes import WARM_UP, Process
+from cdc_pipeline.launcher.marked import STACK_VARIABLE, marked
+from cdc_pipeline.launcher.processes import WARM_UP, Process
 
 SHORTENED = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
@@ -29,11 +29,11 @@ def impatient(described: Iterable[Process], *, limit_seconds: int) -> tuple[Proc
     """The processes of a stack, without the first claims that make Spark's later ones quick."""
     shortened = SHORTENED | dict.fromkeys(LIMITS, str(limit_seconds))
 
-    def patience(process: Process) -> Process:
+    def hurried(process: Process) -> Process:
         is_airflows = "AIRFLOW_HOME" in process.environment
         return replace(process, environment={**process.environment, **shortened}) if is_airflows else process
 
-    return tuple(patience(process) for process in described if process.name != WARM_UP)
+    return tuple(hurried(process) for process in described if process.name != WARM_UP)
 
 
 def holder(owner: str, identity: str) -> psutil.Process | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.chaos.report import Report
 from tests.support.command_line import CommandLine, query
 from tests.support.postgres import fresh_store

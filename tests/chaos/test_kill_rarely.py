@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.work import WorkerSettings
 from cdc_pipeline.steps import Moment
-from cdc_pipeline.work_settings import WorkerSettings
 from tests.chaos.report import Report
 from tests.chaos.world import LEASE, ChaosWorld
 from tests.crash.failpoint import Site

@@ -12,9 +12,9 @@ from pathlib import Path
 from threading import Lock, Timer
 
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.crash.failpoint import Site
@@ -22,7 +22,7 @@ from tests.crash.world import take_snapshot
 from tests.support.eventually import eventually
 from tests.support.pipelines import consume
 
-PATIENCE_SECONDS = 180
+TIMEOUT_SECONDS = 180
 _STOPPED = "T"
 
 
@@ -107,7 +107,7 @@ class Victim:
 
     def is_killed(self) -> bool:
         """Waits for its end."""
-        self.process.join(PATIENCE_SECONDS)
+        self.process.join(TIMEOUT_SECONDS)
         return self.process.exitcode == -signal.SIGKILL
 
     def is_stopped(self) -> bool:
@@ -119,7 +119,7 @@ class Victim:
     def ending(self) -> str:
         """How it ended after it went on."""
         os.kill(self.pid, signal.SIGCONT)
-        self.process.join(PATIENCE_SECONDS)
+        self.process.join(TIMEOUT_SECONDS)
         return str(self.answer.recv()) if self.answer.poll() else f"exit code {self.process.exitcode}"
 
     def _state(self) -> str:

@@ -1,4 +1,4 @@
-"""Waiting for what others do, with an end to the patience, and what goes on meanwhile."""
+"""Waiting for what others do, with a timeout, and what goes on meanwhile."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,10 +7,10 @@ from threading import Event, Thread
 from typing import TypeVar
 
 Found = TypeVar("Found")
-PATIENCE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 
 
-def wait_for(find: Callable[[], Found | None], what: str, seconds: float = PATIENCE_SECONDS) -> Found:
+def wait_for(find: Callable[[], Found | None], what: str, seconds: float = TIMEOUT_SECONDS) -> Found:
     """What `find` gives at last, asked five times a second."""
     deadline, pause = time.monotonic() + seconds, Event()
     while not (found := find()):

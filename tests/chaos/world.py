@@ -14,11 +14,11 @@ from typing import TypeVar
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import utc_now
 from tests.chaos.victim import Order, Victim, started
@@ -30,7 +30,7 @@ from tests.support.s3 import BUCKET, REGION
 from tests.support.streams import database_of, run_sql
 
 LEASE = timedelta(seconds=4)
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 NAMES = ("one", "two", "bag")
 CREATE = "CREATE TABLE {0} (id int{1}, name text, amount numeric(10,2), changed timestamptz)"
 WHOLE_OLD_ROWS = "ALTER TABLE bag REPLICA IDENTITY FULL"
@@ -131,7 +131,7 @@ class ChaosWorld(World):
 
 def patiently(run: Callable[[], _Result]) -> _Result:
     """What a supervisor does: it starts again whatever ended because somebody else was there, or was away."""
-    deadline, pause = time.monotonic() + PATIENCE_SECONDS, Event()
+    deadline, pause = time.monotonic() + TIMEOUT_SECONDS, Event()
     while True:
         try:
             return run()

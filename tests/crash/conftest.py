@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.crash.world import World, go_on, new_world, take_snapshot
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from cdc_pipeline.application import apply_tables
 from cdc_pipeline.errors import FenceMismatch, SliceDamaged, SourceAway
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.areas import CDC_EVENT, DATALAKE
+from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store.cut import BEGINNING
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.rebuild import Rebuilt, rebuild
-from cdc_pipeline.replay import replay
-from cdc_pipeline.rewind import rewind
-from cdc_pipeline.slice_cutter import CUT_AT
+from cdc_pipeline.operations.rebuild import Rebuilt, rebuild
+from cdc_pipeline.operations.replay import replay
+from cdc_pipeline.operations.rewind import rewind
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows

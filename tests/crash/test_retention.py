@@ -9,10 +9,10 @@ import pytest
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.operations.rebuild import rebuild
+from cdc_pipeline.operations.retention import Cleaning, clean
+from cdc_pipeline.operations.rewind import rewind
 from cdc_pipeline.record import TableName
-from cdc_pipeline.retention import Cleaning, clean
-from cdc_pipeline.rewind import rewind
 from cdc_pipeline.time_slice import SliceFileName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.faults import faults, first_and_last, recorded

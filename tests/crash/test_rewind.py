@@ -8,9 +8,9 @@ import pytest
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, SliceDamaged, UsageError
 from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.operations.rewind import Rewound, parse_place, rewind
 from cdc_pipeline.record import decode_position
-from cdc_pipeline.rewind import Rewound, parse_place, rewind
-from cdc_pipeline.sources.postgres_position import lsn_text
+from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site

@@ -9,11 +9,11 @@ from datetime import timedelta
 import psycopg2
 import pytest
 
+from cdc_pipeline.apply.worker import ClaimLimits
 from cdc_pipeline.errors import LakeError, LeaseBusy, SnapshotError, SourceAway, StaleEpoch
-from cdc_pipeline.lease_keeper import LeaseKeeper
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
-from cdc_pipeline.worker import ClaimLimits
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
 from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes, take_snapshot

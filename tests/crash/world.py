@@ -11,13 +11,13 @@ from typing import Any
 
 import psycopg2
 
+from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.stack.endpoints import Endpoints
-from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.wiring import snapshot_orchestrator, snapshot_worker

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.launcher.project import PROJECT
 
 RESULT = "result: "
 _TIE = ("setpriv", "--pdeathsig", "TERM", "--") if shutil.which("setpriv") else ()

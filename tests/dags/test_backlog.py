@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import LeaseBusy
-from cdc_pipeline.maintenance import maintain
-from cdc_pipeline.runs import run_backfill, run_slices
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.apply_tables import run_backfill, run_slices
+from cdc_pipeline.operations.maintenance import maintain
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash
 from tests.crash.world import World, new_world, register_changes, take_snapshot

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cdc_pipeline import errors
-from cdc_pipeline.dag_ids import slice_dag_id
 from cdc_pipeline.errors import CdcError, LeaseBusy, StoreAway
 from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
+from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.record import TableName
-from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.settings.dag_ids import slice_dag_id
 from tests.dags.airflow_process import Airflow
 
 pytestmark = pytest.mark.xdist_group("airflow")

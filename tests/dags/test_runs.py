@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from cdc_pipeline.dag_ids import slice_dag_id
-from cdc_pipeline.patience import Patience
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.apply_tables import run_slices
 from cdc_pipeline.record import TableName
-from cdc_pipeline.runs import run_slices
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.wiring import Pipeline
 from snapshot.runs import begin_run, orchestrate_run, work_run
 from tests.dags.airflow_process import DagRuns
@@ -98,8 +98,8 @@ def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_so
     assert busy["state"] == "success"
     assert "is held by another" in busy["results"]["slice_to_lake[-1]"]["ended"]
     assert installation.lake() == [(1, "one"), (2, "two")]
-    an_hour = Patience(first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1))
-    installation.pipeline.store.failures.record(lease, "it is broken", patience=an_hour, is_outage=False)
+    an_hour = RetryPolicy(first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1))
+    installation.pipeline.store.failures.record(lease, "it is broken", retry_policy=an_hour, is_outage=False)
     installation.pipeline.store.leases.release(lease)
     assert "it is broken" in run_slices(installation.pipeline, installation.items)["ended"]
     applied = installation.run(installation.slice_dag)

@@ -8,10 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cdc_wake_up_policy import WakeUpPolicy
 
-from cdc_pipeline.doorbell import Doorbell
+from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.metadata_store.waiting import Backlog, backlogs
-from cdc_pipeline.stack.ports import free_port
 from tests.dags.airflow_process import RESULT, Airflow
 from tests.support.metadata_store import STREAM, Shop, opened_shop
 from tests.support.streams import run_sql
@@ -110,8 +110,8 @@ def test_it_goes_on_when_its_connection_is_cut(shop: Shop) -> None:
     asyncio.run(cut_then_register())
 
 
-def bell() -> Doorbell:
-    return Doorbell(10 * SECONDS, 60 * SECONDS)
+def bell() -> WakeUpPolicy:
+    return WakeUpPolicy(10 * SECONDS, 60 * SECONDS)
 
 
 def test_the_bell_rings_at_once_for_a_backlog_and_for_each_newer_slice() -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg2
 
-from cdc_pipeline.application import apply_tables
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.source_setup import set_up_source
-from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from snapshot.due import due_tables

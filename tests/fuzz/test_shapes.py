@@ -11,7 +11,7 @@ from secrets import token_hex
 import psycopg2
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.crash.world import World
 from tests.fuzz.found import FOUND
 from tests.fuzz.script import BEGIN, perform, shop_world

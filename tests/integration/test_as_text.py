@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import set_up_source
-from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.delta_rows import seen
 from tests.support.pipelines import consume, pipeline_settings

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.launcher.project import PROJECT
 
 PAGE = PROJECT / "docs" / "benchmarks.md"
 COMMANDS = re.findall(r"^\.venv/bin/python -m (benchmarks\.\w+)$", PAGE.read_text(), re.MULTILINE)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.types import TABLE
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.command_line import query

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from psycopg2 import sql
 
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.wiring import Pipeline
 from tests.support.delta_rows import seen
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot

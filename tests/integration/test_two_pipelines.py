@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.runs import run_slices
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.apply_tables import run_slices
 from cdc_pipeline.source_setup import set_up_source
-from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World, apply_all, memory_lake, take_snapshot
 from tests.support.ledgers import forget_store
 from tests.support.pipelines import consume, pipeline_settings

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.replay import replay
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot

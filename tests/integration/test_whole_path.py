@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
-from cdc_pipeline.verification import verify
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
 from tests.support.postgres import fresh_store

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.cut_file import CutFile, TableIdentity, cut_file
+from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.cut import Cut, LateSlice, NewSlice, PartitionRange, QuarantinedEvent
 from cdc_pipeline.metadata_store.rows import Stream

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.fold.kernel import (
+from tests.support.fold.kernel import (
     FoldState,
     KeyedTable,
     Register,
@@ -18,7 +18,7 @@ from cdc_pipeline.fold.kernel import (
     purge,
     show,
 )
-from cdc_pipeline.fold.model import Bag, Event, Id, Row, Table, apply_events, apply_to_bag
+from tests.support.fold.model import Bag, Event, Id, Row, Table, apply_events, apply_to_bag
 from tests.support.fuzzing import logs
 from tests.support.histories import (
     COLUMNS,

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake import ClaimWork, SliceInput
 from cdc_pipeline.lake.fitting import in_one_claim
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, Column, TableSchema
 from cdc_pipeline.steps import no_step
+from tests.support.fold.model import Event
 from tests.support.lake import Feed, claim_of, event, move, table_of
 from tests.support.lakes import Arm, memory_arm, spark_arm
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, MEMORY_BYTES, CutSlices, SliceCutter
 from cdc_pipeline.record import VERSION
-from cdc_pipeline.slice_cutter import CUT, CUT_AT, MEMORY_BYTES, CutSlices, SliceCutter
 from cdc_pipeline.slice_file import SliceFile, event_schema, write_slice_file
 from cdc_pipeline.sources.protocol import EventBatch
 from cdc_pipeline.time_slice import Label, label_of

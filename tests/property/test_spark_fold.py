@@ -13,14 +13,14 @@ from typing import Any, Literal
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
-from cdc_pipeline.fold.model import Bag, Event
 from cdc_pipeline.lake import Lake, LakeTable
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION, Column, Operation, TableSchema, encode_version
 from cdc_pipeline.steps import no_step
+from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
+from tests.support.fold.model import Bag, Event
 from tests.support.histories import COLUMNS, History, arrive_anyhow, bag_history_of, history_of
 from tests.support.lake import NOW, Feed, lake_table_rows, table_of
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from psycopg2.extras import execute_values
 
 from cdc_pipeline.record import Column, TableName, TableSchema
-from cdc_pipeline.sources.copy_stream import copy_record_batches
-from cdc_pipeline.sources.pgoutput import PgOutputDecoder
-from cdc_pipeline.sources.postgres_catalogue import canonical_type, read_types
-from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_tables import read_table
+from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder
+from cdc_pipeline.sources.postgres.catalogue import canonical_type, read_types
+from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
+from cdc_pipeline.sources.postgres.session import connect
+from cdc_pipeline.sources.postgres.tables import read_table
 from cdc_pipeline.types import Parsed, debezium_column, parse_debezium, parse_text, resolve
 from tests.support.debezium_json import written
 from tests.support.source_types import CREATE_TYPES, TYPES

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from cdc_pipeline.fold.model import Event, Id
 from cdc_pipeline.record import Column, Operation, TableName, TableSchema, encode_position, encode_version
+from tests.support.fold.model import Event, Id
 from tests.support.histories import tie_breaking_version
 
 FOLDER = Path(__file__).parents[1] / "acceptance"

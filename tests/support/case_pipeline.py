@@ -6,12 +6,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.application import apply_tables
+from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.operations.apply_tables import apply_tables
+from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
-from cdc_pipeline.replay import replay
 from cdc_pipeline.source_setup import open_consumer
-from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from tests.support.acceptance_cases import Row
 from tests.support.case_runs import ordered_rows

@@ -5,9 +5,9 @@ from itertools import combinations
 from random import Random
 from typing import Protocol
 
-from cdc_pipeline.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
-from cdc_pipeline.fold.model import Bag, Content, Event, Table, apply_events, apply_to_bag, visible
 from tests.support.acceptance_cases import Case, CaseEvent, CaseTable, Row, events_of
+from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
+from tests.support.fold.model import Bag, Content, Event, Table, apply_events, apply_to_bag, visible
 
 Claim = list[CaseEvent]
 MOST_SLICINGS = 64

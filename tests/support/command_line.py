@@ -19,7 +19,7 @@ from tests.support.command_server import CallOrder, CommandServer
 from tests.support.streams import database_of
 
 NOBODY_LISTENS = "sc://127.0.0.1:1"
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 _STORE_TABLES = """
 SELECT table_name FROM information_schema.tables WHERE table_schema = 'cdc' AND table_type = 'BASE TABLE' ORDER BY 1
 """
@@ -127,7 +127,7 @@ class CommandLine:
 
 def end_of(process: "subprocess.Popen[str]") -> Ended:
     try:
-        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     finally:
         process.kill()
     return Ended(exit_code=process.returncode, output=output, errors=errors)

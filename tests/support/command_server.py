@@ -15,18 +15,18 @@ from pathlib import Path
 from cdc_pipeline.cli import main
 from cdc_pipeline.cli.application import application
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 IMPORTED_AT_NEED = (
     "alembic.command",
-    "cdc_pipeline.application",
+    "cdc_pipeline.operations.apply_tables",
     "cdc_pipeline.metadata_store.upgrade",
-    "cdc_pipeline.rebuild",
-    "cdc_pipeline.repair",
-    "cdc_pipeline.replay",
-    "cdc_pipeline.rewind",
+    "cdc_pipeline.operations.rebuild",
+    "cdc_pipeline.operations.repair",
+    "cdc_pipeline.operations.replay",
+    "cdc_pipeline.operations.rewind",
     "cdc_pipeline.source_setup",
-    "cdc_pipeline.stack.parts",
-    "cdc_pipeline.verification",
+    "cdc_pipeline.launcher.parts",
+    "cdc_pipeline.operations.verification",
     "snapshot.run",
 )
 INPUT, OUTPUT, ERRORS = 0, 1, 2
@@ -48,7 +48,7 @@ class CommandServer:
     process: "subprocess.Popen[str]"
 
     def call(self, order: CallOrder) -> int:
-        """Its exit code; negative when a signal ended it, SIGALRM after PATIENCE_SECONDS."""
+        """Its exit code; negative when a signal ended it, SIGALRM after TIMEOUT_SECONDS."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(asdict(order)) + "\n")
@@ -89,7 +89,7 @@ def serve() -> None:
 
 
 def _become(order: CallOrder) -> None:
-    signal.alarm(PATIENCE_SECONDS)
+    signal.alarm(TIMEOUT_SECONDS)
     os.chdir(order.folder)
     os.environ.clear()
     os.environ.update(order.environment)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT
 from cdc_pipeline.record import (
     ABSENT,
     COMMIT_TIME,
@@ -22,7 +23,6 @@ from cdc_pipeline.record import (
     encode_position,
     encode_version,
 )
-from cdc_pipeline.slice_cutter import CUT, CUT_AT
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions, UnfitEvent
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from cdc_pipeline.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
-from cdc_pipeline.fold.model import Bag, Event, visible
 from cdc_pipeline.metadata_store.rows import SliceRow
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.wiring import LakeFactory, Pipeline
+from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
+from tests.support.fold.model import Bag, Event, visible
 from tests.support.pipelines import opened_pipeline
 
 NOBODY_LISTENS = "sc://127.0.0.1:1"

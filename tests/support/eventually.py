@@ -1,16 +1,16 @@
-"""Waiting for what another process will do, with an end to the patience."""
+"""Waiting for what another process will do, with a timeout."""
 
 import subprocess
 import threading
 import time
 from collections.abc import Callable
 
-from cdc_pipeline.stack.ports import is_listening
+from cdc_pipeline.installation.ports import is_listening
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
-def eventually(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> bool:
     """Whether the condition came true in time; it is asked twenty times a second."""
     deadline, pause = time.monotonic() + seconds, threading.Event()
     while not condition():

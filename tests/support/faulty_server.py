@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 LOOPBACK = "127.0.0.1"
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "date", "server"})
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 CODES = {500: "InternalError", 503: "SlowDown", 412: "PreconditionFailed", 409: "ConditionalRequestConflict"}
 
 
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(blocks)
 
     def _forward(self, body: bytes, without: str = "") -> tuple[int, Sequence[tuple[str, str]], bytes]:
-        with closing(HTTPConnection(self.server.upstream, timeout=PATIENCE_SECONDS)) as connection:
+        with closing(HTTPConnection(self.server.upstream, timeout=TIMEOUT_SECONDS)) as connection:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in HOP_BY_HOP - {"date"} | {without}:

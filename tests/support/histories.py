@@ -14,8 +14,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from cdc_pipeline.fold.model import Event, Id
 from cdc_pipeline.record import Operation, encode_version
+from tests.support.fold.model import Event, Id
 
 COLUMNS = ("a", "b", "c")
 IDS = 4

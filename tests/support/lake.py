@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, slice_key
-from cdc_pipeline.fold.model import Event, Id
 from cdc_pipeline.lake import ClaimWork, KeyRange, LakeTable, SliceInput
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import (
@@ -30,6 +29,7 @@ from cdc_pipeline.record import (
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
 from tests.support.delta_rows import delta_rows
+from tests.support.fold.model import Event, Id
 
 RowsById = dict[tuple[object, ...], dict[str, Any]]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

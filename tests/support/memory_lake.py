@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake import publication, rewind
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
@@ -54,6 +53,7 @@ from cdc_pipeline.lake.shape import Shape, shape_of_source
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
+from tests.support.fold.model import Event
 from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, purged, source_columns
 from tests.support.memory_shape import described, described_again, reshaped, stored_schema
 

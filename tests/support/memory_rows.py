@@ -8,7 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_pipeline.fold.kernel import (
+from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
+from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
+from cdc_pipeline.types import arrow_schema
+from tests.support.fold.kernel import (
     FoldState,
     KeyedTable,
     Register,
@@ -18,11 +22,7 @@ from cdc_pipeline.fold.kernel import (
     purge,
     show,
 )
-from cdc_pipeline.fold.model import Content, Event, Id, Row
-from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
-from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
-from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
-from cdc_pipeline.types import arrow_schema
+from tests.support.fold.model import Content, Event, Id, Row
 
 Rows = list[dict[str, Any]]
 

@@ -18,17 +18,17 @@ from typing import Any
 
 import structlog
 
+from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter
 from cdc_pipeline.record import VERSION, TableName
 from cdc_pipeline.settings import DebeziumFilesSource, Settings
-from cdc_pipeline.slice_cutter import CUT, CutSlices, SliceCutter
 from cdc_pipeline.slice_file import write_slice_file
-from cdc_pipeline.sources.debezium_decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium_files import PartitionFiles
-from cdc_pipeline.sources.debezium_partition import PartitionLines
-from cdc_pipeline.sources.debezium_rows import LINE_NUMBER, line_in
-from cdc_pipeline.sources.debezium_stream import DebeziumStream
-from cdc_pipeline.sources.debezium_tables import DebeziumTables
-from cdc_pipeline.sources.kept_lines import KeptLine
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.kept_lines import KeptLine
+from cdc_pipeline.sources.debezium.partition import PartitionLines
+from cdc_pipeline.sources.debezium.rows import LINE_NUMBER, line_in
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.files.partition_files import PartitionFiles
+from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.protocol import PartitionPlace, TableEvents, UnfitEvent
 from cdc_pipeline.steps import no_step
 from tests.support.line_fuzz import LineFuzz, recorded_lines

@@ -2,7 +2,7 @@
 
 import struct
 
-from cdc_pipeline.sources.pgoutput import Relation
+from cdc_pipeline.sources.pgoutput.decoder import Relation
 
 POSTGRES_EPOCH = 946_684_800_000_000
 

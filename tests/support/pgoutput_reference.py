@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass, field
 
-from cdc_pipeline.sources.pgoutput import DecodedBatch, RowGroup, TupleColumn
+from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, RowGroup, TupleColumn
 
 POSTGRES_EPOCH = 946_684_800_000_000
 _HAS_VALUE = b"tb"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from cdc_pipeline.areas import lake_key
+from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import PostgresSource, Settings
 from cdc_pipeline.source_setup import consume_until_idle
-from cdc_pipeline.stack.endpoints import Endpoints
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.run import run_snapshot

@@ -12,10 +12,9 @@ from pathlib import Path
 import psycopg2
 from psycopg2 import sql
 
-from cdc_pipeline.metadata_store.upgrade import upgrade
-from cdc_pipeline.stack.account import Account, server_account
-from cdc_pipeline.stack.ports import free_port
-from cdc_pipeline.stack.postgres import (
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.launcher.account import Account, server_account
+from cdc_pipeline.launcher.postgres import (
     PostgresServer,
     create_database,
     find_binaries,
@@ -23,9 +22,10 @@ from cdc_pipeline.stack.postgres import (
     reachable_binaries,
     running_server,
 )
+from cdc_pipeline.metadata_store.upgrade import upgrade
 
 SLOTS = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
-PATIENCE_MILLISECONDS = 10_000
+TIMEOUT_MILLISECONDS = 10_000
 EMPTY_STORE = "empty_store"
 FIRST_WITH_ITERATIONS = 160_000
 FIRST_WITH_STRATEGY = 150_000
@@ -158,6 +158,6 @@ def drop_database(server: PostgresServer, name: str) -> None:
         cursor.execute(SLOTS, (name,))
         for slot, process in cursor.fetchall():
             if process is not None:
-                cursor.execute("SELECT pg_terminate_backend(%s, %s)", (process, PATIENCE_MILLISECONDS))
+                cursor.execute("SELECT pg_terminate_backend(%s, %s)", (process, TIMEOUT_MILLISECONDS))
             cursor.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
         cursor.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -7,8 +7,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from cdc_pipeline.stack.jars import Jar, jars_of, present_jars, read_lock
-from cdc_pipeline.stack.project import CACHE, JARS, JARS_LOCK
+from cdc_pipeline.launcher.jars import Jar, jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.project import CACHE, JARS, JARS_LOCK
 
 SET_NAME = "postgres"
 

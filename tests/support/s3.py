@@ -9,11 +9,11 @@ from pathlib import Path
 
 import boto3.session
 
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.object_store.s3 import S3ObjectStore
 from cdc_pipeline.object_store.s3_place import S3Place, client_options
-from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.ports import free_port
-from cdc_pipeline.stack.project import PROJECT
 from tests.support.eventually import await_listener
 
 BUCKET = "cdc-test-lake"
@@ -27,7 +27,7 @@ ACCOUNT = {
 }
 """The credentials of these servers, and nothing of whoever runs the tests; tests/conftest.py sets them."""
 LOOPBACK = "127.0.0.1"
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
 @contextmanager
@@ -39,13 +39,13 @@ def started_moto() -> Iterator[str]:
     with tempfile.TemporaryFile() as output:
         process = start(command, environment=environment, folder=Path("/"), output=output, tied=True)
     try:
-        await_listener(process, port, PATIENCE_SECONDS)
+        await_listener(process, port, TIMEOUT_SECONDS)
         endpoint = f"http://{LOOPBACK}:{port}"
         make_bucket(endpoint)
         yield endpoint
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(TIMEOUT_SECONDS)
 
 
 def make_bucket(endpoint: str) -> None:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_pipeline.stack.jars import jars_of, present_jars, read_lock
-from cdc_pipeline.stack.java import require_java
-from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.ports import free_port
-from cdc_pipeline.stack.project import JARS, JARS_LOCK
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.launcher.jars import jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.java import require_java
+from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK
 from tests.support.eventually import await_listener
 from tests.support.s3 import BUCKET, LOOPBACK
 
 SET = "s3proxy"
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 PROPERTIES = """\
 s3proxy.authorization=none
 s3proxy.endpoint={endpoint}
@@ -54,8 +54,8 @@ def started_s3proxy(folder: Path) -> Iterator[str]:
         command = [*java, "org.gaul.s3proxy.Main", "--properties", str(properties)]
         process = start(command, environment=os.environ, folder=folder, output=output, tied=True)
     try:
-        await_listener(process, int(endpoint.rpartition(":")[2]), PATIENCE_SECONDS, log.read_text)
+        await_listener(process, int(endpoint.rpartition(":")[2]), TIMEOUT_SECONDS, log.read_text)
         yield endpoint
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(TIMEOUT_SECONDS)

@@ -7,7 +7,7 @@ import pytest
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import parse_settings
+from cdc_pipeline.settings.file import parse_settings
 
 FILE = Path("/somewhere/pipeline.yml")
 WHOLE = """\

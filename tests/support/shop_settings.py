@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings_file import parse_settings
+from cdc_pipeline.settings.file import parse_settings
 
 SHOP = """
 name: shop

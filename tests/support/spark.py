@@ -6,18 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cdc_pipeline.installation.endpoints import embedded_spark
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.launcher.jars import DELTA, S3, jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK
+from cdc_pipeline.launcher.spark import (
+    AUTHENTICATION_VARIABLE,
+    available_cores,
+    s3_settings,
+    server_command,
+    spark_home,
+)
 from cdc_pipeline.settings import ObjectStoreSettings
-from cdc_pipeline.stack.endpoints import embedded_spark
-from cdc_pipeline.stack.jars import DELTA, S3, jars_of, present_jars, read_lock
-from cdc_pipeline.stack.launch import start
-from cdc_pipeline.stack.log_store import IN_A_FOLDER, ON_S3
-from cdc_pipeline.stack.ports import free_port
-from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import AUTHENTICATION_VARIABLE, available_cores, s3_settings, server_command, spark_home
 from tests.support.eventually import await_listener
 from tests.support.s3 import REGION
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 """For tables of a few rows, compiling a plan costs more than running it. Tests of the whole stack compile."""
 ONE_COMPILER = (
@@ -65,8 +71,8 @@ def started_spark(folder: Path, s3_endpoint: str = "", *, java_options: str = QU
     with log.open("wb") as output:
         process = start(list(command), environment=environment, folder=folder, output=output, tied=True)
     try:
-        await_listener(process, port, PATIENCE_SECONDS, log.read_text)
+        await_listener(process, port, TIMEOUT_SECONDS, log.read_text)
         yield embedded_spark(f"{LOOPBACK}:{port}", token)
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(TIMEOUT_SECONDS)

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import psycopg2
 
+from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter
 from cdc_pipeline.settings import PostgresSource, TableSettings
-from cdc_pipeline.slice_cutter import CUT, CutSlices, SliceCutter
-from cdc_pipeline.sources.postgres_catalogue import read_slot
-from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_setup import SourcePlan, execute_plan, plan_source
-from cdc_pipeline.sources.postgres_stream import PostgresStream
+from cdc_pipeline.sources.postgres.catalogue import read_slot
+from cdc_pipeline.sources.postgres.session import connect
+from cdc_pipeline.sources.postgres.setup import SourcePlan, execute_plan, plan_source
+from cdc_pipeline.sources.postgres.stream import PostgresStream
 from cdc_pipeline.steps import no_step
 from cdc_pipeline.time_slice import EPOCH
 

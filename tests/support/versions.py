@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 from zipfile import ZipFile
 
-from cdc_pipeline.stack.jars import Jar, read_lock
-from cdc_pipeline.stack.project import JARS, JARS_LOCK, PROJECT
+from cdc_pipeline.launcher.jars import Jar, read_lock
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
 
 PAGE = PROJECT / "docs" / "versions.md"
 UV = str(Path(sys.executable).parent / "uv")

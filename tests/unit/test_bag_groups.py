@@ -9,7 +9,7 @@ from cdc_pipeline.record import ABSENT, OPERATION, VERSION, TableSchema, encode_
 from cdc_pipeline.slice_file import event_schema, write_slice_file
 from cdc_pipeline.sources.protocol import TableEvents
 from tests.support import pgoutput_encoder as encode
-from tests.unit.test_row_groups import ABSENT_NOTE, OID, POSITION, SCHEMA, events_of, row
+from tests.unit.sources.test_row_groups import ABSENT_NOTE, OID, POSITION, SCHEMA, events_of, row
 
 BAG = TableSchema(columns=SCHEMA.columns, key=())
 

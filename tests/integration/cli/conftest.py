@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_line import CommandLine
 from tests.support.command_server import CommandServer
 from tests.support.postgres import fresh_store

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psycopg2
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
+from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
 from tests.support.command_line import CommandLine, query
 from tests.support.eventually import eventually
 from tests.support.postgres import stopped_server

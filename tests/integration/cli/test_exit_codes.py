@@ -89,7 +89,7 @@ def test_a_table_that_somebody_else_works_on_is_left_to_them(cdc: CommandLine) -
 
 def test_wrong_words_are_usage_errors_and_start_nothing(cdc: CommandLine) -> None:
     before = cdc.state()
-    for words in (("no-such-verb",), ("status", "--no-such-option"), ("verify", "--patience", "0")):
+    for words in (("no-such-verb",), ("status", "--no-such-option"), ("verify", "--timeout", "0")):
         ended = cdc.run(*words)
         assert (ended.exit_code, ended.output) == (USAGE, "")
         assert "Traceback" not in ended.errors

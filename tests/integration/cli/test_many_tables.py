@@ -39,7 +39,7 @@ def test_view_prints_the_statements_that_there_are_and_names_the_tables_that_hav
 
 def test_verify_gives_a_verdict_on_every_table_and_ends_with_three(cdc: CommandLine, added: str) -> None:
     del added
-    ended = cdc.run("verify", "--patience", "5", "--json")
+    ended = cdc.run("verify", "--timeout", "5", "--json")
     assert ended.exit_code == CHECK_FAILED
     assert [row["verdict"] for row in ended.rows] == ["not compared"] * 2
     assert all("has no published snapshot yet; run cdc snapshot first" in row["problem"] for row in ended.rows)

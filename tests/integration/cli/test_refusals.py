@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_line import CommandLine
 from tests.support.postgres import fresh_database, started_server
 from tests.support.streams import database_of, run_sql

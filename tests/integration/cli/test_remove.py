@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.metadata_store.store import open_metadata_store
-from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.operations.rebuild import rebuild
+from cdc_pipeline.operations.removal import remove_pipeline, remove_table
 from cdc_pipeline.record import TableName
-from cdc_pipeline.removal import remove_pipeline, remove_table
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.steps import Moment
 from tests.crash.world import World

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer, create_database
-from cdc_pipeline.stack.project import PROJECT
+from cdc_pipeline.launcher.postgres import PostgresServer, create_database
+from cdc_pipeline.launcher.project import PROJECT
 from tests.support.command_line import CommandLine, query
 from tests.support.postgres import started_server
 from tests.support.streams import run_sql

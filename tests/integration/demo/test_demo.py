@@ -14,8 +14,8 @@ from cdc_pipeline.demo.seed import Scale, seed
 from cdc_pipeline.demo.transactions import KINDS
 from cdc_pipeline.demo.workload import LONG, PGBENCH, Workload
 from cdc_pipeline.errors import SetupError, SourceAway
-from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.settings.file import load_settings
 from tests.support.eventually import eventually
 from tests.support.pipelines import pipeline_settings
 from tests.support.streams import prepare, run_sql

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import SettingsError, SourceError
-from cdc_pipeline.settings_file import load_settings
-from cdc_pipeline.sources.debezium_rows import line_in
-from cdc_pipeline.sources.postgres_session import connect
+from cdc_pipeline.settings.file import load_settings
+from cdc_pipeline.sources.debezium.rows import line_in
+from cdc_pipeline.sources.postgres.session import connect
 from tests.support.command_line import query
 from tests.support.event_files import EventFolder, Row, events_of
 

@@ -7,8 +7,8 @@ import pytest
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
-from cdc_pipeline.replay import replay
 from tests.support.event_files import EventFolder, Row, slices_of
 
 NARROW = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}

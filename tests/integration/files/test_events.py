@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
-from cdc_pipeline.replay import replay
 from tests.support.event_files import EventFolder, events_of, slices_of
 
 PLACEHOLDER = "__debezium_unavailable_value"

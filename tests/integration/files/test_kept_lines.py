@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.replay import Replayed, replay
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.operations.replay import Replayed, replay
 from tests.support.event_files import EventFolder, Row
 from tests.support.postgres import fresh_database
 from tests.support.streams import run_sql

@@ -7,8 +7,8 @@ import pytest
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.rebuild import rebuild
-from cdc_pipeline.replay import replay
+from cdc_pipeline.operations.rebuild import rebuild
+from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.support.event_files import NOBODY_LISTENS, EventFolder

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.application import apply_tables
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.maintenance import maintain
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.operations.apply_tables import apply_tables
+from cdc_pipeline.operations.maintenance import maintain
+from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
-from cdc_pipeline.replay import replay
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import make_lake, memory_lake

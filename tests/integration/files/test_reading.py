@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap, StaleEpoch, UsageError
+from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
 from cdc_pipeline.steps import Moment
-from cdc_pipeline.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.support.event_files import NOBODY_LISTENS, EventFolder, events_of, slices_of

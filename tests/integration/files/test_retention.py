@@ -4,10 +4,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.application import apply_tables
-from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.operations.apply_tables import apply_tables
+from cdc_pipeline.operations.rebuild import rebuild
+from cdc_pipeline.operations.retention import clean
 from cdc_pipeline.record import TableName
-from cdc_pipeline.retention import clean
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import EventFolder
 from tests.support.ledgers import forget_store, ledger_of

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.application import apply_tables
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError, FenceMismatch, LakeError
 from cdc_pipeline.lake.protocol import Fence, LakeTable
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.steps import OnStep
 from tests.crash.world import World
 from tests.support.guarded import begin_again, guarded_world, in_lake, in_source, name_of

@@ -9,8 +9,8 @@ import psycopg2
 import pytest
 
 from cdc_pipeline.errors import SourceChanged
-from cdc_pipeline.sources.postgres_timelines import switch_points
-from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
+from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
+from cdc_pipeline.sources.postgres.timelines import switch_points
 from tests.crash.world import World
 from tests.support.eventually import eventually
 from tests.support.guarded import go_on, guarded_world, in_lake, in_source, world_of

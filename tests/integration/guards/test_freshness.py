@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import CdcError, SourceGap
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import set_up_source
-from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World, take_snapshot
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of
 from tests.support.pipelines import consume

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import missing_sql, set_up_source
-from cdc_pipeline.stack.postgres import PostgresServer
 from snapshot.due import take_due_snapshots
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, states, world_of

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
-from cdc_pipeline.rebuild import rebuild
+from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
+from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.source_setup import begin_stream_again, look_at_log, set_up_source
 from cdc_pipeline.source_setup.slot_guards import refuse_gap
-from cdc_pipeline.sources.postgres_catalogue import read_server, read_slot
-from cdc_pipeline.sources.postgres_session import session
-from cdc_pipeline.stack.postgres import PostgresServer, create_database, running_server
+from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot
+from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World
 from tests.support.command_line import rows_of_store

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
 from snapshot.due import take_due_snapshots
 from tests.crash.world import World

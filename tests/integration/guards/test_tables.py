@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer, set_up_source
-from cdc_pipeline.sources.postgres_catalogue import canonical_type
-from cdc_pipeline.sources.postgres_stream import events_or_stale
+from cdc_pipeline.sources.postgres.catalogue import canonical_type
+from cdc_pipeline.sources.postgres.stream import events_or_stale
 from cdc_pipeline.sources.protocol import TableEvents
-from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
 from tests.support.pipelines import pipeline_settings

@@ -15,13 +15,13 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from tests.support.lake import NOW
 
 ROUNDS = 6
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 RIVAL = "RIVAL"
 
 
 def commit_when_spark_does(log: DeltaLog, folder: Path, version: int) -> bool:
     """As soon as anything of Spark's commit of this version shows. False: Spark has it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not any(folder.glob(f"*{version:020d}.json*")):
         assert time.monotonic() < deadline
     info = commit_info(operation=RIVAL, user_metadata="", read_version=version - 1, now=NOW)

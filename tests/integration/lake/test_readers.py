@@ -22,12 +22,12 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.launcher.jars import DELTA, jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK
+from cdc_pipeline.launcher.spark import spark_home
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.stack.jars import DELTA, jars_of, present_jars, read_lock
-from cdc_pipeline.stack.project import JARS, JARS_LOCK
-from cdc_pipeline.stack.spark import spark_home
 from tests.support.delta_rows import delta_rows, seen
 from tests.support.lake import Feed, event, table_of
 from tests.support.shapes import columns

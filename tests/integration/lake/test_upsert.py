@@ -6,7 +6,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.fold.model import Event
 from cdc_pipeline.lake import KeyRange
 from cdc_pipeline.lake.comparison import compare
 from cdc_pipeline.lake.quoting import table_at
@@ -15,6 +14,7 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
+from tests.support.fold.model import Event
 from tests.support.lake import (
     PEOPLE,
     Feed,

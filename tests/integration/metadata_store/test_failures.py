@@ -10,11 +10,11 @@ from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store.failures import Damage, FailingTable
 from cdc_pipeline.metadata_store.rows import Lease
 from cdc_pipeline.metadata_store.states import TableState
-from cdc_pipeline.patience import Patience
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
 from tests.support.streams import run_sql
 
-PATIENCE = Patience(first_pause=MINUTE, longest_pause=4 * MINUTE, retry_for=60 * MINUTE, probe_parked=15 * MINUTE)
+POLICY = RetryPolicy(first_pause=MINUTE, longest_pause=4 * MINUTE, retry_for=60 * MINUTE, probe_parked=15 * MINUTE)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def shop(database: str) -> Iterator[Shop]:
 
 
 def fail(shop: Shop, lease: Lease, *, is_outage: bool = False) -> FailingTable:
-    shop.store.failures.record(lease, "it is broken", patience=PATIENCE, is_outage=is_outage)
+    shop.store.failures.record(lease, "it is broken", retry_policy=POLICY, is_outage=is_outage)
     failing = shop.store.failures.failing(lease.table_id)
     assert failing is not None
     return failing
@@ -75,7 +75,7 @@ def test_a_table_that_fails_for_too_long_is_parked_until_a_try_succeeds(shop: Sh
     assert shop.store.failures.failing(lease.table_id) is None
 
 
-def test_an_outage_parks_nobody_and_patience_begins_again_behind_it(shop: Shop) -> None:
+def test_an_outage_parks_nobody_and_the_retry_policy_begins_again_behind_it(shop: Shop) -> None:
     lease = shop.acquire()
     fail(shop, lease)
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_who_lost_the_lease_says_nothing_of_a_table(shop: Shop) -> None:
     fail(shop, newer)
     for change in (
         lambda: shop.store.failures.clear(mine),
-        lambda: shop.store.failures.record(mine, "x", patience=PATIENCE, is_outage=False),
+        lambda: shop.store.failures.record(mine, "x", retry_policy=POLICY, is_outage=False),
         lambda: shop.store.failures.record_damage(mine, [Damage(number=1, found="x", expected="y")]),
     ):
         with pytest.raises(StaleEpoch):

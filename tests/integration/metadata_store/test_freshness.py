@@ -9,8 +9,8 @@ from cdc_pipeline.metadata_store.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.quarantine import KeptRow
 from cdc_pipeline.metadata_store.rows import LakePosition
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
-from cdc_pipeline.patience import Patience
 from cdc_pipeline.record import encode_position, encode_version
+from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
 
@@ -66,7 +66,7 @@ def take_the_new_snapshot(shop: Shop) -> None:
 
 def fail(shop: Shop) -> None:
     lease = shop.acquire()
-    shop.store.failures.record(lease, "lake and registry disagree", patience=Patience(), is_outage=False)
+    shop.store.failures.record(lease, "lake and registry disagree", retry_policy=RetryPolicy(), is_outage=False)
     shop.store.leases.release(lease)
 
 

@@ -13,12 +13,12 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 
 from cdc_pipeline.errors import SetupError, StoreAway
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store import columns, models
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.metadata_store.upgrade import head, upgrade
-from cdc_pipeline.stack.ports import free_port
-from cdc_pipeline.stack.postgres import PostgresServer
 from tests.support.postgres import fresh_database
 
 OF_BEFORE = Path(__file__).parents[2] / "data" / "metadata_store" / "revision_0011.sql"

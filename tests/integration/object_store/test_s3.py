@@ -114,13 +114,13 @@ def test_parts_that_came_second_are_taken_back(s3_endpoint: str, s3_prefix: str,
 
 
 def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, s3_prefix: str) -> None:
-    objects = S3ObjectStore(s3_place(server.endpoint, s3_prefix), patience=SHORT)
+    objects = S3ObjectStore(s3_place(server.endpoint, s3_prefix), timeout=SHORT)
     server.rule = lambda _: SLOW_DOWN
     with pytest.raises(ObjectStoreAway, match=f"getting {KEY} under s3://{BUCKET}.*SlowDown"):
         objects.get(KEY)
     assert len(server.faults) > 1
     with pytest.raises(ObjectStoreAway, match="Could not connect"):
-        S3ObjectStore(s3_place("http://127.0.0.1:9"), patience=SHORT).get(KEY)
+        S3ObjectStore(s3_place("http://127.0.0.1:9"), timeout=SHORT).get(KEY)
 
 
 def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_is_room(

@@ -9,8 +9,8 @@ import pytest
 
 from cdc_pipeline.errors import LakeAway, LakeError, UsageError
 from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.stack.postgres import PostgresServer
 from cdc_pipeline.steps import OnStep
 from tests.crash.world import World, new_world, take_snapshot
 from tests.support.memory_lake import MemoryLake

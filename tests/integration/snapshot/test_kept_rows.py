@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import StoreAway
-from cdc_pipeline.stack.postgres import PostgresServer
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.world import World, new_world, take_snapshot

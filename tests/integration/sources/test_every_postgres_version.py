@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import begin_stream_again
-from cdc_pipeline.stack.postgres import PostgresServer
 from tests.crash.invariants import check
 from tests.crash.world import go_on, new_world, register_changes, take_snapshot
 from tests.support.guarded import begin_again, guarded_world, in_lake, in_source

@@ -8,8 +8,8 @@ import pytest
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.postgres_columns import read_columns
-from cdc_pipeline.sources.postgres_position import hold_position, snapshot_connection
+from cdc_pipeline.sources.postgres.columns import read_columns
+from cdc_pipeline.sources.postgres.position import hold_position, snapshot_connection
 from cdc_pipeline.steps import no_step
 from tests.support.streams import database_of, run_sql
 

@@ -10,13 +10,13 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
+from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
 from cdc_pipeline.errors import SourceAway, SourceError, StreamMoved
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import PostgresSource, TableSettings
-from cdc_pipeline.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
-from cdc_pipeline.sources.postgres_catalogue import read_slot
-from cdc_pipeline.sources.postgres_session import connect
-from cdc_pipeline.sources.postgres_setup import plan_source
+from cdc_pipeline.sources.postgres.catalogue import read_slot
+from cdc_pipeline.sources.postgres.session import connect
+from cdc_pipeline.sources.postgres.setup import plan_source
 from tests.support.streams import READ_WAIT, database_of, new_cutter, opened, prepare, read_marked, read_until, run_sql
 from tests.support.tcp_proxy import proxied
 

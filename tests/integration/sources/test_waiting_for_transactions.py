@@ -11,7 +11,7 @@ import psycopg2.extensions
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_pipeline.sources.postgres_position import hold_position
+from cdc_pipeline.sources.postgres.position import hold_position
 from cdc_pipeline.steps import no_step
 from tests.support.eventually import eventually
 from tests.support.streams import run_sql

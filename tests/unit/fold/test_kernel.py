@@ -2,9 +2,9 @@
 
 import pytest
 
-from cdc_pipeline.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, purge, show
-from cdc_pipeline.fold.model import Bag, Event, Row, apply_events
 from cdc_pipeline.record import Operation
+from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, purge, show
+from tests.support.fold.model import Bag, Event, Row, apply_events
 from tests.support.histories import tie_breaking_version
 from tests.support.lake import event, move, version
 

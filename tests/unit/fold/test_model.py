@@ -1,6 +1,6 @@
 """The reference model, told by examples."""
 
-from cdc_pipeline.fold.model import Row, apply_events, visible
+from tests.support.fold.model import Row, apply_events, visible
 from tests.support.lake import event, move, version
 
 COLUMNS = ("name",)

@@ -1,7 +1,7 @@
 """Promises of one block of a table copy."""
 
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.sources.copy_stream import parse_block
+from cdc_pipeline.sources.postgres.copy_stream import parse_block
 
 SCHEMA = TableSchema(columns=(Column(name="id", type="int4"), Column(name="note", type="text")), key=("id",))
 MARK = b"\xef\xbb\xbf"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, Skipped, read_line
-from cdc_pipeline.sources.one_line import Undecodable
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
+from cdc_pipeline.sources.debezium.one_line import Undecodable
 
 ENVELOPE = {
     "before": None,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SourceError, SourceGap
-from cdc_pipeline.sources.debezium_files import PartitionFiles, partition_folders
+from cdc_pipeline.sources.files.partition_files import PartitionFiles, partition_folders
 from cdc_pipeline.steps import no_step
 
 MUCH = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.sources.debezium_files import PartitionFiles
-from cdc_pipeline.sources.debezium_partition import MOST_BYTES, Group, PartitionLines
+from cdc_pipeline.sources.debezium.partition import MOST_BYTES, Group, PartitionLines
+from cdc_pipeline.sources.files.partition_files import PartitionFiles
 from cdc_pipeline.steps import no_step
 
 

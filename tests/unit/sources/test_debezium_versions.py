@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.sources.debezium_envelope import EnvelopeEvent, read_line
-from cdc_pipeline.sources.debezium_versions import (
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
+from cdc_pipeline.sources.debezium.versions import (
     DELETE_RANK,
     UPSERT_RANK,
     Unordered,

@@ -3,7 +3,7 @@
 import pytest
 
 from cdc_pipeline.settings import PostgresSource
-from cdc_pipeline.sources.postgres_slot import log_warning, shown_bytes
+from cdc_pipeline.sources.postgres.slot import log_warning, shown_bytes
 
 SOURCE = PostgresSource(kind="postgres", slot="shop", log_alarm_bytes=1 << 30)
 MB = 1 << 20

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from cdc_pipeline.errors import DecodeError
-from cdc_pipeline.sources.pgoutput import OpenTransaction, PgOutputDecoder, Relation, RelationColumn
+from cdc_pipeline.sources.pgoutput.decoder import OpenTransaction, PgOutputDecoder, Relation, RelationColumn
 from tests.support import pgoutput_encoder as encode
 
 OID = 16_400

@@ -1,0 +1,1 @@
+"""Registered slices of a table -> one commit of its lake table."""

@@ -1,0 +1,1 @@
+"""The change stream of a source -> registered slice files."""

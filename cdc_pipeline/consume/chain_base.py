@@ -1,0 +1,155 @@
+"""The base of a chain of cut files: what a store has to know of the cuts before it, once their files are deleted."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, identity_json, identity_of
+from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.metadata_store.cut import Cut, PartitionRange, place_behind
+from cdc_pipeline.metadata_store.rows import Boundary, Stream
+from cdc_pipeline.time_slice import Label
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadThrough:
+    """Where a stream partition goes on behind the base, and what its reader has to know there."""
+
+    stream_partition: int
+    next_offset: str
+    last_position: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainBase:
+    """Everything up to the boundary at `position`, with so many late slices, is in every table's lake.
+
+    `rows` by table of the store: those that stay although their cuts are forgotten (`metadata_store.base_rows`).
+    """
+
+    stream: Stream
+    position: str
+    late_slices: int
+    commit_time: datetime
+    label: Label
+    partitions: tuple[ReadThrough, ...]
+    tables: tuple[TableIdentity, ...]
+    rows: Mapping[str, list[dict[str, Any]]]
+
+    @property
+    def place(self) -> str:
+        """Of the first cut file that is left."""
+        return place_behind(self.position, self.late_slices)
+
+    def read_through(self) -> list[dict[str, Any]]:
+        """Columns of the store's stream partitions, as of the base."""
+        label = {"label_start": self.label.start, "label_end": self.label.end}
+        return [asdict(part) | label | {"watermark": self.commit_time} for part in self.partitions]
+
+    def to_bytes(self) -> bytes:
+        """Durable format, like that of a cut file."""
+        document = {
+            "format": FORMAT,
+            "stream": asdict(self.stream),
+            "position": self.position,
+            "late_slices": self.late_slices,
+            "commit_time": self.commit_time.isoformat(),
+            "label": [self.label.start.isoformat(), self.label.end.isoformat()],
+            "partitions": [asdict(part) for part in self.partitions],
+            "tables": [identity_json(table) for table in self.tables],
+            "rows": self.rows,
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "ChainBase":
+        """Raises RegistryError for a format that this code does not know."""
+        document = json.loads(content)
+        if document.get("format") != FORMAT:
+            raise RegistryError(
+                f"the base of a chain of cut files has the format {document.get('format')}",
+                expected=f"format {FORMAT}",
+                remedy="install the version of cdc-pipeline that wrote it, or a newer one",
+            )
+        start, end = map(datetime.fromisoformat, document["label"])
+        return cls(
+            stream=Stream(**document["stream"]),
+            position=document["position"],
+            late_slices=document["late_slices"],
+            commit_time=datetime.fromisoformat(document["commit_time"]),
+            label=Label(start=start, end=end),
+            partitions=tuple(ReadThrough(**part) for part in document["partitions"]),
+            tables=tuple(map(identity_of, document["tables"])),
+            rows=document["rows"],
+        )
+
+
+def chain_base(
+    boundary: Boundary,
+    decided: CutFile,
+    identities: Mapping[UUID, TableIdentity],
+    rows: Mapping[str, list[dict[str, Any]]],
+) -> ChainBase:
+    """Behind `boundary`, which the cut file `decided` told. `identities` of all tables, for those that it names not."""
+    cut = decided.content
+    if not isinstance(cut, Cut) or cut.position != boundary.position:
+        raise RegistryError(
+            f"the cut file before the place {boundary.place} tells of another cut",
+            expected=f"the cut at {boundary.position}",
+            remedy="run cdc rebuild: it makes the metadata store anew from bucket and lake",
+        )
+    told = {**identities, **{table.table_uuid: table for table in decided.tables}}
+    return ChainBase(
+        stream=decided.stream,
+        position=boundary.position,
+        late_slices=boundary.late_slices,
+        commit_time=boundary.commit_time,
+        label=cut.label,
+        partitions=tuple(
+            ReadThrough(
+                stream_partition=part.stream_partition, next_offset=part.end_offset, last_position=part.last_position
+            )
+            for part in cut.partitions
+        ),
+        tables=tuple(told.values()),
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldChain:
+    """What the bucket tells of the stream: the base of its chain, if older cut files are deleted, and what follows."""
+
+    base: ChainBase | None
+    files: tuple[tuple[str, CutFile], ...]
+
+    @property
+    def streams(self) -> Iterator[Stream]:
+        yield from () if self.base is None else (self.base.stream,)
+        yield from (file.stream for _, file in self.files)
+
+    @property
+    def stream_partitions(self) -> set[int]:
+        ranges = {part.stream_partition for _, file in self.files for part in _ranges(file)}
+        return ranges | {part.stream_partition for part in (() if self.base is None else self.base.partitions)}
+
+    @property
+    def tables(self) -> Iterator[TableIdentity]:
+        """Oldest first; a table comes as often as it is told."""
+        yield from () if self.base is None else self.base.tables
+        yield from (identity for _, file in self.files for identity in file.tables)
+
+
+def _ranges(file: CutFile) -> tuple[PartitionRange, ...]:
+    return file.content.partitions if isinstance(file.content, Cut) else ()
+
+
+def order_of(place: str) -> tuple[str, int]:
+    """Places in the order of their stream: the beginning, which is no position, comes first."""
+    position, _, late = place.rpartition("-")
+    return (position, int(late)) if position else ("", 0)

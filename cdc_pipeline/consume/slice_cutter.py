@@ -1,0 +1,296 @@
+"""Where a stream is cut into time slices: label changes, size, schema changes, marks; always between transactions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdc_pipeline.consume.spill import bytes_in_memory, spilled
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.slice_file import align
+from cdc_pipeline.sources.protocol import EventBatch, Integers, Mark, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.time_slice import EPOCH, Label
+
+CUT = "cut"
+CUT_AT = "cut-at:"
+MEMORY_BYTES = 32 << 20
+"""Of rows that are not in a slice yet; what is more than that is moved into files."""
+UNFIT_CHARACTERS = 8 << 20
+"""Of events for quarantine: with more the stream is cut, since they are held in memory and in the cut file."""
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRows:
+    """Change events of one table in one stream partition, under one schema.
+
+    `releases`: of rows that lie in files, let go of the memory that reading them took.
+    """
+
+    schema: TableSchema
+    rows: pa.Table
+    releases: tuple[Callable[[], None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutSlices:
+    """All time slices of one cut: every transaction of the half-open range [start, end) of positions.
+
+    `last_commit_position` is None when the range holds no transaction. `requested`: somebody asked for this very cut;
+    an empty one means that the stream was cut there before.
+    """
+
+    start: int
+    end: int
+    label: Label
+    commit_time: datetime
+    last_commit_position: int | None
+    requested: bool
+    slices: Mapping[tuple[TableName, int], SliceRows]
+    unfit: tuple[tuple[TableName, UnfitEvent], ...]
+
+
+class SliceCutter:
+    """Holds the events that are not in a slice yet. Feed it batches in stream order; it answers with finished cuts.
+
+    `last_label` is that of the last registered slice; no later one is earlier. `commit_time` labels a cut in which no
+    transaction was seen yet. `cut_at`: positions between two transactions at which the stream is cut once it has come
+    there, since a table has other columns behind them.
+    """
+
+    def __init__(
+        self,
+        *,
+        start: int,
+        commit_time: datetime,
+        slice_length: timedelta,
+        slice_rows: int,
+        last_label: Label | None = None,
+        cut_at: Sequence[int] = (),
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._cut_at = cut_at
+        self.start = start
+        self._commit_time = commit_time
+        self.length = slice_length
+        self._slice_rows = slice_rows
+        self._memory_bytes = memory_bytes
+        self._filling: np.int64 | None = None
+        self._floor = None if last_label is None else self._number(last_label.start)
+        self._events: dict[TableName, list[TableEvents]] = {}
+        self._unfit: list[tuple[TableName, UnfitEvent]] = []
+        self._unfit_characters = 0
+        self._transactions = _no_transactions()
+        self._marks: dict[int, str] = {}
+
+    @property
+    def due(self) -> datetime:
+        """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
+        return self._label(self._last(self._labels())).end
+
+    def add(self, batch: EventBatch) -> list[CutSlices]:
+        """Cuts that became possible, in order of position. Transactions before the start were registered earlier."""
+        for events in batch.events:
+            kept = _select(events, events.commit_position >= self.start)
+            if kept.rows.num_rows:
+                self._events.setdefault(kept.table, []).append(kept)
+            fresh = [event for event in events.unfit if event.commit_position >= self.start]
+            self._unfit.extend((events.table, event) for event in fresh)
+            self._unfit_characters += sum(map(_characters, fresh))
+        self._transactions = _joined(self._transactions, _from(batch.transactions, self.start))
+        self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
+        cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.marks) else []
+        while (place := self._next_place()) is not None:
+            cuts.append(self._cut(place[0], requested=place[1]))
+        if bytes_in_memory(self._events) > self._memory_bytes:
+            self._events = spilled(self._events)
+        return cuts
+
+    def _next_place(self) -> tuple[int, bool] | None:
+        """The first position at which what is open has to be cut, and whether somebody asked for it."""
+        own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._crowded(), *self._passed())
+        places = dict.fromkeys(own, False)
+        places.update(self._marked())
+        return min(((place, asked) for place, asked in places.items() if place > self.start), default=None)
+
+    def _labels(self) -> Integers:
+        """Number of the interval of each open transaction, never lower than that of the one before it.
+
+        A transaction that only carries a mark belongs to what is open; its own time counts for what comes after it.
+        """
+        intervals = self._intervals()
+        only_mark = np.isin(self._transactions.commit_position, list(self._marks))
+        before = np.concatenate((intervals[:1] if self._floor is None else [self._floor], intervals[:-1]))
+        own = np.where(only_mark, before[: len(intervals)], intervals)
+        return np.maximum.accumulate(np.maximum(own, before[: len(intervals)]))
+
+    def _intervals(self) -> Integers:
+        return self._transactions.commit_time // (self.length // _MICROSECOND)
+
+    def _last(self, labels: Integers) -> int:
+        if len(labels):
+            return int(labels[-1])
+        return self._number(self._commit_time) if self._floor is None else self._floor
+
+    def _number(self, time: datetime) -> int:
+        return (time - EPOCH) // self.length
+
+    def _label_changes(self) -> list[int]:
+        changes = np.flatnonzero(np.diff(self._labels()) > 0)
+        return [int(position) for position in self._transactions.end_position[changes]]
+
+    def _schema_changes(self) -> list[int]:
+        """Before the first transaction that shows a table with other columns."""
+        changed = [
+            int(later.commit_position.min())
+            for chunks in self._events.values()
+            for earlier, later in pairwise(chunks)
+            if earlier.schema != later.schema
+        ]
+        ends = self._transactions.end_position
+        return [int(ends[ends <= position][-1]) for position in changed if (ends <= position).any()]
+
+    def _full(self) -> list[int]:
+        """Behind the transaction that brings the row which fills the slice."""
+        places = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
+        if sum(map(len, places)) < self._slice_rows:
+            return []
+        if self._filling is None:
+            self._filling = np.partition(np.concatenate(places), self._slice_rows - 1)[self._slice_rows - 1]
+        ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
+        return [int(end) for end in ends]
+
+    def _crowded(self) -> list[int]:
+        """Behind the transaction of the newest event for quarantine, when they have become too many to be held."""
+        if self._unfit_characters < UNFIT_CHARACTERS:
+            return []
+        newest = max(event.commit_position for _, event in self._unfit)
+        return [int(end) for end in self._transactions.end_position[self._transactions.commit_position == newest]]
+
+    def _passed(self) -> list[int]:
+        ends = self._transactions.end_position
+        return [position for position in self._cut_at if (ends > position).any()]
+
+    def _marked(self) -> dict[int, bool]:
+        """Behind a plain mark; and at the very position that a mark asks for, if that is not registered yet."""
+        cuts: dict[int, bool] = {}
+        for commit_position, text in self._marks.items():
+            ends = self._transactions.end_position[self._transactions.commit_position == commit_position]
+            asked = _asked(Mark(text=text, commit_position=commit_position))
+            if asked is not None:
+                cuts[asked] = True
+            elif len(ends):
+                cuts[int(ends[0])] = False
+        return cuts
+
+    def _cut(self, position: int, *, requested: bool) -> CutSlices:
+        inside = self._transactions.commit_position < position
+        label, last = self._last(self._labels()[inside]), None
+        self._floor = label
+        if inside.any():
+            last = int(self._transactions.commit_position[inside][-1])
+            self._commit_time = EPOCH + int(self._transactions.commit_time[inside][-1]) * _MICROSECOND
+            self._floor = max(label, int(self._intervals()[inside][-1]))
+        slices = {
+            (name, number): rows
+            for name, chunks in self._events.items()
+            for number, rows in _below(chunks, position).items()
+        }
+        cut = CutSlices(
+            start=self.start,
+            end=position,
+            label=self._label(label),
+            commit_time=self._commit_time,
+            last_commit_position=last,
+            requested=requested,
+            slices=slices,
+            unfit=tuple(pair for pair in self._unfit if pair[1].commit_position < position),
+        )
+        self._keep_from(position)
+        return cut
+
+    def _keep_from(self, position: int) -> None:
+        self.start = position
+        self._filling = None
+        self._transactions = _from(self._transactions, position)
+        self._marks = {place: text for place, text in self._marks.items() if place >= position}
+        self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
+        self._unfit_characters = sum(_characters(event) for _, event in self._unfit)
+        left = {
+            name: [_select(chunk, chunk.commit_position >= position) for chunk in chunks]
+            for name, chunks in self._events.items()
+        }
+        present = {name: [chunk for chunk in chunks if chunk.rows.num_rows] for name, chunks in left.items()}
+        self._events = {name: chunks for name, chunks in present.items() if chunks}
+
+    def _label(self, number: int) -> Label:
+        start = EPOCH + number * self.length
+        return Label(start=start, end=start + self.length)
+
+
+def _characters(event: UnfitEvent) -> int:
+    return sum(len(text or "") for text in event.payload.values())
+
+
+def _asked(mark: Mark) -> int | None:
+    """The position that a mark asks to cut at."""
+    if not mark.text.startswith(CUT_AT):
+        return None
+    return int(mark.text.removeprefix(CUT_AT).split(":")[0], 16)
+
+
+def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:
+    """Rows of one table below `position`, by stream partition, all under the schema of the last of them."""
+    taken = [_select(chunk, chunk.commit_position < position) for chunk in chunks]
+    present = [chunk for chunk in taken if chunk.rows.num_rows]
+    if not present:
+        return {}
+    schema = present[-1].schema
+    return {
+        int(number): _slice_rows(present, schema, int(number))
+        for number in np.unique(np.concatenate([np.unique(chunk.stream_partition) for chunk in present]))
+    }
+
+
+def _slice_rows(chunks: Sequence[TableEvents], schema: TableSchema, number: int) -> SliceRows:
+    own = [_select(chunk, chunk.stream_partition == number) for chunk in chunks]
+    rows = pa.concat_tables([align(chunk.rows, chunk.schema, schema) for chunk in own if chunk.rows.num_rows])
+    return SliceRows(schema=schema, rows=rows, releases=tuple(chunk.release for chunk in own if chunk.release))
+
+
+def _select(events: TableEvents, rows: npt.NDArray[np.bool_]) -> TableEvents:
+    if rows.all():
+        return replace(events, unfit=())
+    return TableEvents(
+        table=events.table,
+        schema=events.schema,
+        rows=events.rows.filter(pa.array(rows)),
+        commit_position=events.commit_position[rows],
+        stream_partition=events.stream_partition[rows],
+    )
+
+
+def _no_transactions() -> Transactions:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Transactions(commit_position=nothing, end_position=nothing, commit_time=nothing)
+
+
+def _joined(first: Transactions, second: Transactions) -> Transactions:
+    return Transactions(
+        commit_position=np.concatenate((first.commit_position, second.commit_position)),
+        end_position=np.concatenate((first.end_position, second.end_position)),
+        commit_time=np.concatenate((first.commit_time, second.commit_time)),
+    )
+
+
+def _from(transactions: Transactions, position: int) -> Transactions:
+    kept: Integers = np.flatnonzero(transactions.commit_position >= position)
+    return Transactions(
+        commit_position=transactions.commit_position[kept],
+        end_position=transactions.end_position[kept],
+        commit_time=transactions.commit_time[kept],
+    )

@@ -1,0 +1,1 @@
+"""What one installation remembers between runs, and where its servers are."""

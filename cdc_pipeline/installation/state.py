@@ -1,0 +1,136 @@
+"""What one installation remembers between runs: its id, ports and secrets, its processes, its locks.
+
+<home>/installation.json   id, ports, secrets (0600)
+<home>/plan.json           the processes to keep up, with their environment (0600)
+<home>/processes.json      what the supervisor sees of them
+<home>/logs/<process>.log
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cdc_pipeline.installation.ports import free_port, is_listening
+from cdc_pipeline.settings import Settings
+
+OWN_FOLDER = ".cdc"
+PORT_NAMES = ("postgres", "spark", "airflow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """`identity` marks every process of this installation, so that `down` ends those and no others.
+
+    `postgres_password` is the superuser's of the embedded server; each of its databases has a role of its own.
+    """
+
+    home: Path
+    identity: str
+    ports: Mapping[str, int]
+    postgres_password: str = field(repr=False)
+    airflow_database_password: str = field(repr=False)
+    metadata_password: str = field(repr=False)
+    source_password: str = field(repr=False)
+    jwt_secret: str = field(repr=False)
+    spark_token: str = field(repr=False)
+    airflow_password: str = field(repr=False)
+
+    @property
+    def plan(self) -> Path:
+        return self.home / "plan.json"
+
+    @property
+    def processes(self) -> Path:
+        return self.home / "processes.json"
+
+    def log(self, process: str) -> Path:
+        return self.home / "logs" / f"{process}.log"
+
+
+def home_of(settings: Settings, environment: Mapping[str, str]) -> Path:
+    """CDC_HOME, else `.cdc` beside pipeline.yml; absolute."""
+    return home_in(settings.folder, environment)
+
+
+def home_in(folder: Path, environment: Mapping[str, str]) -> Path:
+    """The same for a pipeline.yml in this folder, which nobody has read yet."""
+    return Path(environment.get("CDC_HOME") or folder / OWN_FOLDER).absolute()
+
+
+def open_installation(home: Path) -> Installation:
+    """What `home` remembers; made up and kept when it is new."""
+    home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    (home / "logs").mkdir(mode=0o700, exist_ok=True)
+    with exclusive(home / "installation.lock"):
+        path = home / "installation.json"
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        whole = _secrets() | known
+        installation = Installation(home=home, **(whole if known else whole | {"ports": _free_ports(PORT_NAMES)}))
+        if whole != known:
+            _keep(installation)
+        return installation
+
+
+def _secrets() -> dict[str, str]:
+    """Of a new installation; one that an older version made gets those that it lacks."""
+    return {
+        "identity": str(uuid.uuid4()),
+        "postgres_password": secrets.token_urlsafe(24),
+        "airflow_database_password": secrets.token_urlsafe(24),
+        "metadata_password": secrets.token_urlsafe(24),
+        "source_password": secrets.token_urlsafe(24),
+        "jwt_secret": secrets.token_urlsafe(96),
+        "spark_token": secrets.token_urlsafe(32),
+        "airflow_password": secrets.token_urlsafe(12),
+    }
+
+
+def with_free_ports(installation: Installation, names: Iterable[str]) -> Installation:
+    """The same installation; of the named ports those that a stranger listens on are replaced, and remembered."""
+    taken = [name for name in names if is_listening(installation.ports[name])]
+    if not taken:
+        return installation
+    renewed = replace(installation, ports={**installation.ports, **_free_ports(taken)})
+    _keep(renewed)
+    return renewed
+
+
+def _free_ports(names: Iterable[str]) -> dict[str, int]:
+    ports: dict[str, int] = {}
+    for name in names:
+        port = free_port()
+        while port in ports.values():
+            port = free_port()
+        ports[name] = port
+    return ports
+
+
+def _keep(installation: Installation) -> None:
+    document = asdict(installation)
+    del document["home"]
+    write_document(installation.home / "installation.json", document)
+
+
+def write_document(path: Path, document: Any) -> None:
+    """Replace the file at once, for its owner's eyes only."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+    unfinished.replace(path)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Waits for its turn; the kernel gives the lock back when the holder dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,131 @@
+"""Up, down, and what is up: the life of one installation's processes as a whole."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.installation.endpoints import Endpoints, endpoints_of
+from cdc_pipeline.installation.state import PORT_NAMES, Installation, exclusive, open_installation, write_document
+from cdc_pipeline.launcher.marked import SUPERVISOR, end_marked, marked, marks
+from cdc_pipeline.launcher.planning import plan
+from cdc_pipeline.launcher.processes import POSTGRES, Process
+from cdc_pipeline.launcher.supervisor import POLL, Condition, ProcessState
+from cdc_pipeline.launcher.users import nobody_uses
+from cdc_pipeline.settings import Settings
+
+MANY_FAILURES = 3
+TAIL_LINES = 20
+OnStates = Callable[[list[ProcessState]], None]
+
+
+def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates) -> Endpoints:
+    """Returns when everything is healthy; at once when it is already. What fails, or Ctrl-C, ends all of it again.
+
+    `on_states` is called each time that something changed.
+    """
+    installation = open_installation(home)
+    with exclusive(home / "up.lock"):
+        if not is_up(installation):
+            with nobody_uses(installation):
+                end_marked(installation.identity, last=POSTGRES)
+                installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
+                start_and_wait(installation, described, on_states)
+        else:
+            _wait_or_end(installation, on_states)
+    return endpoints_of(settings, installation)
+
+
+def start_and_wait(installation: Installation, described: tuple[Process, ...], on_states: OnStates) -> None:
+    """Hand the processes to a new supervisor, detached from this terminal, and wait until all are healthy."""
+    write_document(installation.plan, [_document(process) for process in described])
+    installation.processes.unlink(missing_ok=True)
+    try:
+        with installation.log(SUPERVISOR).open("ab") as output:
+            subprocess.run(
+                [sys.executable, "-m", "cdc_pipeline.launcher.supervisor", str(installation.home)],
+                env={**os.environ, **marks(installation.identity, SUPERVISOR)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=installation.home,
+                start_new_session=True,
+                check=True,
+            )
+    except BaseException:
+        end_marked(installation.identity, last=POSTGRES)
+        raise
+    _wait_or_end(installation, on_states)
+
+
+def down(home: Path) -> int:
+    """End exactly the processes of this installation; returns how many there were. Nothing to end is fine."""
+    if not (home / "installation.json").exists():
+        return 0
+    return end_marked(open_installation(home).identity, last=POSTGRES)
+
+
+def is_up(installation: Installation) -> bool:
+    return SUPERVISOR in marked(installation.identity).values()
+
+
+def process_states(home: Path) -> list[ProcessState]:
+    """As the supervisor saw them last; without a live supervisor, what still runs and what does not."""
+    installation = open_installation(home)
+    alive = marked(installation.identity)
+    seen = _seen(installation)
+    if SUPERVISOR in alive.values():
+        return seen
+    running = {name: process.pid for process, name in alive.items()}
+    return [
+        replace(
+            state, pid=running.get(state.name), condition=Condition.LOST if state.name in running else Condition.DOWN
+        )
+        for state in seen
+    ]
+
+
+def _document(process: Process) -> dict[str, object]:
+    return {name: getattr(process, name) for name in Process.__slots__}
+
+
+def _seen(installation: Installation) -> list[ProcessState]:
+    if not installation.processes.exists():
+        return []
+    documents = json.loads(installation.processes.read_text(encoding="utf-8"))
+    return [ProcessState(**{**document, "condition": Condition(document["condition"])}) for document in documents]
+
+
+def _wait_or_end(installation: Installation, on_states: OnStates) -> None:
+    try:
+        _wait(installation, on_states)
+    except BaseException:
+        end_marked(installation.identity, last=POSTGRES)
+        raise
+
+
+def _wait(installation: Installation, on_states: OnStates) -> None:
+    told: list[ProcessState] = []
+    while not told or not all(state.is_ready for state in told):
+        states = _seen(installation)
+        if states != told:
+            on_states(states)
+            told = states
+        broken = next((state for state in states if state.failures >= MANY_FAILURES), None)
+        if broken is not None:
+            raise failure(installation, broken.name, f"{broken.name} ended {broken.failures} times in a row")
+        if not is_up(installation):
+            raise failure(installation, SUPERVISOR, "the supervisor is gone")
+        time.sleep(POLL.total_seconds())
+
+
+def failure(installation: Installation, name: str, found: str) -> SetupError:
+    log = installation.log(name)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    tail = "\n".join(lines[-TAIL_LINES:])
+    return SetupError(f"{found}; the end of {log}:\n{tail}", remedy="mend what it names and run `cdc up` again")

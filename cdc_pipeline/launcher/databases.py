@@ -1,0 +1,117 @@
+"""Makes the databases NAME… and their roles, on the server and as the superuser of libpq's variables.
+
+    python -m cdc_pipeline.launcher.databases NAME…
+
+Each database belongs to a role of its own, and no other one may connect to it. The passwords of the roles are in the
+variables `PASSWORD_VARIABLES`. Every call sets all of it again: what an older version made as the superuser, and what
+was changed by hand.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+
+import psycopg2
+from psycopg2 import extensions, sql
+
+from cdc_pipeline.installation.endpoints import METADATA_ROLE, PASSWORD_VARIABLES, SOURCE_ROLE, role_of
+from cdc_pipeline.launcher.postgres import create_database
+from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, reader_role
+
+_SERVER = "dbname=postgres"
+_MAKE_ROLE = """
+DO $$ BEGIN
+    IF to_regrole({name}) IS NULL THEN CREATE ROLE {role}; END IF;
+END $$
+"""
+_SET_ROLE = "ALTER ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOBYPASSRLS {replication} PASSWORD %s"
+_OWNED_BY_THE_SUPERUSER = """
+SELECT format('ALTER %%s %%s OWNER TO %%I', object.type, object.identity, %(role)s)
+FROM (
+    SELECT 'pg_namespace'::regclass AS catalogue, oid, nspowner AS owner FROM pg_namespace
+    UNION ALL
+    SELECT 'pg_class'::regclass, oid, relowner FROM pg_class
+    WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
+        OR relkind = 'S' AND NOT EXISTS (
+            SELECT FROM pg_depend AS of_column
+            WHERE of_column.classid = 'pg_class'::regclass AND of_column.objid = pg_class.oid
+                AND of_column.refclassid = 'pg_class'::regclass AND of_column.deptype IN ('a', 'i')
+        )
+    UNION ALL
+    SELECT 'pg_proc'::regclass, oid, proowner FROM pg_proc
+    UNION ALL
+    SELECT 'pg_type'::regclass, pg_type.oid, typowner FROM pg_type LEFT JOIN pg_class ON pg_class.oid = typrelid
+    WHERE typtype IN ('d', 'e', 'r') OR relkind = 'c'
+    UNION ALL
+    SELECT 'pg_publication'::regclass, oid, pubowner FROM pg_publication
+) AS owned, pg_identify_object(owned.catalogue, owned.oid, 0) AS object
+WHERE owned.oid >= 16384 AND owned.owner = to_regrole(quote_ident(current_user))
+    AND NOT EXISTS (
+        SELECT FROM pg_depend AS member
+        WHERE member.classid = owned.catalogue AND member.objid = owned.oid AND member.deptype = 'e'
+    )
+"""
+"""Sequences of a column follow their table. REASSIGN OWNED does not work for the user that initdb made.
+
+Objects of the server itself have numbers below 16384; those of an extension stay with whoever made the extension.
+"""
+
+
+def make_databases(names: Iterable[str], passwords: Mapping[str, str]) -> None:
+    """`passwords`: of each role by its name. Safe to repeat, and to kill."""
+    for name in names:
+        create_database(_SERVER, name)
+        role = role_of(name)
+        with closing(_connected(_SERVER)) as connection:
+            _make_role(connection, role, passwords[role])
+            _shut_to_others(connection, name, role)
+            if role == METADATA_ROLE:
+                _let_readers_in(connection, name)
+        with closing(_connected(extensions.make_dsn(dbname=name))) as connection:
+            _hand_over(connection, role)
+
+
+def _connected(place: str) -> extensions.connection:
+    connection = psycopg2.connect(place)
+    connection.autocommit = True
+    return connection
+
+
+def _make_role(connection: extensions.connection, role: str, password: str) -> None:
+    """The password is hashed before it is sent, so that no log of the server can show it."""
+    replication = sql.SQL("REPLICATION" if role == SOURCE_ROLE else "NOREPLICATION")
+    hashed = extensions.encrypt_password(password, role, scope=connection, algorithm="scram-sha-256")
+    with connection.cursor() as cursor:
+        cursor.execute(sql.SQL(_MAKE_ROLE).format(name=sql.Literal(role), role=sql.Identifier(role)))
+        cursor.execute(sql.SQL(_SET_ROLE).format(role=sql.Identifier(role), replication=replication), (hashed,))
+
+
+def _shut_to_others(connection: extensions.connection, database: str, role: str) -> None:
+    names = {"database": sql.Identifier(database), "role": sql.Identifier(role)}
+    with connection.cursor() as cursor:
+        cursor.execute(sql.SQL("ALTER DATABASE {database} OWNER TO {role}").format(**names))
+        cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {database} FROM PUBLIC").format(**names))
+
+
+def _let_readers_in(connection: extensions.connection, database: str) -> None:
+    """The role of the inspection views, which the owner of the store may not make."""
+    names = {"database": sql.Identifier(database), "role": sql.Identifier(READER_ROLE)}
+    with connection.cursor() as cursor:
+        cursor.execute(reader_role())
+        cursor.execute(sql.SQL("GRANT CONNECT ON DATABASE {database} TO {role}").format(**names))
+
+
+def _hand_over(connection: extensions.connection, role: str) -> None:
+    """Whatever the superuser owns in this database belongs to the role afterwards."""
+    with connection.cursor() as cursor:
+        cursor.execute(_OWNED_BY_THE_SUPERUSER, {"role": role})
+        for (statement,) in cursor.fetchall():
+            cursor.execute(statement)
+
+
+if __name__ == "__main__":
+    make_databases(
+        sys.argv[1:],
+        {role: os.environ[variable] for role, variable in PASSWORD_VARIABLES.items() if variable in os.environ},
+    )

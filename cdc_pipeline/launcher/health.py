@@ -1,0 +1,134 @@
+"""Whether a process answers, asked by one URL.
+
+postgresql://…              accepts a connection
+http2://host:port           answers the first frame of HTTP/2, as a gRPC server does
+http://host/path            answers 200
+http://host/path#part       answers 200 and its JSON says that `part` is healthy
+heartbeat:///path#seconds   the file was touched at most so many seconds ago
+
+A process that was stopped still accepts connections: the kernel does it. So each of these waits for an answer.
+
+python -m cdc_pipeline.launcher.health URL      exit code 0 or 1
+"""
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from enum import StrEnum
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import psycopg2
+
+TIMEOUT_SECONDS = 3
+_HEARTBEAT = "heartbeat"
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_FRAME_HEAD_BYTES, _TYPE_AT = 9, 3
+_OK = 200
+
+
+class Health(StrEnum):
+    """SILENT: no answer, or the process itself says that it is ill. UNKNOWN: this answer says nothing about it.
+
+    Unknown are a PostgreSQL that refuses the connection (it starts, recovers, or has no connection left), and a part
+    of which a server tells that is itself away.
+    """
+
+    HEALTHY = "healthy"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+
+
+def is_healthy(url: str) -> bool:
+    return health_of(url) is Health.HEALTHY
+
+
+def health_of(url: str) -> Health:
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "postgresql":
+            return _of_postgres(url)
+        case "http2":
+            return _as_health(answers=_speaks_http2(parts.hostname or "", parts.port or 0))
+        case "heartbeat":
+            return _as_health(answers=_is_fresh(Path(parts.path), float(parts.fragment)))
+    page = _page(parts)
+    return _of_part(page, parts.fragment) if parts.fragment else _as_health(answers=page is not None)
+
+
+def unanswered(url: str) -> Health:
+    """What a question that does not come back says about the process: nothing, where another one was asked."""
+    parts = urlsplit(url)
+    return Health.UNKNOWN if parts.scheme == "http" and parts.fragment else Health.SILENT
+
+
+def heartbeat_url(path: str, *, seconds: int) -> str:
+    return f"{_HEARTBEAT}://{path}#{seconds}"
+
+
+def forget(url: str | None) -> None:
+    """Drops what an earlier process left and what would answer for the next one."""
+    parts = urlsplit(url or "")
+    if parts.scheme == _HEARTBEAT:
+        Path(parts.path).unlink(missing_ok=True)
+
+
+def _as_health(*, answers: bool) -> Health:
+    return Health.HEALTHY if answers else Health.SILENT
+
+
+def _of_postgres(url: str) -> Health:
+    try:
+        psycopg2.connect(url, connect_timeout=TIMEOUT_SECONDS).close()
+    except psycopg2.OperationalError as error:
+        return Health.UNKNOWN if "FATAL" in str(error) else Health.SILENT
+    return Health.HEALTHY
+
+
+def _speaks_http2(host: str, port: int) -> bool:
+    """Whether SETTINGS come back, which every HTTP/2 server sends first."""
+    try:
+        with socket.create_connection((host, port), TIMEOUT_SECONDS) as connection:
+            connection.sendall(_HTTP2_PREFACE + _EMPTY_SETTINGS)
+            head = connection.recv(_FRAME_HEAD_BYTES, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(head) == _FRAME_HEAD_BYTES and head[_TYPE_AT] == _EMPTY_SETTINGS[_TYPE_AT]
+
+
+def _is_fresh(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime <= seconds
+    except OSError:
+        return False
+
+
+def _page(parts: SplitResult) -> bytes | None:
+    """What an HTTP server answers, if it answers 200."""
+    with closing(HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)) as connection:
+        try:
+            connection.request("GET", parts.path)
+            response = connection.getresponse()
+            return response.read() if response.status == _OK else None
+        except (OSError, HTTPException):
+            return None
+
+
+def _of_part(page: bytes | None, part: str) -> Health:
+    try:
+        document: Mapping[str, Any] = json.loads(page or b"{}")
+        if document["metadatabase"]["status"] != Health.HEALTHY:
+            return Health.UNKNOWN
+        return _as_health(answers=document[part]["status"] == Health.HEALTHY)
+    except (ValueError, KeyError, TypeError):
+        return Health.UNKNOWN
+
+
+if __name__ == "__main__":
+    sys.exit(0 if is_healthy(sys.argv[1]) else 1)

@@ -1,0 +1,57 @@
+"""Starting a child process: under which account, with which output, and whether it outlives us; and killing it."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import psutil
+
+from cdc_pipeline.launcher.account import Account
+
+
+def start(
+    command: list[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    output: BinaryIO,
+    account: Account | None = None,
+    tied: bool = False,
+) -> subprocess.Popen[bytes]:
+    """A running child with its own process group and no input.
+
+    A tied one gets SIGTERM as soon as this process is gone, however it went (where the system has `setpriv`).
+    """
+    setpriv = shutil.which("setpriv")
+    tie = [setpriv, "--pdeathsig", "TERM", "--"] if tied and setpriv else []
+    return subprocess.Popen(
+        [*tie, *command],
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        user=None if account is None else account.user_id,
+        group=None if account is None else account.group_id,
+        extra_groups=None if account is None else [],
+    )
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """Ends it, its group and its descendants in other groups at once, whatever they do; stopped ones too."""
+    try:
+        descendants = psutil.Process(child.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        descendants = []
+    child.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for process in descendants:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -1,0 +1,93 @@
+"""The log stores by which Spark commits safely beside other writers: compiled once at set-up, each packed as a jar."""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.launcher.java import REMEDY
+
+OLDEST_JAVA = "17"
+_SOURCES = Path(__file__).parents[1] / "lake"
+_SPARK_HAS = "hadoop-client-api-*.jar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStore:
+    """One file of Java of ours, for lakes under one scheme. `without` is what holds where it could not be compiled."""
+
+    scheme: str
+    name: str
+    without: str
+    remedy: str
+
+    @property
+    def source(self) -> Path:
+        return _SOURCES / f"{self.name}.java"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of a Spark driver that has the jar."""
+        return {f"spark.delta.logStore.{self.scheme}.impl": f"cdc.{self.name}"}
+
+    def jar(self, folder: Path) -> Path:
+        """Where the jar of this very source lies, or would lie."""
+        digest = hashlib.sha256(self.source.read_bytes()).hexdigest()[:16]
+        return folder / f"cdc-log-store-{self.scheme}-{digest}.jar"
+
+
+IN_A_FOLDER = LogStore(
+    scheme="file",
+    name="LinkingLogStore",
+    without="without a JDK the log store for folders is not compiled: a commit of Spark may replace one that another"
+    " process makes at the same moment",
+    remedy="run `make setup`",
+)
+ON_S3 = LogStore(
+    scheme="s3a",
+    name="ConditionalLogStore",
+    without="without a JDK the log store for S3 is not compiled: only one Spark driver may write to a lake on S3",
+    remedy="run `make setup JARS=s3`",
+)
+
+
+def find_compiler(environment: Mapping[str, str]) -> Path | None:
+    home = environment.get("JAVA_HOME")
+    found = shutil.which("javac", path=f"{home}/bin" if home else environment.get("PATH"))
+    return Path(found) if found else None
+
+
+def present_log_store(log_store: LogStore, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """None where set-up could not compile it; raises SetupError where it could."""
+    jar = log_store.jar(folder)
+    if jar.exists():
+        return jar
+    if find_compiler(environment) is not None:
+        raise SetupError(f"{jar} is missing", expected="the log store of the lake", remedy=log_store.remedy)
+    return None
+
+
+def compile_log_store(
+    log_store: LogStore, folder: Path, jars: Iterable[Path], *, spark_home: Path, compiler: Path
+) -> Path:
+    """The jar in `folder`; `jars` are Delta's, and S3A's for a lake on S3."""
+    jar = log_store.jar(folder)
+    if jar.exists():
+        return jar
+    classpath = ":".join(map(str, [*jars, *(spark_home / "jars").glob(_SPARK_HAS)]))
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
+        options = ("--release", OLDEST_JAVA, "-Xlint:-options", "-cp", classpath, "-d", scratch)
+        outcome = subprocess.run([compiler, *options, log_store.source], capture_output=True, text=True, check=False)
+        if outcome.returncode:
+            raise SetupError(f"{compiler} refuses the log store:\n{outcome.stdout}{outcome.stderr}", remedy=REMEDY)
+        unfinished = Path(scratch) / "unfinished.jar"
+        with zipfile.ZipFile(unfinished, "w") as archive:
+            for compiled in sorted(Path(scratch).rglob("*.class")):
+                archive.write(compiled, compiled.relative_to(scratch))
+        unfinished.replace(jar)
+    return jar

@@ -1,0 +1,90 @@
+"""Where an installation lives: folders, programs and addresses, on this machine or among containers."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from cdc_pipeline.installation.endpoints import Endpoints, endpoints_of, role_passwords
+from cdc_pipeline.installation.ports import LOOPBACK
+from cdc_pipeline.installation.state import Installation
+from cdc_pipeline.launcher.jars import DELTA, S3, jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3, LogStore, present_log_store
+from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
+from cdc_pipeline.launcher.spark import available_cores, spark_home
+from cdc_pipeline.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """All that differs between one machine and containers; commands and environments are made from it alone.
+
+    `log_store` is the jar that lets Spark commit beside other writers; None where it could not be compiled.
+    `listen` is the address that servers bind; `airflow_url` is what the parts of Airflow call.
+    """
+
+    project: str
+    home: str
+    config: str
+    python: str
+    spark_home: str
+    jars: tuple[str, ...]
+    log_store: str | None
+    cores: int
+    listen: str
+    ports: Mapping[str, int]
+    endpoints: Endpoints = field(repr=False)
+    postgres_host: str
+    postgres_password: str = field(repr=False)
+    role_passwords: Mapping[str, str] = field(repr=False)
+    jwt_secret: str = field(repr=False)
+    spark_token: str = field(repr=False)
+    postgres_command: tuple[str, ...]
+
+    def address(self, port_name: str) -> str:
+        """`host:port` at which the others reach a server."""
+        return {
+            "spark": self.endpoints.spark_url.removeprefix("sc://").partition("/")[0],
+            "airflow": self.endpoints.airflow_url.removeprefix("http://"),
+        }[port_name]
+
+
+def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Place:
+    jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
+    return Place(
+        project=str(PROJECT),
+        home=str(installation.home),
+        config=str(config),
+        python=sys.executable,
+        spark_home=str(spark_home()),
+        jars=tuple(str(jar) for jar in jars),
+        log_store=_log_store(log_store_of(settings)),
+        cores=available_cores(),
+        listen=LOOPBACK,
+        ports=installation.ports,
+        endpoints=endpoints_of(settings, installation),
+        postgres_host=LOOPBACK,
+        postgres_password=installation.postgres_password,
+        role_passwords=role_passwords(installation),
+        jwt_secret=installation.jwt_secret,
+        spark_token=installation.spark_token,
+        postgres_command=postgres,
+    )
+
+
+def spark_jar_sets(settings: Settings) -> list[str]:
+    return [DELTA, S3] if settings.on_s3 else [DELTA]
+
+
+def log_store_of(settings: Settings) -> LogStore:
+    return ON_S3 if settings.on_s3 else IN_A_FOLDER
+
+
+def _log_store(log_store: LogStore) -> str | None:
+    jar = present_log_store(log_store, JARS, os.environ)
+    if jar is None:
+        structlog.get_logger().warning(log_store.without, remedy=f"install a JDK and {log_store.remedy}")
+    return None if jar is None else str(jar)

@@ -1,0 +1,58 @@
+"""From settings to the processes to start on this machine, with everything under them made ready."""
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from cdc_pipeline.installation.state import Installation, with_free_ports, write_document
+from cdc_pipeline.launcher.account import ROOT_STATE_FOLDER, Account, can_reach, server_account
+from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
+from cdc_pipeline.launcher.java import require_java
+from cdc_pipeline.launcher.place import this_machine
+from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize, reachable_binaries
+from cdc_pipeline.launcher.processes import Process, processes
+from cdc_pipeline.settings import EMBEDDED, Settings
+
+
+def plan(
+    settings: Settings, *, config: Path, installation: Installation, free: Iterable[str]
+) -> tuple[Installation, tuple[Process, ...]]:
+    """`free` names the ports whose server is not running: one that a stranger took meanwhile is replaced."""
+    if settings.spark == EMBEDDED:
+        require_java(os.environ)
+    renewed = with_free_ports(installation, free)
+    server = embedded_server(renewed)
+    initialize(server)
+    for name in ("spark", "airflow"):
+        (renewed.home / name).mkdir(mode=0o700, exist_ok=True)
+    write_document(Path(passwords_file(str(renewed.home))), {ADMINISTRATOR: renewed.airflow_password})
+    place = this_machine(settings, config, renewed, tuple(server.command()))
+    return renewed, processes(settings, place)
+
+
+def embedded_server(installation: Installation) -> PostgresServer:
+    account = server_account()
+    folder = _server_folder(installation.home, account)
+    return PostgresServer(
+        folder=folder,
+        binaries=reachable_binaries(find_binaries(os.environ), account, folder.parent),
+        port=installation.ports["postgres"],
+        password=installation.postgres_password,
+        account=account,
+    )
+
+
+def _server_folder(home: Path, account: Account | None) -> Path:
+    """`<home>/postgres`; where the account cannot enter `home`, a link to a folder that it can enter."""
+    folder = home / "postgres"
+    if folder.exists():
+        return folder.resolve()
+    if can_reach(account, home):
+        folder.mkdir()
+        return folder
+    ROOT_STATE_FOLDER.mkdir(mode=0o755, parents=True, exist_ok=True)
+    elsewhere = Path(tempfile.mkdtemp(prefix="postgres-", dir=ROOT_STATE_FOLDER))
+    folder.unlink(missing_ok=True)
+    folder.symlink_to(elsewhere)
+    return elsewhere

@@ -1,0 +1,200 @@
+"""From a fresh clone to a working installation: virtual environment, this project, Java, Spark's jars.
+
+    python3.11 -m cdc_pipeline.launcher.set_up [--lock requirements-dev.txt] [--jars s3] [--no-jars]
+
+Standard library only: it runs before anything is installed. A second run with nothing changed does nothing.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.launcher.jars import DELTA, S3, Jar, fetch_jars, jars_of, present_jars, read_lock
+from cdc_pipeline.launcher.java import install_package, may_install, require_java
+from cdc_pipeline.launcher.log_store import IN_A_FOLDER, ON_S3, LogStore, compile_log_store, find_compiler
+from cdc_pipeline.launcher.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
+
+LOCK = "requirements.txt"
+DEVELOPMENT_LOCK = "requirements-dev.txt"
+STAMP = CACHE / "set-up.json"
+INSTALLING = CACHE / "set-up.unfinished"
+PYTHON = VENV / "bin" / "python"
+INSTALLER = "uv"
+UV = VENV / "bin" / INSTALLER
+UNPACKED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
+"""Spark comes as source and is made a wheel, 400 MB that would be compressed for the moment until it is installed."""
+Tell = Callable[[str], None]
+
+
+def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
+    """What is there already stays; what a killed run left half done is made anew.
+
+    The packages are there for others while the jars are fetched.
+    """
+    CACHE.mkdir(exist_ok=True)
+    with _alone("packages"):
+        _set_up_java(tell)
+        if not _is_current(lock):
+            _set_up_packages(lock, tell)
+    if jar_sets:
+        with _alone("jars"):
+            _set_up_jars(jar_sets, tell)
+
+
+@contextmanager
+def _alone(part: str) -> Iterator[None]:
+    """Two runs at once do not set up the same part."""
+    with (CACHE / f"set-up.{part}.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+
+
+def _set_up_java(tell: Tell) -> None:
+    try:
+        require_java(os.environ)
+    except SetupError as missing:
+        if not may_install():
+            raise
+        tell(f"installing Java: {missing.found}")
+        install_package("openjdk-17-jdk-headless")
+        require_java(os.environ)
+
+
+def _set_up_packages(lock: str, tell: Tell) -> None:
+    STAMP.unlink(missing_ok=True)
+    if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
+        tell("making .venv")
+        _make_environment()
+    INSTALLING.touch()
+    tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
+    _install(lock, tell)
+    _pip("--no-index", "--no-build-isolation", "--no-deps", "-e", ".")
+    _write_stamp(lock)
+    INSTALLING.unlink()
+
+
+def _install(lock: str, tell: Tell) -> None:
+    """By uv, in a quarter of the time that pip takes; by pip where uv fails, which does not read pip's settings."""
+    installer = CACHE / f"{INSTALLER}.txt"
+    installer.write_text(_requirement(lock, INSTALLER), encoding="utf-8")
+    _pip("--require-hashes", "--no-deps", "-r", str(installer))
+    exactly = ("--require-hashes", "--no-deps", "-r", lock)
+    try:
+        _run([str(UV), "pip", "install", "--quiet", "--native-tls", "--python", str(PYTHON), *UNPACKED, *exactly])
+    except SetupError as error:
+        tell(f"installing by pip, which takes longer: {error.found}")
+        _pip(*exactly)
+
+
+def _requirement(lock: str, name: str) -> str:
+    """One requirement of the lock. Each begins a line, its hashes do not."""
+    requirements = re.split(r"\n(?=\S)", (PROJECT / lock).read_text(encoding="utf-8"))
+    return next(requirement for requirement in requirements if requirement.partition("==")[0] == name)
+
+
+def _pip(*arguments: str) -> None:
+    _run([str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments])
+
+
+def _make_environment() -> None:
+    if find_spec("ensurepip") is None:
+        package = f"python3.{sys.version_info.minor}-venv"
+        if not may_install():
+            raise SetupError("this Python cannot make virtual environments", remedy=f"run `apt-get install {package}`")
+        install_package(package)
+    _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+
+
+def _set_up_jars(jar_sets: list[str], tell: Tell) -> None:
+    jars = jars_of(read_lock(JARS_LOCK), jar_sets)
+    try:
+        present_jars(JARS, jars)
+    except SetupError:
+        tell(f"fetching Spark's jars ({', '.join(jar_sets)})")
+        fetch_jars(JARS, jars, spark_home=_spark_home())
+    _set_up_log_store(IN_A_FOLDER, jars, tell)
+    if S3 in jar_sets:
+        _set_up_log_store(ON_S3, jars, tell)
+
+
+def _set_up_log_store(log_store: LogStore, jars: Sequence[Jar], tell: Tell) -> None:
+    compiler = find_compiler(os.environ)
+    if log_store.jar(JARS).exists():
+        return
+    if compiler is None:
+        tell(log_store.without)
+        return
+    tell(f"compiling {log_store.name}")
+    compile_log_store(log_store, JARS, present_jars(JARS, jars), spark_home=_spark_home(), compiler=compiler)
+
+
+def _spark_home() -> Path:
+    return next(VENV.glob("lib/python*/site-packages/pyspark"))
+
+
+def _current_stamp(lock: str) -> dict[str, str]:
+    """The development lock holds everything that the other one holds, so it vouches for both."""
+    files = ["pyproject.toml", LOCK] + ([DEVELOPMENT_LOCK] if lock == DEVELOPMENT_LOCK else [])
+    hashes = {name: hashlib.sha256((PROJECT / name).read_bytes()).hexdigest() for name in files}
+    return hashes | {"python": sys.version, "folder": str(PROJECT)}
+
+
+def _is_current(lock: str) -> bool:
+    if not STAMP.exists() or not PYTHON.exists():
+        return False
+    written = json.loads(STAMP.read_text(encoding="utf-8"))
+    return all(written.get(name) == value for name, value in _current_stamp(lock).items())
+
+
+def _write_stamp(lock: str) -> None:
+    unfinished = STAMP.with_suffix(".new")
+    unfinished.write_text(json.dumps(_current_stamp(lock), indent=1), encoding="utf-8")
+    unfinished.replace(STAMP)
+
+
+def _runs(program: Path, *arguments: str) -> bool:
+    if not program.exists():
+        return False
+    return subprocess.run([program, *arguments], capture_output=True, check=False).returncode == 0
+
+
+def _run(command: list[str]) -> None:
+    outcome = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        tail = "\n".join((outcome.stdout + outcome.stderr).splitlines()[-15:])
+        raise SetupError(f"`{' '.join(command)}` failed:\n{tail}", remedy="mend what it names and run it again")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lock", default=LOCK, choices=[LOCK, DEVELOPMENT_LOCK])
+    parser.add_argument("--jars", action="append", default=[], help="another set of jars.lock, such as s3")
+    parser.add_argument("--no-jars", action="store_true", help="the packages alone")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        sys.stderr.write(f"set-up: {line} ...\n")
+
+    try:
+        set_up(arguments.lock, [] if arguments.no_jars else [DELTA, *arguments.jars], tell)
+    except SetupError as error:
+        sys.stderr.write(f"set-up: {error}\n")
+        return error.exit_code
+    sys.stderr.write(f"set-up: ready ({time.monotonic() - began:.1f} s)\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""The supervisor: starts the planned processes in order, restarts what dies or hangs, writes down what it sees.
+
+    python -m cdc_pipeline.launcher.supervisor HOME
+
+It never ends anybody: `down` does, by the mark, and the supervisor first.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from cdc_pipeline.installation.state import Installation, open_installation, write_document
+from cdc_pipeline.launcher.account import server_account
+from cdc_pipeline.launcher.health import Health, forget, health_of, unanswered
+from cdc_pipeline.launcher.launch import kill, start
+from cdc_pipeline.launcher.marked import marks
+from cdc_pipeline.launcher.probe import Probe
+from cdc_pipeline.launcher.processes import Process
+
+log = structlog.get_logger()
+
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(seconds=60)
+SETTLED = timedelta(seconds=3)
+CALM = timedelta(seconds=10)
+"""What lived for so long and dies is started again after the first pause, however often it died before."""
+POLL = timedelta(seconds=0.2)
+LONGEST_LOG_BYTES = 16 << 20
+
+
+class Condition(StrEnum):
+    """WAITING: for a dependency or the pause before a restart. DONE: a one-shot that succeeded.
+
+    LOST and DOWN are said without a supervisor: LOST still runs though nobody would restart it.
+    """
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    DONE = "done"
+    LOST = "lost"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """`since` is Unix time of the condition; `failures` counts ends in a row, `exit_code` is the last one's."""
+
+    name: str
+    waits_for: str
+    condition: Condition
+    pid: int | None
+    since: float
+    failures: int
+    exit_code: int | None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.condition in (Condition.HEALTHY, Condition.DONE)
+
+
+class Keeper:
+    """Keeps one process as it should be; `tend` is called again and again."""
+
+    def __init__(
+        self,
+        process: Process,
+        launch: Callable[[Process], "subprocess.Popen[bytes]"],
+        *,
+        calm: timedelta = CALM,
+        ask: Callable[[str], Health] = health_of,
+    ) -> None:
+        self.process = process
+        self._launch = launch
+        self._calm = calm
+        self._ask = ask
+        self._probe = self._new_probe()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._condition = Condition.WAITING
+        self._since = time.time()
+        self._failures = 0
+        self._exit_code: int | None = None
+        self._started = 0.0
+        self._not_before = 0.0
+
+    @property
+    def state(self) -> ProcessState:
+        return ProcessState(
+            name=self.process.name,
+            waits_for=self.process.waits_for,
+            condition=self._condition,
+            pid=None if self._child is None else self._child.pid,
+            since=self._since,
+            failures=self._failures,
+            exit_code=self._exit_code,
+        )
+
+    @property
+    def _age(self) -> float:
+        return time.monotonic() - self._started
+
+    def tend(self, ready: set[str]) -> None:
+        if self._condition is Condition.DONE:
+            if self.process.repeats and not ready.issuperset(self.process.depends_on):
+                self._become(Condition.WAITING)
+            return
+        if self._child is None:
+            if time.monotonic() >= self._not_before and ready.issuperset(self.process.depends_on):
+                self._begin()
+            return
+        exit_code = self._child.poll()
+        if exit_code is not None:
+            self._ended(exit_code)
+        elif self._condition is Condition.STARTING and not self.process.one_shot and self._is_healthy():
+            self._become(Condition.HEALTHY)
+        elif self._condition is Condition.HEALTHY and self._hangs():
+            self._kill(self._child)
+        elif self._condition is Condition.HEALTHY and timedelta(seconds=self._age) > self._calm:
+            self._failures = 0
+
+    def _begin(self) -> None:
+        forget(self.process.health)
+        self._probe = self._new_probe()
+        self._child = self._launch(self.process)
+        self._started = time.monotonic()
+        self._become(Condition.STARTING)
+
+    def _new_probe(self) -> Probe:
+        url = self.process.health or ""
+        return Probe(lambda: self._ask(url), unanswered=unanswered(url))
+
+    def _is_healthy(self) -> bool:
+        if self.process.health is None:
+            return timedelta(seconds=self._age) > SETTLED
+        return self._probe.answers()
+
+    def _hangs(self) -> bool:
+        return self.process.health is not None and self._probe.hangs(silence=self.process.silence)
+
+    def _kill(self, child: "subprocess.Popen[bytes]") -> None:
+        """That it has ended is seen by a later call. It gets as much time again as one that has just answered."""
+        log.error(
+            "killed: it lives and does not answer",
+            process=self.process.name,
+            pid=child.pid,
+            waited_for=self.process.waits_for,
+            seconds=self.process.silence,
+        )
+        kill(child)
+        self._probe = self._new_probe()
+
+    def _ended(self, exit_code: int) -> None:
+        self._child, self._exit_code = None, exit_code
+        if self.process.one_shot and exit_code == 0:
+            self._failures = 0
+            self._become(Condition.DONE)
+            return
+        pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
+        self._not_before = time.monotonic() + pause.total_seconds()
+        self._failures += 1
+        self._become(Condition.WAITING)
+
+    def _become(self, condition: Condition) -> None:
+        self._condition, self._since = condition, time.time()
+
+
+def supervise(keepers: Iterable[Keeper], tell: Callable[[list[ProcessState]], None]) -> None:
+    """For ever; a dependency that fell back to waiting does not stop those that already run."""
+    everyone, told = list(keepers), None
+    while True:
+        ready = {keeper.process.name for keeper in everyone if keeper.state.is_ready}
+        for keeper in everyone:
+            keeper.tend(ready)
+        states = [keeper.state for keeper in everyone]
+        if states != told:
+            tell(states)
+            told = states
+        time.sleep(POLL.total_seconds())
+
+
+def launcher(installation: Installation) -> Callable[[Process], "subprocess.Popen[bytes]"]:
+    """Starts processes of the installation: marked, with a log of their own."""
+    account = server_account()
+
+    def launch(process: Process) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, **process.environment, **marks(installation.identity, process.name)}
+        with opened_log(installation.log(process.name)) as output:
+            return start(
+                list(process.command),
+                environment=environment,
+                folder=Path("/") if process.as_server_account else installation.home,
+                output=output,
+                account=account if process.as_server_account else None,
+            )
+
+    return launch
+
+
+def opened_log(path: Path) -> BinaryIO:
+    """To append to; a long one is put aside first, in place of the one that was put aside before."""
+    if path.exists() and path.stat().st_size > LONGEST_LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path.open("ab")
+
+
+def read_plan(path: Path) -> list[Process]:
+    documents = json.loads(path.read_text(encoding="utf-8"))
+    return [
+        Process(**{**document, "command": tuple(document["command"]), "depends_on": tuple(document["depends_on"])})
+        for document in documents
+    ]
+
+
+def main() -> None:
+    """Returns at once: the supervisor is a child that nobody waits for."""
+    if os.fork():
+        return
+    installation = open_installation(Path(sys.argv[1]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    launch = launcher(installation)
+    keepers = [Keeper(process, launch) for process in read_plan(installation.plan)]
+    supervise(keepers, lambda states: write_document(installation.processes, [asdict(state) for state in states]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Who uses the embedded servers that commands start: whoever leaves last ends them.
+
+Each command holds a shared lock on one file while it uses them, which the kernel gives back however it ends. A watcher
+waits for the exclusive one: it ends what users have left behind that were killed, or left in the same moment.
+
+    python -m cdc_pipeline.launcher.users HOME
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.installation.state import Installation, open_installation
+from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.launcher.marked import end_marked, marked, marks
+from cdc_pipeline.launcher.processes import POSTGRES
+
+USERS = "users.lock"
+WATCHER = "watcher"
+
+
+def parts_mark(installation: Installation) -> str:
+    """Not the stack's mark: `down` leaves what belongs to a command alone."""
+    return f"{installation.identity}/parts"
+
+
+@contextmanager
+def nobody_uses(installation: Installation) -> Iterator[None]:
+    """Raises LeaseBusy while a command uses servers that do not belong to the stack; keeps new ones out meanwhile."""
+    with (installation.home / USERS).open("a+") as file:
+        if not _takes(file, fcntl.LOCK_EX):
+            raise LeaseBusy(
+                "another cdc command is at work with the embedded servers",
+                remedy="end it, or wait for its end, and run `cdc up` again",
+            )
+        _end_parts(installation)
+        yield
+
+
+@contextmanager
+def one_user(installation: Installation) -> Iterator[IO[str]]:
+    """Behind the block nothing runs that commands have started, unless another one still uses it."""
+    with (installation.home / USERS).open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            yield file
+        finally:
+            if not file.closed and _takes(file, fcntl.LOCK_EX):
+                _end_parts(installation)
+
+
+def watch(installation: Installation) -> "subprocess.Popen[bytes] | None":
+    """From now on somebody ends the servers when their last user was killed; None where one watches already.
+
+    The caller is a user.
+    """
+    if WATCHER in marked(parts_mark(installation)).values():
+        return None
+    with installation.log(WATCHER).open("ab") as output:
+        return start(
+            [sys.executable, "-m", "cdc_pipeline.launcher.users", str(installation.home)],
+            environment={**os.environ, **marks(parts_mark(installation), WATCHER)},
+            folder=installation.home,
+            output=output,
+        )
+
+
+def _takes(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _end_parts(installation: Installation) -> None:
+    end_marked(parts_mark(installation), last=POSTGRES)
+
+
+def main() -> None:
+    installation = open_installation(Path(sys.argv[1]))
+    with (installation.home / USERS).open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _end_parts(installation)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""A metadata store made anew: its cuts from cut files, its claims and snapshots from the lake tables' own logs."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from cdc_pipeline.apply.next_move import check_ledger
+from cdc_pipeline.areas import kept_rows_key
+from cdc_pipeline.consume.chain_base import ToldChain
+from cdc_pipeline.consume.cut_file import TableIdentity
+from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
+from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
+from cdc_pipeline.metadata_store.cut import BEGINNING, schema_identity
+from cdc_pipeline.metadata_store.rebuilding import EmptyLedger
+from cdc_pipeline.metadata_store.relearning import KnownClaim, KnownSnapshot
+from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.metadata_store.tables import NewTable
+from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.steps import step
+from cdc_pipeline.wiring import Pipeline
+
+log = structlog.get_logger()
+
+_BEGINNING = encode_position(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """One table as the store knows it now. `fence` None: the lake has no such table. `notes`: what was mended."""
+
+    table: TableName
+    slices: int
+    next_number: int
+    fence: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What bucket and lake tell of a table."""
+
+    identity: TableIdentity
+    ledger: LakeLedger | None
+
+    @property
+    def stale(self) -> str | None:
+        """Why no snapshot since has mended it."""
+        cutoff = None if self.published is None else self.published.cutoff_offset
+        return self.identity.stale if cutoff == self.identity.cutoff_offset else None
+
+    @property
+    def published(self) -> PublishedTable | None:
+        return None if self.ledger is None else self.ledger.published
+
+
+def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
+    """All or nothing, and the same again when it is repeated. The consumer may go on: it is cut off once.
+
+    What only the store can tell stays, as far as it was there: decisions about events in quarantine, failed
+    claims, horizons. Raises LeaseBusy while anybody works on a table, FenceMismatch where lake and cut files tell two
+    stories, RegistryError where the bucket holds less than the store.
+    """
+    base = pipeline.cut_chain().base()
+    with pipeline.store.rebuilding.emptied(
+        pipeline.settings.name, since="" if base is None else base.position
+    ) as empty:
+        store = metadata_store(empty.database, empty.stream)
+        chain = replace(pipeline.cut_chain(), store=store)
+        told = ToldChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.place)))
+        _refuse_to_forget(empty, told)
+        tables = _found(pipeline, told)
+        _begin(pipeline, empty, store, told, tables)
+        known = {found.identity.table_uuid for found in tables}
+        for place, file in told.files:
+            chain.adopt(file.of_tables(known), place)
+        empty.check_nothing_is_lost()
+        rebuilt = tuple(_relearn(empty, store, found) for found in tables)
+    for table in rebuilt:
+        log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
+    return rebuilt
+
+
+def _refuse_to_forget(empty: EmptyLedger, told: ToldChain) -> None:
+    if not told.files and empty.cuts_before:
+        raise RegistryError(
+            f"the bucket holds no cut file for the beginning of the stream {empty.stream}",
+            expected=f"cut files for the {empty.cuts_before} cuts that the metadata store knows",
+            remedy="bring the objects back, or restore a backup of the store: nothing was changed",
+        )
+
+
+def _found(pipeline: Pipeline, chain: ToldChain) -> tuple[_Found, ...]:
+    """In the order of pipeline.yml, then those that it lists no more. Raises FenceMismatch for two identities."""
+    told = {identity.name: identity for identity in chain.tables}
+    found = []
+    for name in dict.fromkeys((*pipeline.table_names(), *told)):
+        identity = told.get(name)
+        ledger = pipeline.lake.read_ledger(name, table_uuid=None if identity is None else identity.table_uuid)
+        published = None if ledger is None else ledger.published
+        if published is not None:
+            own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
+            if identity is not None and identity.table_uuid != own.table_uuid:
+                raise FenceMismatch(
+                    f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
+                    expected="one and the same table",
+                    remedy="bucket and lake do not belong together: restore both from one moment",
+                )
+            identity = identity or own
+        if identity is not None:
+            found.append(_Found(identity=identity, ledger=ledger))
+    return tuple(found)
+
+
+def _begin(
+    pipeline: Pipeline,
+    empty: EmptyLedger,
+    store: MetadataStore,
+    told: ToldChain,
+    tables: Sequence[_Found],
+) -> None:
+    """The stream and its tables, as they were called and numbered at the base of the chain."""
+    streams = [*told.streams]
+    streams += [Stream(**found.published.stream) for found in tables if found.published is not None]
+    if not streams:
+        raise RegistryError(
+            f"nothing tells of the stream {pipeline.settings.name}: no cut file, no published lake table",
+            expected="the bucket that the pipeline has written to",
+            remedy="mend lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
+        )
+    empty.begin_stream(streams[0], sorted(told.stream_partitions))
+    table_ids: dict[UUID, int] = {}
+    for found in tables:
+        published = found.published
+        new = NewTable(
+            name=found.identity.name,
+            stream=empty.stream,
+            source_oid=found.identity.source_oid,
+            settings={} if published is None else published.settings,
+            table_uuid=found.identity.table_uuid,
+            publication_mark=found.identity.publication_mark or "",
+        )
+        table_id = empty.begin_table(new)
+        table_ids[found.identity.table_uuid] = table_id
+        for table, step_of in _publications(found.ledger):
+            store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
+            if table.kept:
+                empty.relearning.keep_rows(table_id, _snapshot(table, step_of), _kept_rows(pipeline, found, table))
+    if told.base is not None:
+        empty.begin_behind(told.base.read_through(), told.base.rows, table_ids)
+
+
+def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
+    """All that the lake tells of, oldest first; None for the one that its log does not reach any more."""
+    if ledger is None:
+        return []
+    steps = [told for told in ledger.steps if isinstance(told, PublishedCommit)]
+    found: list[tuple[PublishedTable, PublishedCommit | None]] = [
+        (told.table, told) for told in steps if told.table is not None
+    ]
+    newest = ledger.published
+    if newest is not None and newest.snapshot_id not in [told.snapshot_id for told in steps]:
+        return [(newest, None), *found]
+    return found
+
+
+def _kept_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
+    """Those of an older publication than the last are needed by nobody, and may be deleted."""
+    key = kept_rows_key(found.identity.name, published.snapshot_id)
+    try:
+        with step(pipeline.on_step, "kept_rows.get"):
+            rows: list[dict[str, Any]] = json.loads(pipeline.objects.get(key))
+    except ObjectMissing:
+        if found.published is not None and found.published.snapshot_id == published.snapshot_id:
+            raise
+        return []
+    return rows
+
+
+def _relearn(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt:
+    name, ledger, learn = found.identity.name, found.ledger, empty.relearning
+    row = store.tables.table(name)
+    notes = list(empty.notes(row.table_id))
+    steps = [] if ledger is None else list(_steps(ledger))
+    snapshots = [each.snapshot_id for each in steps if isinstance(each, KnownSnapshot)]
+    if ledger is not None:
+        _check_fence(store, found, ledger, row.table_id, row.next_slice_number)
+    oldest = _oldest(ledger)
+    kept = learn.kept_claims(
+        row.table_id, last_number=oldest - 1, known=[each.claim_id for each in steps if isinstance(each, KnownClaim)]
+    )
+    for each in _in_order(kept, steps):
+        if isinstance(each, KnownClaim):
+            learn.apply(row.table_id, each)
+        else:
+            learn.publish(row.table_id, each)
+    failed = learn.end_snapshots(row.table_id, snapshots, newest=snapshots[-1] if snapshots else None)
+    if failed:
+        notes.append(f"{failed} snapshots failed")
+    if found.stale is not None:
+        learn.mark_stale(row.table_id, found.stale)
+        notes.append(f"it is stale: {found.stale}")
+    unproved = 0 if ledger is None else learn.apply_through(row.table_id, ledger.fence_number)
+    if unproved:
+        notes.append(f"{unproved} applied slices are proved by the fence's number alone: the lake's log was cleaned")
+    return Rebuilt(
+        table=name,
+        slices=row.next_slice_number - 1,
+        next_number=row.next_slice_number,
+        fence=None if ledger is None else ledger.fence_number,
+        notes=tuple(notes),
+    )
+
+
+def _steps(ledger: LakeLedger) -> Iterator[KnownClaim | KnownSnapshot]:
+    """In the lake's order."""
+    publications = _publications(ledger)
+    yield from (_snapshot(table, None) for table, told in publications if told is None)
+    for each in ledger.steps:
+        if isinstance(each, AppliedClaim):
+            yield KnownClaim(
+                claim_id=each.claim_id,
+                first_number=each.first_number,
+                last_number=each.last_number,
+                lake_version=each.lake_version,
+                committed_at=each.committed_at,
+                is_rewound=each.is_rewound,
+            )
+        elif each.table is not None:
+            yield _snapshot(each.table, each)
+
+
+def _snapshot(table: PublishedTable, step: PublishedCommit | None) -> KnownSnapshot:
+    return KnownSnapshot(
+        snapshot_id=table.snapshot_id,
+        cutoff_offset=table.cutoff_offset,
+        cutoff_version=table.cutoff_version,
+        cutoff_time=table.cutoff_time,
+        schema_id=schema_identity(table.schema),
+        fence_number=table.fence_number,
+        lake_version=None if step is None else step.lake_version,
+        rows=table.rows,
+        files=table.files,
+        bytes=table.bytes,
+        finished_at=table.cutoff_time if step is None else step.committed_at,
+    )
+
+
+def _in_order(
+    kept: Sequence[KnownClaim], steps: Sequence[KnownClaim | KnownSnapshot]
+) -> Iterator[KnownClaim | KnownSnapshot]:
+    """Claims that only the store tells lie before or behind the publication that comes first."""
+    first = steps[0] if steps else None
+    fence = first.fence_number if isinstance(first, KnownSnapshot) else 0
+    yield from (claim for claim in kept if claim.last_number <= fence)
+    if isinstance(first, KnownSnapshot):
+        yield first
+        steps = steps[1:]
+    yield from (claim for claim in kept if claim.last_number > fence)
+    yield from steps
+
+
+def _oldest(ledger: LakeLedger | None) -> int:
+    """Number of the first slice of which the lake's log itself tells that it was applied."""
+    if ledger is None or ledger.is_whole:
+        return 1
+    return min((claim.first_number for claim in ledger.claims), default=ledger.fence_number + 1)
+
+
+def _check_fence(store: MetadataStore, found: _Found, ledger: LakeLedger, table_id: int, next_number: int) -> None:
+    if ledger.fence_number >= next_number:
+        raise FenceMismatch(
+            f"the lake of {found.identity.name} holds slices up to {ledger.fence_number}",
+            expected=f"at most {next_number - 1}, the last one that a cut file names",
+            remedy="bring the missing objects under cdc-event/ back: nothing was changed",
+        )
+    oldest = min((claim.first_number for claim in ledger.claims), default=next_number)
+    slices = store.slices.slices(table_id, oldest, ledger.fence_number)
+    named = {identity.number for claim in ledger.claims for identity in claim.slices}
+    superseded = 0 if ledger.published is None else ledger.published.fence_number
+    check_ledger(ledger, [row for row in slices if row.number in named or row.number > superseded])

@@ -1,0 +1,118 @@
+"""Events in quarantine -> late slices, decoded again as the table is now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import structlog
+
+from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.metadata_store.quarantine import Kept
+from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
+from cdc_pipeline.operations.kept_events import DecodedEntries, LineDecoder, decode_texts
+from cdc_pipeline.operations.late_slices import register_late_slice
+from cdc_pipeline.record import TableSchema
+from cdc_pipeline.settings import DebeziumFilesSource
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.types import changed_types
+from cdc_pipeline.wiring import Pipeline
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of one event. `why` says what still keeps it aside."""
+
+    kept: Kept
+    state: QuarantineState
+    slice_number: int | None
+    why: str
+
+
+def replay(pipeline: Pipeline, entries: Sequence[Kept]) -> tuple[Replayed, ...]:
+    """By id. Events that fit are in registered slices on return, for the next apply; the others wait on."""
+    waiting = sorted(
+        (entry for entry in entries if entry.state is QuarantineState.WAITING),
+        key=lambda entry: (entry.table_id, entry.stream_partition, entry.quarantine_id),
+    )
+    outcomes = [
+        Replayed(kept=entry, state=entry.state, slice_number=entry.slice_number, why=entry.decision or "")
+        for entry in entries
+        if entry.state is not QuarantineState.WAITING
+    ]
+    for (table_id, stream_partition), group in groupby(
+        waiting, key=lambda entry: (entry.table_id, entry.stream_partition)
+    ):
+        table = pipeline.store.tables.table_by_id(table_id)
+        outcomes += _replay_group(pipeline, table, stream_partition, list(group))
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
+
+
+def _replay_group(
+    pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[Kept]
+) -> list[Replayed]:
+    """Events of one stream partition of one table, as one slice for all with the same columns."""
+    refused = _not_ready(pipeline, table, entries)
+    ready = [entry for entry in entries if entry.quarantine_id not in refused]
+    numbers: dict[int, int] = {}
+    for decoded in _decode(pipeline, table, ready) if ready else ():
+        refused |= decoded.refused
+        changed = _changed_types(pipeline, table, decoded.schema)
+        if changed:
+            refused |= dict.fromkeys(decoded.fitting, changed)
+        elif decoded.fitting:
+            folder = f"replay-{decoded.fitting[0]}"
+            number = register_late_slice(
+                pipeline, table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
+            )
+            numbers |= dict.fromkeys(decoded.fitting, number)
+            log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
+    return [
+        Replayed(kept=entry, state=QuarantineState.WAITING, slice_number=None, why=refused[entry.quarantine_id])
+        if entry.quarantine_id in refused
+        else Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
+        for entry in entries
+    ]
+
+
+def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) -> str:
+    """What the lake would refuse: the types with which a table began stay."""
+    if table.schema_id is None:
+        return ""
+    known = pipeline.store.tables.schema(table.table_id, table.schema_id)
+    return ", ".join(
+        f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
+        for before, column in changed_types(known.columns, schema.columns)
+    )
+
+
+def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> list[DecodedEntries]:
+    source, tables = pipeline.settings.source, pipeline.store.tables
+    newest = None if table.schema_id is None else tables.schema(table.table_id, table.schema_id)
+    if isinstance(source, DebeziumFilesSource):
+        decoder = LineDecoder(
+            table=table,
+            settings=pipeline.settings.table(table.name),
+            source=source,
+            tables=DebeziumTables(pipeline.settings.tables, {} if newest is None else {table.name: newest}),
+            stream_partitions=pipeline.store.streams.stream_partitions(table.stream),
+        )
+        return decoder.decode(entries)
+    if newest is None:
+        raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
+    return decode_texts(entries, newest, tables.known_columns(table.table_id))
+
+
+def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> dict[int, str]:
+    """Until a snapshot is published its rows are not the lake's, neither those that fit nor these."""
+    if all(listed.table != table.name for listed in pipeline.settings.tables):
+        return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}
+    snapshots = {entry.snapshot_id for entry in entries if entry.snapshot_id is not None}
+    states = {snapshot_id: pipeline.store.snapshots.snapshot(snapshot_id).state for snapshot_id in snapshots}
+    return {
+        entry.quarantine_id: f"its snapshot {entry.snapshot_id} is {states[entry.snapshot_id]}"
+        for entry in entries
+        if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
+    }

@@ -1,0 +1,111 @@
+"""Objects that nobody needs any more, found by listing, one at a time: a listing is never held in memory."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+
+from cdc_pipeline.areas import (
+    CDC_EVENT,
+    DB_SNAPSHOT,
+    STAGING_AREA,
+    decode_component,
+    kept_rows_key,
+    place_of_key,
+    stream_prefix,
+    table_prefix,
+)
+from cdc_pipeline.consume.chain_base import ChainBase, order_of
+from cdc_pipeline.metadata_store.rows import Snapshot, SourceTable
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
+from cdc_pipeline.object_store.protocol import ObjectInfo
+from cdc_pipeline.steps import step
+from cdc_pipeline.time_slice import SliceFileName
+from cdc_pipeline.wiring import Pipeline
+
+BATCH_OBJECTS = 1_000
+_SNAPSHOT_STAMP = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doomed:
+    """`since` when nobody needs it, as far as its name or the store tells."""
+
+    key: str
+    size_bytes: int
+    since: datetime | None = None
+
+
+def delete(pipeline: Pipeline, keys: Sequence[str]) -> None:
+    """One batch. What is gone already is no failure."""
+    with step(pipeline.on_step, "old_objects.delete"):
+        pipeline.objects.delete_all(keys)
+
+
+def forgotten_cut_files(pipeline: Pipeline, base: ChainBase) -> Iterator[Doomed]:
+    """Of places before the base, the bases of these places too."""
+    for found in _listed(pipeline, stream_prefix(pipeline.settings.name)):
+        if order_of(place_of_key(found.key)) < order_of(base.place):
+            yield Doomed(key=found.key, size_bytes=found.size_bytes)
+
+
+def files_without_a_slice(pipeline: Pipeline, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:
+    """Slice files of ranges before the base that no slice names: those who wrote them died, or another cut was decided.
+
+    Nobody decides on such a range any more, so nobody can be about to name them.
+    """
+    ends = {part.stream_partition: part.next_offset for part in base.partitions}
+    for row in tables:
+        found = _slice_files(pipeline, row, base, ends)
+        while batch := list(islice(found, BATCH_OBJECTS)):
+            named = pipeline.store.retention.named(row.table_id, [doomed.key for doomed in batch])
+            yield from (doomed for doomed in batch if doomed.key not in named)
+
+
+def _slice_files(pipeline: Pipeline, row: SourceTable, base: ChainBase, ends: Mapping[int, str]) -> Iterator[Doomed]:
+    prefix = table_prefix(CDC_EVENT, row.name)
+    for found in _listed(pipeline, prefix):
+        folder, _, name = found.key.removeprefix(f"{prefix}/").rpartition("/")
+        try:
+            written, end = SliceFileName.parse(name), ends[int(folder.partition("/")[0])]
+        except (ValueError, KeyError):
+            continue
+        is_late = written.start_offset == written.end_offset
+        # a late slice's name has the position of the boundary that it lies at
+        if written.end_offset < base.position if is_late else written.end_offset <= end:
+            yield Doomed(key=found.key, size_bytes=found.size_bytes, since=written.label.end)
+
+
+def old_snapshot_files(pipeline: Pipeline, tables: Iterable[SourceTable], before: datetime) -> Iterator[Doomed]:
+    """Exports and staging files of snapshots that ended before `before`, or that began before it and nobody knows.
+
+    The rows that the published snapshot kept aside stay: they are needed to make the store anew.
+    """
+    for row in tables:
+        snapshots = {found.snapshot_id: found for found in pipeline.store.history.snapshots(row.table_id)}
+        published = pipeline.store.history.published_snapshot(row.table_id)
+        for area in (DB_SNAPSHOT, STAGING_AREA):
+            prefix = table_prefix(area, row.name)
+            for found in _listed(pipeline, prefix):
+                snapshot_id = decode_component(found.key.removeprefix(f"{prefix}/").partition("/")[0])
+                since = _ended_at(snapshot_id, snapshots.get(snapshot_id))
+                is_kept = found.key == kept_rows_key(row.name, snapshot_id) and (
+                    snapshot_id not in snapshots or snapshot_id == published
+                )
+                if since is not None and since < before and not is_kept:
+                    yield Doomed(key=found.key, size_bytes=found.size_bytes, since=since)
+
+
+def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
+    """None while it is being taken, and for a name that is not one of ours. One that nobody knows ended at once."""
+    if known is not None:
+        return known.finished_at if known.state in FINISHED_SNAPSHOTS else None
+    try:
+        return datetime.strptime(snapshot_id.partition("-")[0], _SNAPSHOT_STAMP).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _listed(pipeline: Pipeline, prefix: str) -> Iterator[ObjectInfo]:
+    with step(pipeline.on_step, "old_objects.list"):
+        yield from pipeline.objects.list_prefix(prefix)

@@ -1,0 +1,250 @@
+"""What a pipeline is made of: the frozen, validated content of one pipeline.yml."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.record import OWN_PREFIX, TableName
+from cdc_pipeline.settings.lake_place import is_on_s3, parse_endpoint, parse_s3
+from cdc_pipeline.settings.table_patterns import checked_pattern
+from cdc_pipeline.settings.work import (
+    DriverSettings,
+    Duration,
+    Frozen,
+    KeepSettings,
+    SnapshotSettings,
+    WorkerSettings,
+)
+from cdc_pipeline.types import declared_type
+
+_MINIMUM_SLICE = timedelta(seconds=1)
+EMBEDDED = "embedded"
+
+
+def parse_type(written: str) -> str:
+    """The canonical name of a type in PostgreSQL's words; raises ValueError for an unknown one."""
+    try:
+        return declared_type(written)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
+class PostgresSource(Frozen):
+    """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
+
+    kind: Literal["postgres"]
+    url: str = EMBEDDED
+    publication: str = Field(default="cdc", pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)
+    slot: str = Field(default="cdc", pattern=r"^[a-z0-9_]+$", max_length=63)
+    stream_partitions: int = Field(default=1, ge=1, le=64)
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+    log_alarm_bytes: int = Field(
+        default=64 << 30, ge=1 << 20, description="an alarm is raised when the slot keeps back more of the source's log"
+    )
+
+
+class DebeziumFilesSource(Frozen):
+    """A folder of files that hold one Debezium event per line: `<path>/<stream partition>/*.jsonl`, in name order."""
+
+    kind: Literal["debezium_files"]
+    path: str = Field(min_length=1)
+    ordered: bool = Field(default=True, description="each stream partition holds the events of an id in their order")
+    sequence_by: tuple[str, ...] = Field(default=(), description="fields of an event that tell which one is newer")
+    late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+
+    @model_validator(mode="after")
+    def _one_order(self) -> "DebeziumFilesSource":
+        if self.ordered and self.sequence_by:
+            message = "sequence_by is for ordered: false; ordered files are in the order of their lines"
+            raise ValueError(message)
+        if not self.ordered and not self.sequence_by:
+            message = "ordered: false needs sequence_by, such as [source.lsn]: it tells which event is newer"
+            raise ValueError(message)
+        if self.ordered and self.late_by is not None:
+            message = "late_by is for ordered: false; ordered files tell by their places what can still come"
+            raise ValueError(message)
+        return self
+
+
+class PartitionBy(Frozen):
+    """A data partition key, from an immutable column of low cardinality."""
+
+    column: str
+    unit: Literal["value", "year", "month", "day", "hour"] = "value"
+
+    @property
+    def lake_column(self) -> str:
+        return f"_cdc_{self.column}_{self.unit}"
+
+
+class TableSettings(Frozen):
+    """One source table; what is left out is taken from the source's catalogue."""
+
+    name: str
+    id: tuple[str, ...] = ()
+    create_time: str | None = None
+    update_time: str | None = None
+    partition_by: tuple[PartitionBy, ...] = ()
+    deletes: Literal["hard", "soft"] = "hard"
+    truncate: Literal["apply", "ignore"] = "apply"
+    on_schema_change: Literal["follow", "stop"] = Field(
+        default="follow", description="a changed table is followed, by a new snapshot where need be, or stops"
+    )
+    dropped_columns: Literal["keep", "drop"] = Field(
+        default="keep", description="what the lake does with the values of a column that the source dropped"
+    )
+    as_text: tuple[str, ...] = Field(
+        default=(), description="columns that the lake keeps as the source's text, whatever their type"
+    )
+    deletion_vectors: bool = Field(
+        default=True, description="off: files are written anew instead, for readers that cannot read deletion vectors"
+    )
+    columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
+        default={}, description="PostgreSQL's type of each column, where events do not tell their types"
+    )
+
+    @cached_property
+    def table(self) -> TableName:
+        return TableName.parse(self.name)
+
+    @field_validator("name")
+    @classmethod
+    def _three_parts(cls, name: str) -> str:
+        return str(TableName.parse(name))
+
+    @field_validator("columns")
+    @classmethod
+    def _not_our_own(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
+        for name in columns:
+            if name.startswith(OWN_PREFIX):
+                message = f"the column {name!r} begins with {OWN_PREFIX}: those are the pipeline's own"
+                raise ValueError(message)
+        return columns
+
+
+class ObjectStoreSettings(Frozen):
+    """The server that has the bucket of a lake on S3; credentials come from AWS's own variables or profile."""
+
+    endpoint: str | None = Field(default=None, description="https://host:port; without one, AWS")
+    region: str | None = Field(default=None, min_length=1)
+    path_style: bool = Field(default=False, description="the bucket's name in the path, not in the host's name")
+    allow_http: bool = Field(default=False, description="an endpoint on another machine without TLS")
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> "ObjectStoreSettings":
+        if self.endpoint is not None:
+            parse_endpoint(self.endpoint, allow_http=self.allow_http)
+        return self
+
+
+class Settings(BaseSettings):
+    """The whole pipeline. `folder` is where relative paths start: the folder of pipeline.yml."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__")
+
+    folder: Path = Field(exclude=True)
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)
+    lake: str = Field(min_length=1, description="a folder, file:///folder, or s3://bucket/prefix")
+    object_store: ObjectStoreSettings = ObjectStoreSettings()
+    metadata_store: str = EMBEDDED
+    spark: str = EMBEDDED
+    slice_length: Duration = timedelta(seconds=60)
+    source: Annotated[PostgresSource | DebeziumFilesSource, Field(discriminator="kind")]
+    tables: tuple[TableSettings, ...] = Field(min_length=1)
+    include: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
+    exclude: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
+    snapshot: SnapshotSettings = SnapshotSettings()
+    worker: WorkerSettings = WorkerSettings()
+    driver: DriverSettings = DriverSettings()
+    keep: KeepSettings = KeepSettings()
+
+    @field_validator("slice_length")
+    @classmethod
+    def _whole_seconds(cls, value: timedelta) -> timedelta:
+        if value < _MINIMUM_SLICE or value.microseconds:
+            message = f"{value} is too short for a slice: the shortest is 1s"
+            raise ValueError(message)
+        return value
+
+    @field_validator("lake")
+    @classmethod
+    def _without_credential(cls, value: str) -> str:
+        if is_on_s3(value):
+            parse_s3(value)
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _one_database(cls, tables: tuple[TableSettings, ...]) -> tuple[TableSettings, ...]:
+        names = [table.name for table in tables]
+        for name in names:
+            if names.count(name) > 1:
+                message = f"the table {name} is listed {names.count(name)} times: keep one entry"
+                raise ValueError(message)
+        databases = sorted({table.table.database for table in tables})
+        if len(databases) > 1:
+            message = f"the tables lie in {len(databases)} databases ({', '.join(databases)}): one pipeline reads one"
+            raise ValueError(message)
+        return tables
+
+    @model_validator(mode="after")
+    def _types_from_one_place(self) -> "Settings":
+        listed = next((table.name for table in self.tables if table.columns), None)
+        if listed is not None and isinstance(self.source, PostgresSource):
+            message = f"the table {listed} has columns: PostgreSQL's catalogue tells their types, so leave them out"
+            raise ValueError(message)
+        listed = next((table.name for table in self.tables if table.as_text), None)
+        if listed is not None and not isinstance(self.source, PostgresSource):
+            message = f"the table {listed} has as_text: events in files tell no text of the source, so leave it out"
+            raise ValueError(message)
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Nothing is read behind the caller's back: `settings_file` lays the environment over the file."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+    def table(self, name: TableName) -> TableSettings:
+        return next(table for table in self.tables if table.table == name)
+
+    @property
+    def postgres(self) -> PostgresSource:
+        """Raises UsageError for a source of another kind: only a database can be set up, snapshotted and compared."""
+        if not isinstance(self.source, PostgresSource):
+            raise UsageError(
+                f"the source of {self.name} is of the kind {self.source.kind}",
+                expected="a PostgreSQL server, to take a snapshot of it or to compare the lake with it",
+                remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
+            )
+        return self.source
+
+    @property
+    def embeds_source(self) -> bool:
+        """Whether the source is a database on the embedded server."""
+        return isinstance(self.source, PostgresSource) and self.source.url == EMBEDDED
+
+    @property
+    def on_s3(self) -> bool:
+        return is_on_s3(self.lake)
+
+    @property
+    def lake_url(self) -> str:
+        """Absolute: `file:///…` or `s3://…`, without a slash at the end."""
+        if "://" in self.lake:
+            return self.lake.rstrip("/")
+        return (self.folder / self.lake).resolve().as_uri()

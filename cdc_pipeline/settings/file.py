@@ -1,0 +1,218 @@
+"""pipeline.yml -> settings: reads it, lays `CDC_` variables over it, words each mistake with line and hint."""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource
+from pydantic_settings.exceptions import SettingsError as EnvironmentUnreadable
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.yaml_text import parse_yaml, read_text
+
+DEFAULT_FILE = "pipeline.yml"
+Place = tuple[str | int, ...]
+_SOURCE, _KIND = "source", "kind"
+
+
+def settings_path(explicit: Path | None, environment: Mapping[str, str]) -> Path:
+    """`--config`, else CDC_CONFIG, else pipeline.yml in the working folder; absolute."""
+    return (explicit or Path(environment.get("CDC_CONFIG", DEFAULT_FILE))).absolute()
+
+
+def load_settings(
+    path: Path, environment: Mapping[str, str] = os.environ, *, matching: Sequence[str] | None = None
+) -> Settings:
+    """Raises SettingsError that lists every mistake with its line.
+
+    `matching`: the tables that its patterns stand for; without it, those that `cdc setup-source` found last. None at
+    all: somebody is about to ask for them, and works on no table.
+    """
+    return parse_settings(read_text(path), path=path, environment=environment, matching=matching)
+
+
+def parse_settings(
+    text: str, *, path: Path, environment: Mapping[str, str], matching: Sequence[str] | None = None
+) -> Settings:
+    found = parse_yaml(text, path)
+    root, document = found.root, found.value
+    if not isinstance(document, dict) or root is None:
+        raise SettingsError(
+            f"{path} holds no settings",
+            expected="keys such as name, lake, source and tables",
+            remedy="fill it in, or give another file with --config",
+        )
+    duplicate = _duplicate_key(root)
+    if duplicate is not None:
+        raise SettingsError(f"{path} line {duplicate[1]}: the key {duplicate[0]!r} is there twice", remedy="keep one")
+    named = {str(key): value for key, value in document.items()}
+    overridden = _overlay(named, _environment_values(environment))
+    if overridden.get("include"):
+        names = _kept_matching(path) if matching is None else matching
+        overridden["tables"] = _with_matching(overridden.get("tables"), overridden["include"], names)
+    try:
+        return Settings.model_validate(overridden | {"folder": path.parent})
+    except ValidationError as error:
+        lines = [_wording(path, root, detail) for detail in error.errors()]
+        raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all that it may hold") from error
+
+
+def matching_path(path: Path) -> Path:
+    """Of the file that keeps what the patterns of pipeline.yml stand for."""
+    return path.with_suffix(".tables.json")
+
+
+def keep_matching(path: Path, names: Sequence[str]) -> None:
+    """At once: who reads it meanwhile gets the old ones or the new ones."""
+    kept = matching_path(path)
+    unfinished = kept.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    unfinished.replace(kept)
+
+
+def _kept_matching(path: Path) -> list[str]:
+    try:
+        names = json.loads(read_text(matching_path(path)))
+    except (SettingsError, ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(
+            f"{path} includes tables by pattern, and {matching_path(path).name} does not tell which they are",
+            expected="the file that cdc setup-source writes beside it",
+            remedy="run cdc setup-source",
+        )
+    return names
+
+
+def _with_matching(listed: Any, include: Sequence[object], names: Sequence[str]) -> Any:
+    """Tables that are listed too keep their settings; a list with mistakes is left to validation."""
+    tables = list(listed) if isinstance(listed, list) else []
+    known = {table.get("name") for table in tables if isinstance(table, dict)}
+    nobody = f"{str(include[0]).partition('.')[0]}.include.nothing"
+    return [*tables, *({"name": name} for name in names if name not in known)] or [{"name": nobody}]
+
+
+def json_schema() -> dict[str, Any]:
+    """For editors: what pipeline.yml may hold."""
+    schema = Settings.model_json_schema()
+    schema["properties"].pop("folder", None)
+    schema["required"] = [name for name in schema["required"] if name != "folder"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
+    source = EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): value for name, value in environment.items()}
+    try:
+        values = source()
+    except (EnvironmentUnreadable, ValueError, RecursionError) as error:
+        words = (
+            error if isinstance(error, EnvironmentUnreadable) else "it is nested too deep, or holds a number too long"
+        )
+        raise SettingsError(
+            f"a CDC_ variable cannot be read: {words}",
+            expected="JSON for what is a list or a mapping",
+            remedy="mend the variable, or set its parts: CDC_SOURCE__SLOT for source.slot",
+        ) from None
+    return {name: value for name, value in values.items() if name != "folder"}
+
+
+def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _overlay(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _duplicate_key(node: yaml.Node) -> tuple[str, int] | None:
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                return key.value, key.start_mark.line + 1
+            seen.add(key.value)
+            children.append(value)
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    return next((found for child in children if (found := _duplicate_key(child)) is not None), None)
+
+
+def _line_of(root: yaml.Node, place: Place) -> int:
+    """Line of the innermost node on the way to `place` that the file has."""
+    node, line = root, root.start_mark.line + 1
+    for part in place:
+        below: yaml.Node | None = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == part:
+                    below, line = value, key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            below = node.value[part]
+            line = below.start_mark.line + 1
+        if below is None:
+            break
+        node = below
+    return line
+
+
+def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
+    place = _written_place(detail["loc"])
+    shown = ".".join(str(part) for part in place)
+    where = f"{path} line {_line_of(root, place)}"
+    if detail["type"] == "extra_forbidden":
+        known = _known_keys(detail["loc"][:-1])
+        close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
+        return f"{where}: the key {shown!r} is unknown; {hint}"
+    if detail["type"] == "missing":
+        return f"{where}: {shown!r} is missing; add it"
+    if detail["type"] == "union_tag_not_found":
+        return f"{where}: '{shown}.{_KIND}' is missing; add it: one of {_kinds()}"
+    if detail["type"] == "union_tag_invalid":
+        return f"{where}: {shown}.{_KIND}: {detail['ctx']['tag']!r} is no kind of source; write one of {_kinds()}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{where}: {shown or 'settings'}: {message}"
+
+
+def _written_place(place: Place) -> Place:
+    """The place as the file has it: in between, validation names the kind of source that it tried."""
+    inside_source = place[:1] == (_SOURCE,) and len(place) > 1
+    return (place[0], *place[2:]) if inside_source else place
+
+
+def _kinds() -> str:
+    return ", ".join(_source_models())
+
+
+def _source_models() -> dict[str, type[BaseModel]]:
+    """By the kind that a file writes."""
+    models = get_args(Settings.model_fields[_SOURCE].annotation)
+    return {get_args(model.model_fields[_KIND].annotation)[0]: model for model in models}
+
+
+def _known_keys(place: Place) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in place:
+        if part in _source_models():
+            model = _source_models()[str(part)]
+        elif isinstance(part, str) and part in model.model_fields:
+            below = _model_in(model.model_fields[part].annotation)
+            if below is not None:
+                model = below
+    return [name for name in model.model_fields if name != "folder"]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = [_model_in(argument) for argument in getattr(annotation, "__args__", ())]
+    return next((model for model in inner if model is not None), None)

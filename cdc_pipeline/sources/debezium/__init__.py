@@ -1,0 +1,1 @@
+"""The decoder of the Debezium envelope: JSON lines -> change events."""

@@ -1,0 +1,145 @@
+"""A Debezium event -> what it does to the rows of its table, with values as they stand in the file."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import Operation
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.one_line import Undecodable
+from cdc_pipeline.sources.debezium.tables import Layout
+from cdc_pipeline.types import is_placeholder
+
+_POSTGRES = "postgresql"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One row of a slice file to be. `values` may lack columns: those in `absent` are not told, the others NULL."""
+
+    operation: Operation
+    values: Fields = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    old_id: Fields = field(default_factory=dict)
+
+
+def changes_of(
+    event: EnvelopeEvent, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
+) -> tuple[Change, ...]:
+    """Two for a key change, none for that half of it which says nothing of its own.
+
+    `before_it` is the event of the same table and transaction right before it. `alone`: the stream has one partition,
+    so that the halves of a key change stand side by side. Raises Undecodable for an event without its row, SourceError
+    for a table that cannot be kept.
+    """
+    if event.operation == "t":
+        return (Change(operation=Operation.TRUNCATE),)
+    if layout.schema.is_bag:
+        return tuple(_of_bag(event, layout))
+    if event.operation == "d":
+        return _delete(event, layout)
+    after = event.after
+    if after is None:
+        raise Undecodable("has no after: the row is missing")
+    new_id = _id_in(after, layout) or _id_in({**(event.key or {}), **after}, layout) or {}
+    old_id = _old_id(event, layout, before_it)
+    moved = old_id is not None and old_id != new_id
+    hidden = _may_hide_values(event, moved=moved, alone=alone)
+    here = {name: after[name] for name in layout.schema.names if name in after}
+    absent = [name for name, value in here.items() if hidden and _is_hidden(event, name, value, layout)]
+    if event.operation == "u" or moved:
+        absent += [name for name in layout.schema.names if name not in after and name not in new_id]
+    values = {**{name: value for name, value in here.items() if name not in absent}, **new_id}
+    if moved and old_id is not None:
+        return (
+            Change(operation=Operation.DELETE, values=old_id),
+            Change(operation=Operation.MOVE, values=values, absent=tuple(absent), old_id=old_id),
+        )
+    partial = event.operation == "u" or bool(absent)
+    return (Change(operation=Operation.UPDATE if partial else Operation.INSERT, values=values, absent=tuple(absent)),)
+
+
+def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -> bool:
+    """A delete and the create right after it that come from one change of a key, in files without headers.
+
+    Only such a create leaves values out; without that, the two are as good as a key change.
+    """
+    if (first.operation, second.operation) != ("d", "c") or layout.schema.is_bag or second.headers is not None:
+        return False
+    places = [(event.source.get("lsn"), event.source.get("txId")) for event in (first, second)]
+    if places[0][0] is None or places[0] != places[1]:
+        return False
+    return any(is_placeholder(value, layout.fields.get(name)) for name, value in (second.after or {}).items())
+
+
+def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
+    """Nothing for the old half of a key change: its new half, wherever it stands, deletes the old id as well."""
+    old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
+    new_id = _id_in(event.new_key, layout)
+    if new_id is not None and new_id != old_id:
+        return ()
+    return (Change(operation=Operation.DELETE, values=old_id or {}),)
+
+
+def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> Fields | None:
+    """The id that the row had, if the event tells one."""
+    told = _id_in(event.old_key, layout)
+    if told is not None:
+        return told
+    if event.operation == "u":
+        old_id = _id_in(event.before, layout)
+        return old_id if old_id and all(value is not None for value in old_id.values()) else None
+    if before_it is not None and is_key_change(before_it, event, layout):
+        return _id_in({**(before_it.key or {}), **(before_it.before or {})}, layout)
+    return None
+
+
+def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
+    """Whether the source leaves values out of such an event at all; otherwise a placeholder is a real text.
+
+    PostgreSQL does so in updates and in the new half of a key change. A bare create says nothing about keys: with
+    several stream partitions its other half may stand elsewhere. Other sources may leave large values out of any row.
+    """
+    if event.operation == "u" or moved or event.source.get("connector", _POSTGRES) != _POSTGRES:
+        return True
+    return event.operation == "c" and event.headers is None and not alone
+
+
+def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -> bool:
+    """A placeholder, unless the row before shows the column: then PostgreSQL would have shown it in both."""
+    described = layout.fields.get(name)
+    if name in layout.schema.key or not is_placeholder(value, described):
+        return False
+    before = (event.before or {}).get(name)
+    return before is None or is_placeholder(before, described)
+
+
+def _of_bag(event: EnvelopeEvent, layout: Layout) -> Iterable[Change]:
+    if event.operation in "ud":
+        yield Change(operation=Operation.DELETE, values=_whole(event, event.before, layout))
+    if event.operation in "cru":
+        if event.after is None:
+            raise Undecodable("has no after: the row is missing")
+        yield Change(operation=Operation.INSERT, values=_whole(event, event.after, layout))
+
+
+def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:
+    if row is None or not (event.after or {}).keys() <= row.keys():
+        table = layout.table
+        raise SourceError(
+            f"an update or delete of {table}, which has no id, came without the whole old row",
+            expected="an id in pipeline.yml or in the events' keys, or rows before that are whole",
+            remedy=f"give id under {table}, or run ALTER TABLE {table.sql} REPLICA IDENTITY FULL",
+        )
+    if _may_hide_values(event, moved=False, alone=True):
+        hidden = next((name for name, value in row.items() if _is_hidden(event, name, value, layout)), None)
+        if hidden is not None:
+            raise Undecodable(f"leaves out the value of {hidden}, and its table has no id")
+    return {name: value for name, value in row.items() if name in layout.schema.names}
+
+
+def _id_in(row: Fields | None, layout: Layout) -> Fields | None:
+    """The id's columns, if the row has them all."""
+    if row is None or any(name not in row for name in layout.schema.key):
+        return None
+    return {name: row[name] for name in layout.schema.key}

@@ -1,0 +1,209 @@
+"""One line of a file -> a Debezium event, or what else Debezium and Kafka write between events."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, parsed_json
+
+Fields = Mapping[str, Any]
+_ROW_OPERATIONS = frozenset("crud")
+_NO_SNAPSHOT = (None, "false", False)
+_TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
+_OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
+_MICROSECONDS = 1_000
+LAST_TIME = 221_845_392_000_000_000
+"""Year 9000 in microseconds since 1970: time slices behind it would end after the last year that there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeEvent:
+    """A row event or a truncate. `headers` is None where the file has none: then they say nothing.
+
+    `value` is the envelope, `fields` its schema if the line carries one, `key_fields` that of its key. `transaction`
+    names what was committed together; None stands alone. `commit_time` counts microseconds since 1970.
+    """
+
+    operation: str
+    value: Fields
+    source: Fields
+    key: Fields | None
+    headers: Fields | None
+    fields: Fields | None
+    key_fields: Fields | None
+    transaction: str | None
+    commit_time: int | None
+
+    @property
+    def before(self) -> Fields | None:
+        return _mapping(self.value.get("before"))
+
+    @property
+    def after(self) -> Fields | None:
+        return _mapping(self.value.get("after"))
+
+    @property
+    def is_of_snapshot(self) -> bool:
+        """A row as it was read, and no change."""
+        return self.operation == "r" or self.source.get("snapshot") not in _NO_SNAPSHOT
+
+    @property
+    def old_key(self) -> Fields | None:
+        """The id from which a key change comes here."""
+        return self._key_header(_OLD_KEY)
+
+    @property
+    def new_key(self) -> Fields | None:
+        """The id to which a key change goes from here."""
+        return self._key_header(_NEW_KEY)
+
+    def _key_header(self, name: str) -> Fields | None:
+        return _unwrapped((self.headers or {}).get(name))[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A line that changes no row; `kind` is counted."""
+
+    kind: str
+    commit_time: int | None = None
+
+
+def content_of(line: bytes) -> EnvelopeEvent | Skipped | LineRefused:
+    """What a line is, whatever it holds."""
+    return attempt(lambda: read_line(line))
+
+
+def read_line(line: bytes) -> EnvelopeEvent | Skipped:
+    """Raises Undecodable. Numbers lose no digit: what is no whole number is a Decimal."""
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Undecodable(f"is no JSON: {error}") from error
+    document = parsed_json(text) if text.strip() else None
+    if document is None:
+        return Skipped(kind="tombstone" if text.strip() else "blank line")
+    if not isinstance(document, dict):
+        raise Undecodable("is no JSON object")
+    if "value" in document and "op" not in document:
+        return _read_message(document)
+    return _read_value(document, key=None, key_fields=None, headers=None)
+
+
+def _read_message(document: Fields) -> EnvelopeEvent | Skipped:
+    """A record with key, value and headers, as a Kafka sink writes it."""
+    value = _parsed(document["value"])
+    if value is None:
+        return Skipped(kind="tombstone")
+    if not isinstance(value, dict):
+        raise Undecodable("has a value that is no JSON object")
+    key, key_fields = _unwrapped(document.get("key"))
+    headers = _headers(document["headers"]) if document.get("headers") is not None else None
+    return _read_value(value, key=key, key_fields=key_fields, headers=headers)
+
+
+def _read_value(
+    document: Fields, *, key: Fields | None, key_fields: Fields | None, headers: Fields | None
+) -> EnvelopeEvent | Skipped:
+    value, fields = (document["payload"], document.get("schema")) if "payload" in document else (document, None)
+    if value is None:
+        return Skipped(kind="tombstone")
+    if not isinstance(value, dict):
+        raise Undecodable("has a payload that is no JSON object")
+    if "op" not in value:
+        return _other(value)
+    operation, source = value["op"], _mapping(value.get("source")) or {}
+    commit_time = _microseconds(source) or _microseconds(value)
+    if operation == "m":
+        return Skipped(kind="logical message", commit_time=commit_time)
+    if not isinstance(operation, str) or (operation != "t" and operation not in _ROW_OPERATIONS):
+        raise Undecodable(f"has the unknown operation {operation!r}")
+    return EnvelopeEvent(
+        operation=operation,
+        value=value,
+        source=source,
+        key=key,
+        headers=headers,
+        fields=_mapping(fields),
+        key_fields=key_fields,
+        transaction=_transaction(operation, source, value),
+        commit_time=commit_time,
+    )
+
+
+def _other(value: Fields) -> Skipped:
+    commit_time = _microseconds(value)
+    if value.keys() <= _TIMES:
+        return Skipped(kind="heartbeat", commit_time=commit_time)
+    if value.get("status") in ("BEGIN", "END") and "id" in value:
+        return Skipped(kind="transaction metadata", commit_time=commit_time)
+    if "ddl" in value or "tableChanges" in value:
+        return Skipped(kind="schema change", commit_time=commit_time)
+    raise Undecodable("has no op: it is no Debezium envelope, or a flattened one")
+
+
+def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
+    """Rows of a snapshot stand alone, whatever transaction read them."""
+    if operation == "r" or source.get("snapshot") not in _NO_SNAPSHOT:
+        return None
+    for name in ("txId", "gtid"):
+        if source.get(name) is not None:
+            return f"{name} {source[name]}"
+    block = _mapping(value.get("transaction")) or {}
+    if block.get("id") is not None:
+        return f"transaction {block['id']}"
+    if source.get("lsn") is not None:
+        return f"lsn {source['lsn']}"
+    if source.get("file") is not None and source.get("pos") is not None:
+        return f"log {source['file']} {source['pos']}"
+    return None
+
+
+def _microseconds(value: Fields) -> int | None:
+    for name, factor in (("ts_us", 1), ("ts_ms", _MICROSECONDS)):
+        number = value.get(name)
+        if isinstance(number, int) and not isinstance(number, bool):
+            if not 0 <= number * factor < LAST_TIME:
+                raise Undecodable(f"has a {name} that is no time: {number} is not between the years 1970 and 9000")
+            return number * factor
+    return None
+
+
+def _headers(headers: object) -> Fields:
+    """A mapping, pairs, or objects of key and value."""
+    if isinstance(headers, dict):
+        return headers
+    if not isinstance(headers, list):
+        raise Undecodable("has headers that are neither an object nor a list")
+    found: dict[str, Any] = {}
+    for header in headers:
+        match header:
+            case [str(name), value]:
+                found[name] = value
+            case {"key": str(name), "value": value}:
+                found[name] = value
+            case _:
+                raise Undecodable("has a header that is no pair of key and value")
+    return found
+
+
+def _unwrapped(value: object) -> tuple[Fields | None, Fields | None]:
+    """A key and its schema: an object, in a schema wrapper or not, or the JSON text of one."""
+    parsed = _parsed(value)
+    if isinstance(parsed, dict) and "payload" in parsed:
+        return _mapping(parsed["payload"]), _mapping(parsed.get("schema"))
+    return _mapping(parsed), None
+
+
+def _parsed(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        parsed: object = parsed_json(value)
+    except Undecodable as error:
+        raise Undecodable(f"holds a text that {error}") from error
+    return parsed
+
+
+def _mapping(value: object) -> Fields | None:
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,80 @@
+"""What a reader of files has to remember of one table in one stream partition, and how the registry keeps it."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Self
+
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.one_line import LineRefused
+
+_POSITION_DIGITS = 32
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class TooLate(LineRefused):
+    """An event below the horizon: what it would lose against may be gone from the lake."""
+
+    def __init__(self, version: str, horizon: str) -> None:
+        super().__init__(f"is too late: older than {horizon}, below which nothing is accepted any more")
+        self.version = version
+
+
+@dataclass(slots=True, kw_only=True)
+class RowHorizon:
+    """The sequence below which events are refused: the newest one of at least `late_by` ago. It only rises.
+
+    `next` was the newest sequence at the commit time `since` (microseconds), and becomes the horizon in its turn.
+    """
+
+    version: str = ""
+    next: str = ""
+    since: int = 0
+    newest: str = ""
+
+    def check(self, version: str) -> None:
+        if version < self.version:
+            raise TooLate(version, self.version)
+
+    def move(self, version: str, commit_time: int, late_by: timedelta) -> None:
+        """An accepted event: after it, the horizon may be higher."""
+        self.newest = max(self.newest, version.partition("~")[0])
+        if not self.since:
+            self.since = commit_time
+        if commit_time - self.since >= late_by // _MICROSECOND:
+            self.version = max(self.version, self.next)
+            self.next, self.since = self.newest, commit_time
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionMemory:
+    """The greatest source position, the one before this transaction, the last event, and the horizon.
+
+    A bag's position leaves rows of a snapshot out: changes that it did not see may stand before it in the log.
+    """
+
+    position: int = 0
+    settled: int = 0
+    commit_position: int = -1
+    event: EnvelopeEvent | None = None
+    horizon: RowHorizon = field(default_factory=RowHorizon)
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """What `encode` gave. Raises ValueError for anything else."""
+        position, *horizon = text.split(" ")
+        number = int(position, 16)
+        if not horizon:
+            return cls(position=number, settled=number)
+        version, next_, since, newest = horizon
+        kept = RowHorizon(version=version, next=next_, since=int(since), newest=newest)
+        return cls(position=number, settled=number, horizon=kept)
+
+    def encode(self) -> str:
+        """The position; behind it the horizon, once there is something to say of it."""
+        kept = self.horizon
+        rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
+        return f"{self.position:0{_POSITION_DIGITS}x}{rest}"
+
+    def enter(self, commit_position: int) -> None:
+        if commit_position != self.commit_position:
+            self.commit_position, self.settled = commit_position, self.position

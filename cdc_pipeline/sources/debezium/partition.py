@@ -1,0 +1,104 @@
+"""One stream partition's lines, read and put together by the transactions of their source."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
+from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.files.partition_files import PartitionFiles, RawLine
+
+MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    raw: RawLine
+    content: EnvelopeEvent | Skipped | LineRefused
+
+    @property
+    def event(self) -> EnvelopeEvent | None:
+        return self.content if isinstance(self.content, EnvelopeEvent) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Consecutive lines of one transaction: it may continue the group before it, and be continued by the next."""
+
+    lines: tuple[Line, ...]
+    continues: bool
+    is_closed: bool
+
+
+class PartitionLines:
+    """Gives whole transactions, in parts only where one is larger than what is read at once.
+
+    At the end of the files the last transaction is held back until another one follows or everything is asked for:
+    so one that is still being written is not cut, nor a key change of which the second half is not there yet.
+    """
+
+    def __init__(self, files: PartitionFiles) -> None:
+        self.files = files
+        self._held: list[Line] = []
+        self._open: str | None = None
+        """The transaction of which a part was given, and more may come."""
+
+    def next_groups(self, *, everything: bool) -> list[Group]:
+        """Empty when there is nothing new that can be given."""
+        lines = [*self._held, *map(decoded_line, self.files.next_lines(MOST_BYTES))]
+        self._held = []
+        parts = _parts(lines)
+        continues = self._open is not None and (not parts or _transaction(parts[0]) in (None, self._open))
+        if continues and not parts:
+            parts = [[]]
+        if not parts:
+            return []
+        open_after = None
+        if not self.files.at_end and _transaction(parts[-1]) is not None:
+            open_after = _transaction(parts[-1])
+            parts[-1], self._held = _before_last_delete(parts[-1])
+            if not parts[-1] and not (continues and len(parts) == 1):
+                open_after = None
+                parts.pop()
+        elif not everything and _transaction(parts[-1]) is not None and not (continues and len(parts) == 1):
+            self._held = parts.pop()
+        self._open = open_after
+        last = len(parts) - 1
+        return [
+            Group(
+                lines=tuple(part),
+                continues=continues and number == 0,
+                is_closed=open_after is None or number < last,
+            )
+            for number, part in enumerate(parts)
+        ]
+
+
+def decoded_line(raw: RawLine) -> Line:
+    return Line(raw=raw, content=content_of(raw.text))
+
+
+def _parts(lines: Sequence[Line]) -> list[list[Line]]:
+    """By transaction. A line without a row belongs to what stands before it."""
+    parts: list[list[Line]] = []
+    for line in lines:
+        event = line.event
+        if not parts or (event is not None and any(each.event for each in parts[-1]) and not _is_of(event, parts[-1])):
+            parts.append([])
+        parts[-1].append(line)
+    return parts
+
+
+def _is_of(event: EnvelopeEvent, part: Sequence[Line]) -> bool:
+    return event.transaction is not None and event.transaction == _transaction(part)
+
+
+def _transaction(part: Sequence[Line]) -> str | None:
+    return next((line.event.transaction for line in part if line.event is not None), None)
+
+
+def _before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:
+    """A delete at the end may be the first half of a key change: it waits for the line behind it."""
+    last = max((number for number, line in enumerate(part) if line.event is not None), default=0)
+    event = part[last].event if part else None
+    end = last if event is not None and event.operation == "d" else len(part)
+    return part[:end], part[end:]

@@ -1,0 +1,178 @@
+"""Changes of one table under one layout -> rows of a slice file; lines with a value that does not fit are set apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.record import OLD_ID_PREFIX, Operation, TableName, TableSchema
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.debezium.changes import Change
+from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.debezium.tables import Layout
+from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
+from cdc_pipeline.types import parse_debezium
+
+LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
+"""Where the payload of an event that is kept aside has the whole line and its place, beside nothing else."""
+LINE_ESCAPED = "_cdc_line_escaped"
+"""Instead of LINE for what PostgreSQL takes as no text: NUL, and bytes that are no UTF-8, as escapes of Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedChange:
+    """A change with what its line gives it. Both halves of a line have one version. `commit_time` in microseconds."""
+
+    change: Change
+    version: str
+    commit_time: int
+    transaction: int | None
+    commit_position: int
+    line: RawLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Misfit:
+    column: str
+    reason: str
+
+
+def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> list[TableEvents]:
+    """In the order of `placed`. Lines that cannot be typed are found by halves, and kept aside one by one."""
+    found = attempt(lambda: table_events(placed, layout, stream_partition))
+    if not isinstance(found, LineRefused):
+        return [found]
+    places = sorted({each.line.place for each in placed})
+    if len(places) == 1:
+        return [kept_aside(layout.table, [_unfit(placed[0], stream_partition, _Misfit(column="", reason=str(found)))])]
+    middle = places[len(places) // 2]
+    first = [each for each in placed if each.line.place < middle]
+    second = [each for each in placed if each.line.place >= middle]
+    return [events for half in (first, second) for events in events_of_lines(half, layout, stream_partition)]
+
+
+def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> TableEvents:
+    """In the order of `placed`. A line of which any half does not fit is kept aside whole."""
+    rows, misfits = _typed(placed, layout)
+    refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
+    fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
+    positions = np.array([each.commit_position for each in placed], dtype=np.int64)[fits]
+    lines = {each.line.place: each for each in placed}
+    return TableEvents(
+        table=layout.table,
+        schema=layout.schema,
+        rows=rows.filter(pa.array(fits)),
+        commit_position=positions,
+        stream_partition=np.full(len(positions), stream_partition, dtype=np.int64),
+        unfit=tuple(_unfit(lines[place], stream_partition, refused[place]) for place in sorted(refused)),
+    )
+
+
+def _unfit(placed: PlacedChange, stream_partition: int, misfit: _Misfit) -> UnfitEvent:
+    return unfit_line(
+        placed.line,
+        stream_partition=stream_partition,
+        version=placed.version,
+        commit_position=placed.commit_position,
+        column=misfit.column,
+        reason=misfit.reason,
+    )
+
+
+def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
+    """Lines that are no rows of any table."""
+    schema, nothing = TableSchema(columns=(), key=()), np.zeros(0, dtype=np.int64)
+    return TableEvents(
+        table=table,
+        schema=schema,
+        rows=event_schema(schema).empty_table(),
+        commit_position=nothing,
+        stream_partition=nothing,
+        unfit=tuple(events),
+    )
+
+
+def unfit_line(
+    line: RawLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
+) -> UnfitEvent:
+    """The line whole; line and reason such that every store takes them."""
+    return UnfitEvent(
+        stream_partition=stream_partition,
+        version=version,
+        commit_position=commit_position,
+        column=printable(column),
+        reason=f"{line.file} line {line.number}: {printable(reason)}",
+        payload={
+            **_line_payload(line.text),
+            FILE: line.file,
+            LINE_NUMBER: str(line.number),
+        },
+    )
+
+
+def _line_payload(line: bytes) -> dict[str, str]:
+    text = line.decode(errors="surrogateescape")
+    if printable(text, most=len(text)) == text:
+        return {LINE: text}
+    return {LINE_ESCAPED: text.encode("unicode_escape").decode()}
+
+
+def line_in(payload: Mapping[str, str | None]) -> bytes:
+    """The way back: the line's bytes, as its file has them or as somebody mended them since."""
+    escaped = payload.get(LINE_ESCAPED)
+    if escaped is None:
+        return (payload.get(LINE) or "").encode(errors="surrogateescape")
+    try:
+        return escaped.encode().decode("unicode_escape").encode(errors="surrogateescape")
+    except UnicodeError:  # mended by hand, and no escapes any more: decoding the line says what is wrong with it
+        return escaped.encode()
+
+
+def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, dict[int, _Misfit]]:
+    """Every change as a row, and by row number why it cannot be one."""
+    schema, misfits = layout.schema, dict[int, _Misfit]()
+    changes = [each.change for each in placed]
+    has_row = np.array([change.operation is not Operation.TRUNCATE for change in changes], dtype=np.bool_)
+    moved = np.array([change.operation is Operation.MOVE for change in changes], dtype=np.bool_)
+    columns: dict[str, pa.Array] = {}
+    for column in schema.columns:
+        values = [change.values.get(column.name) for change in changes]
+        required = has_row if column.name in schema.key else None
+        columns[column.name] = _column(column.name, column.name, values, layout, misfits, required)
+    for column in schema.key_columns:
+        name = OLD_ID_PREFIX + column.name
+        old = [change.old_id.get(column.name) for change in changes]
+        columns[name] = _column(name, column.name, old, layout, misfits, moved)
+    own = (
+        pa.array([change.operation.value for change in changes], pa.string()),
+        pa.array([each.version for each in placed], pa.string()),
+        pa.array([each.commit_time for each in placed], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([each.transaction for each in placed], pa.int64()),
+        pa.array([list(change.absent) or None for change in changes], pa.list_(pa.string())),
+    )
+    fields = event_schema(schema)
+    return pa.table([*own, *(columns[name] for name in fields.names[len(own) :])], fields), misfits
+
+
+def _column(
+    name: str,
+    of: str,
+    values: Sequence[object],
+    layout: Layout,
+    misfits: dict[int, _Misfit],
+    required: npt.NDArray[np.bool_] | None,
+) -> pa.Array:
+    column_type = layout.schema.column(of).type
+    parsed = parse_debezium(values, column_type, layout.fields.get(of))
+    if parsed.unfit is not None:
+        shown = f"the value of {name} does not fit the lake's {column_type}"
+        for row in np.flatnonzero(np.asarray(pc.fill_null(parsed.unfit, fill_value=False))):
+            misfits.setdefault(int(row), _Misfit(column=name, reason=shown))
+    if required is not None:
+        for row in np.flatnonzero(required & np.asarray(parsed.values.is_null())):
+            misfits.setdefault(int(row), _Misfit(column=name, reason=f"the id column {name} is NULL"))
+    return parsed.values

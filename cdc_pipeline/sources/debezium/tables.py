@@ -1,0 +1,179 @@
+"""Which table an event belongs to, what its id is, and of which types its columns are."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from cdc_pipeline.errors import SettingsError, SourceError, UsageError
+from cdc_pipeline.record import OWN_PREFIX, Column, TableName, TableSchema
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
+from cdc_pipeline.types import debezium_column
+
+log = structlog.get_logger()
+
+MOST_COLUMNS = 4_096
+_MOST_NOTES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """How the rows of some events of a table are written. `fields`: the schema of a column, where the events carry it.
+
+    `schema` has every column that the table ever showed: one that an event does not know was not there then.
+    """
+
+    table: TableName
+    schema: TableSchema
+    fields: Mapping[str, Fields]
+
+
+class DebeziumTables:
+    """The tables of pipeline.yml, as their events show them. `known`: their schemas as they were registered."""
+
+    def __init__(self, tables: Sequence[TableSettings], known: Mapping[TableName, TableSchema]) -> None:
+        self._tables = tuple(tables)
+        self._known = dict(known)
+        self._layouts: dict[TableName, tuple[Fields | None, Layout]] = {}
+        self._left_out: set[tuple[TableName, str]] = set()
+
+    @property
+    def first(self) -> TableName:
+        """Where a line is kept aside that nobody can read."""
+        return self._tables[0].table
+
+    def table_of(self, event: EnvelopeEvent) -> TableSettings | None:
+        """None for a table that pipeline.yml does not list. Raises Undecodable when the event does not say."""
+        found = event.source.get("table")
+        if not isinstance(found, str) or not found:
+            if len(self._tables) == 1:
+                return self._tables[0]
+            raise Undecodable("names no table: it has no source.table")
+        return next((table for table in self._tables if _is_named(table.table, event.source)), None)
+
+    def layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
+        """None for the truncate of a table of which nothing is known yet. Raises by name what cannot be read."""
+        carried, layout = self._layouts.get(settings.table, (None, None))
+        if layout is None or (event.fields is not None and event.fields != carried):
+            layout = self._new_layout(event, settings)
+            if layout is None:
+                return None
+            self._layouts[settings.table] = (event.fields, layout)
+            self._known[settings.table] = layout.schema
+        if not layout.fields:
+            self._note_left_out(event, layout)
+        return layout
+
+    def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
+        fields = _row_fields(event.fields)
+        columns = self._columns(settings, fields)
+        key = self._key(event, settings)
+        if key is None:
+            return None
+        schema = TableSchema(columns=columns, key=key)
+        _check(schema, settings)
+        return Layout(table=settings.table, schema=schema, fields=fields)
+
+    def _columns(self, settings: TableSettings, fields: Mapping[str, Fields]) -> tuple[Column, ...]:
+        declared = settings.columns
+        if not fields and not declared:
+            raise SettingsError(
+                f"nothing tells the types of {settings.name}: its events carry no schema",
+                expected="events with schema and payload, or columns in pipeline.yml",
+                remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
+            )
+        known = self._known.get(settings.table)
+        types = {column.name: column.type for column in (known.columns if known and fields else ())}
+        types |= {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
+        types |= declared
+        return tuple(Column(name=name, type=type_) for name, type_ in types.items())
+
+    def _key(self, event: EnvelopeEvent, settings: TableSettings) -> tuple[str, ...] | None:
+        """As registered, as pipeline.yml says, as the event's key says; none at all makes the table a bag."""
+        known = self._known.get(settings.table)
+        if known is not None:
+            return known.key
+        if settings.id:
+            return settings.id
+        if event.key_fields is not None:
+            return tuple(_named_fields(event.key_fields))
+        if event.key:
+            return tuple(event.key)
+        return None if event.operation == "t" else ()
+
+    def _note_left_out(self, event: EnvelopeEvent, layout: Layout) -> None:
+        """A column that nobody declared is said once, and not read."""
+        for name in (event.after or {}).keys() - set(layout.schema.names):
+            if (layout.table, name) not in self._left_out and len(self._left_out) < _MOST_NOTES:
+                self._left_out.add((layout.table, name))
+                shown = printable(name)
+                log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
+
+
+def _is_named(table: TableName, source: Fields) -> bool:
+    """A source without schemas, such as MySQL, calls a database what pipeline.yml may give as either."""
+    database, schema = source.get("db") or None, source.get("schema") or None
+    if source.get("table") != table.table:
+        return False
+    if schema is None:
+        return database in (None, table.database, table.schema)
+    return schema == table.schema and database in (None, table.database)
+
+
+def _row_fields(envelope: Fields | None) -> dict[str, Fields]:
+    """Column -> schema, from the schema of an envelope's rows. Raises Undecodable for what is no such schema."""
+    parts = {} if envelope is None else _named_fields(envelope)
+    return _named_fields(parts.get("after") or parts.get("before") or {})
+
+
+def _named_fields(struct: Fields) -> dict[str, Fields]:
+    """The fields of a struct's schema, by name."""
+    fields = struct.get("fields")
+    found: dict[str, Fields] = {}
+    for field in () if fields is None else fields if isinstance(fields, list) else (fields,):
+        name = field.get("field") if isinstance(field, dict) else None
+        if not isinstance(name, str) or not is_storable(name) or name in found:
+            raise Undecodable(f"has a schema whose fields are no list of fields with names of their own: {field!r}")
+        found[name] = field
+    return found
+
+
+def _column_type(field: Fields, settings: TableSettings) -> str:
+    try:
+        return debezium_column(field).type
+    except UsageError as error:
+        raise SourceError(
+            f"the column {field.get('field')} of {settings.name} has a type that is not known: {error.found}",
+            expected="a type of Kafka Connect",
+            remedy=f"give its type under columns of {settings.name} in pipeline.yml",
+        ) from error
+
+
+def _check(schema: TableSchema, settings: TableSettings) -> None:
+    named = [*schema.key, settings.create_time, settings.update_time, *(part.column for part in settings.partition_by)]
+    unknown = next((name for name in named if name is not None and name not in schema.names), None)
+    if unknown is not None:
+        raise SettingsError(
+            f"the table {settings.name} has no column {unknown!r}",
+            expected=f"one of {', '.join(sorted(schema.names))}",
+            remedy="mend id, columns, create_time, update_time or partition_by in pipeline.yml",
+        )
+    alike = Counter(name.casefold() for name in schema.names)
+    twice = next((name for name in schema.names if alike[name.casefold()] > 1), None)
+    if twice is not None or len(schema.names) > MOST_COLUMNS:
+        raise SourceError(
+            f"the table {settings.name} has {len(schema.names)} columns"
+            + ("" if twice is None else f", and {twice!r} twice in capital and small letters"),
+            expected=f"at most {MOST_COLUMNS}, whose names differ in more than capital letters",
+            remedy="mend the events, or rename the column",
+        )
+    reserved = next((name for name in schema.names if name.startswith(OWN_PREFIX)), None)
+    if reserved is not None:
+        raise SourceError(
+            f"the table {settings.name} has a column {reserved!r}",
+            expected=f"no column that begins with {OWN_PREFIX}: those are the pipeline's own",
+            remedy="rename the column",
+        )

@@ -1,0 +1,145 @@
+"""Which of two Debezium events is the newer one: by their place in the files, or by fields of the events."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, parsed_json
+
+_HALF_BITS = 64
+_ROW_BITS = 32
+_POSITION_DIGITS = 32
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
+_END, _NEGATIVE_END = "!", ":"
+_COMPLEMENT = str.maketrans("0123456789", "9876543210")
+_HASH_DIGITS = 16
+_WHOLE_DIGITS = 20
+_FILE_NUMBERS, _LAST_ROW = 1 << 32, (1 << 32) - 1
+_LONGEST_TEXT = 1_000
+DELETE_RANK, UPSERT_RANK = 0, 1
+
+
+class Unordered(LineRefused):
+    """An event that lacks what would order it; the text says what."""
+
+
+def encode_place(position: int, place: int) -> str:
+    """(position in the source's log, place in the files) as text that orders like the pair: 32-16 hex digits."""
+    return f"{position:0{_POSITION_DIGITS}x}-{place:016x}"
+
+
+def source_position(event: EnvelopeEvent) -> int:
+    """Where the event stands in its source's log, comparable between stream partitions; 0 when it does not tell.
+
+    PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
+    their writes. Log files: (file number, position, row). Else the time in milliseconds.
+    """
+    source = event.source
+    own = _whole(source.get("lsn"))
+    if own is not None:
+        committed = _last_commit(source.get("sequence"))
+        return (own if committed is None else committed) << _HALF_BITS | own
+    file, position = source.get("file"), _whole(source.get("pos"))
+    # The pattern takes the square of a name's length.
+    name = file if isinstance(file, str) and len(file) <= _LONGEST_TEXT else ""
+    numbered = _LOG_FILE.fullmatch(name)
+    number = None if numbered is None else _whole(numbered[1])
+    if number is not None and number < _FILE_NUMBERS and position is not None:
+        row = min(_whole(source.get("row")) or 0, _LAST_ROW)
+        return (number << _HALF_BITS | position) << _ROW_BITS | row
+    return _whole(source.get("ts_ms")) or 0
+
+
+def is_exact(event: EnvelopeEvent) -> bool:
+    """Whether `source_position` rises from transaction to transaction for as long as nothing is sent twice."""
+    source = event.source
+    return _last_commit(source.get("sequence")) is not None or (
+        source.get("file") is not None and source.get("pos") is not None
+    )
+
+
+def sequence_version(event: EnvelopeEvent, fields: Sequence[str], *, rank: int, content: Sequence[object]) -> str:
+    """`<sequence>~<rank><hash>`: at equal sequences an upsert is above a delete, else the greater hash above."""
+    text = json.dumps(content, default=str, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{sequence(event.value, fields)}~{rank}{digest}"
+
+
+def truncate_version(event: EnvelopeEvent, fields: Sequence[str]) -> str:
+    """Above every event with the same sequence."""
+    return f"{sequence(event.value, fields)}~~"
+
+
+def sequence(value: Fields, fields: Sequence[str]) -> str:
+    """The fields as one text that orders like the tuple of them. Raises Unordered for one that is missing or NULL."""
+    return "".join(_encoded(_found(value, name), name) for name in fields)
+
+
+def _found(value: Fields, dotted: str) -> object:
+    found: object = value
+    for name in dotted.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    if found is None:
+        raise Unordered(f"has no version: {dotted} is missing or NULL")
+    return found
+
+
+def _encoded(value: object, name: str) -> str:
+    """Numbers before texts; a list (also the text of one, such as PostgreSQL's source.sequence) item by item."""
+    if isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite():
+        return _number(format(Decimal(value), "f"))
+    if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT:
+            raise Unordered(f"has no version: {name} has {len(value)} characters, more than {_LONGEST_TEXT}")
+        if _NUMBER.fullmatch(value):
+            return _number(value)
+        numbered = _LOG_FILE.fullmatch(value)
+        if numbered is not None:
+            return _number(numbered[1])
+        items = _list_in(value)
+        if items is None:
+            return f"t{value.encode(errors='surrogatepass').hex()}{_END}"
+        return "".join(_encoded(item, name) for item in _filled(items))
+    raise Unordered(f"has no version: {name} is neither a number nor a text")
+
+
+def _list_in(text: str) -> list[Any] | None:
+    try:
+        items = parsed_json(text) if text.startswith("[") else None
+    except Undecodable:
+        return None
+    return items if isinstance(items, list) else None
+
+
+def _filled(items: Sequence[object]) -> list[object]:
+    """PostgreSQL's source.sequence knows no last commit right after a start: its own LSN stands for it."""
+    present = [item for item in items if item is not None]
+    return [present[0] if item is None and present else item for item in items]
+
+
+def _number(text: str) -> str:
+    """Sign, count of digits, digits: `n…` for negative numbers, complemented, `p…` for the others."""
+    whole, _, fraction = text.removeprefix("-").partition(".")
+    digits, fraction = whole.lstrip("0"), fraction.rstrip("0")
+    magnitude = f"{len(digits):04}{digits}" + (f".{fraction}" if fraction else "")
+    if text.startswith("-") and (digits or fraction):
+        return f"n{magnitude.translate(_COMPLEMENT)}{_NEGATIVE_END}"
+    return f"p{magnitude}{_END}"
+
+
+def _last_commit(sequence_text: object) -> int | None:
+    items = _list_in(sequence_text) if isinstance(sequence_text, str) else None
+    return _whole(items[0]) if items else None
+
+
+def _whole(value: object) -> int | None:
+    """Not negative, and small enough for its part of a position."""
+    if isinstance(value, str) and len(value) <= _WHOLE_DIGITS and value.isascii() and value.isdigit():
+        value = int(value)
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _HALF_BITS
+    return value if fits and isinstance(value, int) else None

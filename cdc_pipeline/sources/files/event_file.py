@@ -1,0 +1,163 @@
+"""One file of events: opened only if it is one, read line by line, and known by a digest of what was read of it."""
+
+import os
+import stat
+from hashlib import blake2b
+from io import SEEK_CUR
+from pathlib import Path
+from typing import BinaryIO
+
+from cdc_pipeline.errors import SourceError, SourceGap
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME
+from cdc_pipeline.sources.debezium.one_line import printable
+
+_DIGEST_BYTES = 16
+_LOOKED_AT_BYTES = 4_096
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class EventFile:
+    """Open at its beginning. `root`: the folder that no symbolic link may leave. `line` is wanted of it.
+
+    Raises SourceGap for a file that is gone, SourceError for what is no file that can be read.
+    """
+
+    def __init__(self, path: Path, root: Path, *, line: int = 1) -> None:
+        self.path = path
+        self._lines = 0
+        self.written = 0
+        """When the file was last changed, in microseconds since 1970."""
+        self._digest = blake2b(digest_size=_DIGEST_BYTES)
+        self._head, self._tail = b"", b""
+        self._file = _opened(path, root, line)
+        self._known = _identity(os.fstat(self._file.fileno()))
+        self._note_written(os.fstat(self._file.fileno()))
+
+    @property
+    def digest(self) -> str:
+        """Of all lines that were taken: equal for files that begin with the same bytes, wherever they lie."""
+        return self._digest.hexdigest()
+
+    def read_line(self) -> bytes:
+        """The next one, or what there is of it by now."""
+        return self._file.readline()
+
+    def put_back(self, text: bytes) -> None:
+        self._file.seek(-len(text), SEEK_CUR)
+
+    def take(self, text: bytes) -> None:
+        """The line was read whole. The last one of a file may lack its end, and may get it later."""
+        self._digest.update(text.removesuffix(b"\n") + b"\n")
+        self._lines += 1
+        self._head += text[: _LOOKED_AT_BYTES - len(self._head)]
+        self._tail = text[-_LOOKED_AT_BYTES:]
+
+    def skip(self, lines: int, digest: str) -> None:
+        """Passes lines that were read before. Raises SourceGap unless they are those of which `digest` is known."""
+        for line in range(lines):
+            text = self.read_line()
+            is_last = bool(text and digest) and line == lines - 1
+            if not text.endswith(b"\n") and not is_last:
+                raise _changed(self.path, f"{line} lines", f"the {lines} lines that were read of it")
+            self.take(text)
+        if digest and digest != self.digest:
+            raise _changed(self.path, f"other first {lines} lines than were read of it", "the lines that were read")
+
+    def is_same(self) -> bool:
+        """Looks at the path again, and at the bytes if it changed: false for another file under the name.
+
+        Raises SourceGap when the file is gone, shorter than what was read, or rewritten in place.
+        """
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise gone(self.path, self._lines + 1) from error
+        identity = _identity(found)
+        if identity[:2] != self._known[:2]:
+            return False
+        place = self._file.tell()
+        if found.st_size < place:
+            raise _changed(self.path, f"{found.st_size} bytes", f"the {place} bytes that were read of it")
+        if identity != self._known and not self._is_unchanged():
+            raise _changed(self.path, "other bytes than were read of it", "the lines that were read")
+        self._known = identity
+        self._note_written(found)
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _is_unchanged(self) -> bool:
+        number, end = self._file.fileno(), self._file.tell()
+        head = os.pread(number, len(self._head), 0)
+        return head == self._head and os.pread(number, len(self._tail), end - len(self._tail)) == self._tail
+
+    def _note_written(self, found: os.stat_result) -> None:
+        self.written = min(max(found.st_mtime_ns // 1_000, 0), LAST_TIME)
+
+
+def gone(path: Path, line: int) -> SourceGap:
+    return SourceGap(
+        f"the file {path} is gone",
+        expected=f"it, since line {line} of it is to be read next",
+        remedy="bring it back; files may only be deleted once a later one is read",
+    )
+
+
+def check_name(folder: Path, name: str) -> None:
+    """Raises SourceError for a name that the metadata store cannot hold, or that no log can show."""
+    if not name.isprintable():
+        raise SourceError(
+            f"the file {folder / ascii(name)} has a name that is no printable UTF-8 text",
+            expected="a name such as 000001.jsonl",
+            remedy="rename it",
+        )
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _opened(path: Path, root: Path, line: int) -> BinaryIO:
+    """Never waits: a FIFO is opened without a writer, and refused."""
+    try:
+        real = path.resolve(strict=True)
+        if not real.is_relative_to(root.resolve()):
+            raise SourceError(
+                f"the file {path} is a symbolic link that leaves {root}",
+                expected="a file, or a link to one inside of that folder",
+                remedy="copy or move the file there",
+            )
+        number = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise gone(path, line) from error
+    except (OSError, RuntimeError) as error:
+        words = (isinstance(error, OSError) and error.strerror) or "Too many levels of symbolic links"
+        raise SourceError(
+            f"cannot read the file {path}: {words}",
+            expected="a file that the pipeline's user may read",
+            remedy="mend its rights, or move it away if it holds no events",
+        ) from error
+    kind = stat.S_IFMT(os.fstat(number).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(number)
+        raise SourceError(
+            f"{path} is {_KINDS.get(kind, 'no file')}",
+            expected="a file with one event per line",
+            remedy="move it away, or give it a name without .jsonl",
+        )
+    return os.fdopen(number, "rb")
+
+
+def _changed(path: Path, found: str, expected: str) -> SourceGap:
+    return SourceGap(
+        f"the file {printable(str(path))} has {found}",
+        expected=expected,
+        remedy="bring its content back: files may grow, and are never rewritten; new events belong into a later file",
+    )

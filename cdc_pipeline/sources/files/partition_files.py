@@ -1,0 +1,206 @@
+"""The files of one stream partition -> their complete lines, from one offset on, also while they are written to."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.sources.debezium.one_line import printable
+from cdc_pipeline.sources.files.event_file import EventFile, check_name
+from cdc_pipeline.steps import OnStep, step
+
+SUFFIX = ".jsonl"
+FILE_DIGEST = "file"
+"""Where a stream partition's last positions have the digest of what was read of its file: no table has that name."""
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+_LINE_BITS = 32
+_LINE_MASK = (1 << _LINE_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawLine:
+    """`place` is the line's offset, `number` counts from one. `written` is when its file was last changed, in µs.
+
+    `digest`: of its file up to and with this line.
+    """
+
+    place: int
+    file: str
+    number: int
+    text: bytes
+    written: int
+    digest: str = ""
+
+
+def partition_folders(path: Path) -> dict[int, Path]:
+    """`<path>/<number>` by number. Raises SourceError for a path or a folder of another form."""
+    try:
+        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        entries = [entry for entry in entries if entry.is_dir() or entry.suffix == SUFFIX]
+        outside = next((entry for entry in entries if not entry.resolve().is_relative_to(path.resolve())), None)
+    except (OSError, RuntimeError) as error:
+        raise _unreadable(path, error) from error
+    if outside is not None:
+        raise SourceError(
+            f"{printable(str(outside))} is a symbolic link that leaves {path}",
+            expected="folders inside of it",
+            remedy="mount or move the folder there, or name the real one as source.path",
+        )
+    folders = {}
+    for entry in entries:
+        if not entry.is_dir() or _NUMBER.fullmatch(entry.name) is None:
+            raise SourceError(
+                f"{printable(str(entry))} is no stream partition",
+                expected="folders that are named 0, 1, 2, …, and files in them alone",
+                remedy=f"move it to {path / '0'} if there is only one stream partition",
+            )
+        folders[int(entry.name)] = entry
+    if not folders:
+        raise SourceError(
+            f"the folder {path} holds no stream partition",
+            expected=f"files such as {path / '0' / ('events' + SUFFIX)}",
+            remedy="create them, or mend source.path in pipeline.yml",
+        )
+    return folders
+
+
+class PartitionFiles:
+    """Reads on at `offset`. Files come in the order of their names; `begin` numbers each when it is begun.
+
+    `digest`: of the lines before `offset` in its file, as they were read; "" where it is not known. `root`: the folder
+    that no symbolic link may leave. What lies before the file that is read is never looked at again.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        offset: int,
+        begun: Mapping[int, str],
+        begin: Callable[[str], int],
+        on_step: OnStep,
+        root: Path | None = None,
+        digest: str = "",
+    ) -> None:
+        self._folder = folder
+        self._root = root or folder
+        self._begun = dict(begun)
+        self._begin = begin
+        self._on_step = on_step
+        self._number, self._line = offset >> _LINE_BITS, offset & _LINE_MASK
+        self._digest = digest
+        self._file: EventFile | None = None
+        self._is_checked = False
+        self.at_end = False
+
+    @property
+    def offset(self) -> int:
+        """Behind the last line that was given."""
+        return self._number << _LINE_BITS | self._line
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        """Number and name of the files that were begun behind the offset `start`, up to `end`."""
+        first, last = start >> _LINE_BITS, end >> _LINE_BITS
+        return {number: name for number, name in self._begun.items() if first < number <= last}
+
+    def next_lines(self, most_bytes: int) -> list[RawLine]:
+        """About as many; fewer only where the files end for now, which `at_end` then says."""
+        lines: list[RawLine] = []
+        self._is_checked = False
+        left = most_bytes
+        with step(self._on_step, "source_file.read"):
+            for line in self._lines():
+                lines.append(line)
+                left -= len(line.text)
+                if left <= 0:
+                    break
+            self.at_end = left > 0
+        return lines
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _lines(self) -> Iterator[RawLine]:
+        while True:
+            file = self._opened() if self._number else None
+            text = file.read_line() if file is not None else b""
+            if not text.endswith(b"\n"):
+                following = self._next_name()
+                if file is not None and following is not None:
+                    text += file.read_line()  # what came since, before the next file
+                if following is None:
+                    if file is not None:
+                        file.put_back(text)
+                    return
+                if not text:
+                    self._go_on(following)
+                    continue
+            if file is not None:
+                yield self._given(file, text)
+
+    def _given(self, file: EventFile, text: bytes) -> RawLine:
+        file.take(text)
+        self._digest = file.digest
+        line = RawLine(
+            place=self.offset,
+            file=self._begun[self._number],
+            number=self._line + 1,
+            text=text,
+            written=file.written,
+            digest=self._digest,
+        )
+        self._line += 1
+        return line
+
+    def _opened(self) -> EventFile:
+        """The file that is read, behind the lines that were given. Raises SourceGap when they are not there."""
+        if self._file is not None and self._is_checked:
+            return self._file
+        if self._file is not None and not self._file.is_same():
+            self.close()
+        if self._file is None:
+            self._file = EventFile(self._folder / self._begun[self._number], self._root, line=self._line + 1)
+            self._file.skip(self._line, self._digest)
+        self._is_checked = True
+        return self._file
+
+    def _go_on(self, name: str) -> None:
+        """What is no file that can be read is refused before it is begun."""
+        EventFile(self._folder / name, self._root).close()
+        self.close()
+        self._number, self._line, self._digest = self._begin(name), 0, ""
+        self._begun[self._number] = name
+        self._is_checked = False
+
+    def _next_name(self) -> str | None:
+        """The file behind the one that is read."""
+        if self._number + 1 in self._begun:
+            return self._begun[self._number + 1]
+        last = self._begun.get(self._number, "")
+        known = set(self._begun.values())
+        try:
+            waiting = sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
+        except OSError as error:
+            raise _unreadable(self._folder, error) from error
+        waiting = [name for name in waiting if name not in known and not name.startswith(".")]
+        if not waiting:
+            return None
+        check_name(self._folder, waiting[0])
+        if waiting[0] < last:
+            raise SourceError(
+                f"the file {self._folder / waiting[0]} came after {last} was begun",
+                expected="names that rise: files are read in the order of their names",
+                remedy="give it a later name",
+            )
+        return waiting[0]
+
+
+def _unreadable(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"cannot read the folder {path}: {getattr(error, 'strerror', None) or error}",
+        expected="the folder that source.path names, with one folder per stream partition in it",
+        remedy="mend source.path in pipeline.yml, or create it",
+    )

@@ -1,0 +1,199 @@
+"""A folder of Debezium's events -> batches of change events, stream partition by stream partition."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from threading import Event as Signal
+
+import numpy as np
+import structlog
+
+from cdc_pipeline.errors import SourceChanged
+from cdc_pipeline.record import decode_position, encode_position
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.partition import Group, PartitionLines
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
+from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, Transactions
+from cdc_pipeline.time_slice import EPOCH
+
+log = structlog.get_logger()
+
+_MICROSECOND = timedelta(microseconds=1)
+_POLL = timedelta(milliseconds=200)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """What is read once everything before the stream position `end` is: one entry per transaction."""
+
+    end: int
+    stream_partition: int
+    offset: int
+    last_position: Mapping[str, str]
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenMark:
+    """Sent, and not given back until every stream partition has been read to its end."""
+
+    text: str
+    waits_for: set[int]
+    is_sign_of_life: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenGroup:
+    """A transaction of which lines were given: `offset` is the place behind the last of them."""
+
+    first: int
+    commit_time: int
+    offset: int = 0
+    last_position: dict[str, str] = field(default_factory=dict)
+
+
+class DebeziumStream:
+    """A stream position counts lines and marks, in the order in which they were read, from `position` on.
+
+    `places`: where each stream partition is read on; `folders` are those that there are now.
+    Partitions take turns, each for about as much as is read at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        partitions: Mapping[int, PartitionLines],
+        places: Mapping[int, PartitionPlace],
+        decoder: DebeziumDecoder,
+        position: int,
+        commit_time: datetime,
+        folders: Callable[[], Collection[int]],
+    ) -> None:
+        self._partitions = dict(partitions)
+        self._turns = list(self._partitions)
+        self._decoder = decoder
+        self._folders = folders
+        self._next = position
+        self._commit_time = (commit_time - EPOCH) // _MICROSECOND
+        self._registered = dict(places)
+        self._reached: list[_Reached] = []
+        self._open: _OpenGroup | None = None
+        self._marks: list[_OpenMark] = []
+        self._last_ends: dict[int, int] = {}
+        """Where a stream partition ended at the last mark: what is held back since then is not going to be finished."""
+        self._skipped: Counter[str] = Counter()
+
+    def read(self, wait: timedelta) -> EventBatch | None:
+        for _ in self._turns:
+            batch = self._read_partition(self._turns[0])
+            if batch is not None:
+                return batch
+        finished = [mark.text for mark in self._marks if not mark.waits_for]
+        if finished:
+            self._marks = [mark for mark in self._marks if mark.waits_for]
+            return self._marked(finished)
+        self._refuse_new_partitions()
+        Signal().wait(min(wait, _POLL).total_seconds())
+        return None
+
+    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
+        mark = _OpenMark(text=text, waits_for=set(self._partitions), is_sign_of_life=is_sign_of_life)
+        self._marks.append(mark)
+
+    def places_at(self, position: int) -> dict[int, PartitionPlace]:
+        before = {number: decode_position(place.offset) for number, place in self._registered.items()}
+        while self._reached and self._reached[0].end <= position:
+            found = self._reached.pop(0)
+            known = self._registered[found.stream_partition].last_position
+            self._registered[found.stream_partition] = PartitionPlace(
+                offset=encode_position(found.offset), last_position={**known, **found.last_position}
+            )
+        return {
+            number: replace(
+                place,
+                begun=self._partitions[number].files.begun_between(before[number], decode_position(place.offset)),
+            )
+            for number, place in self._registered.items()
+        }
+
+    def confirm(self, commit_position: int) -> None:
+        """Nobody has to be told: the registry knows the offsets, and files stay as long as their owner lets them."""
+        del commit_position
+
+    def close(self) -> None:
+        for lines in self._partitions.values():
+            lines.files.close()
+
+    def _refuse_new_partitions(self) -> None:
+        found = set(self._folders()) - self._partitions.keys()
+        if found:
+            raise SourceChanged(
+                f"the stream partition {min(found)} is new",
+                expected=f"the stream partitions {sorted(self._partitions)}, as they were when the consumer began",
+                remedy="start the consumer again: it takes the new one in",
+            )
+
+    def _read_partition(self, number: int) -> EventBatch | None:
+        """The next turn is another one's, unless this one is in the middle of a transaction."""
+        lines = self._partitions[number]
+        waiting = [mark for mark in self._marks if number in mark.waits_for]
+        stands_still = lines.files.offset == self._last_ends.get(number)
+        everything = any(not mark.is_sign_of_life or stands_still for mark in waiting)
+        groups = lines.next_groups(everything=everything)
+        if waiting and lines.files.at_end:
+            self._last_ends[number] = lines.files.offset
+            for mark in waiting:
+                mark.waits_for.discard(number)
+        batch = self._decoded(number, groups) if groups else None
+        if self._open is None:
+            self._turns.append(self._turns.pop(0))
+        return batch
+
+    def _decoded(self, number: int, groups: Sequence[Group]) -> EventBatch:
+        transactions = []
+        for group in groups:
+            if self._open is not None and not group.continues:
+                transactions.append(self._closed(number, self._open))
+            opened = self._open or _OpenGroup(first=self._next, commit_time=self._commit_time)
+            self._add(number, opened, group)
+            self._open = opened
+            if group.is_closed:
+                transactions.append(self._closed(number, opened))
+        return EventBatch(events=self._decoder.take(number), transactions=_transactions(transactions))
+
+    def _add(self, number: int, opened: _OpenGroup, group: Group) -> None:
+        decoded = self._decoder.add(number, group.lines, opened.first)
+        self._skipped.update(decoded.skipped)
+        self._next += len(group.lines)
+        if group.lines:
+            opened.offset = group.lines[-1].raw.place + 1
+            opened.last_position[FILE_DIGEST] = group.lines[-1].raw.digest
+        for table, position in decoded.last_position.items():
+            opened.last_position[str(table)] = position
+        if decoded.commit_time is not None:
+            opened.commit_time = self._commit_time = decoded.commit_time
+
+    def _closed(self, number: int, closed: _OpenGroup) -> tuple[int, int, int]:
+        self._open = None
+        self._reached.append(
+            _Reached(end=self._next, stream_partition=number, offset=closed.offset, last_position=closed.last_position)
+        )
+        return closed.first, self._next, closed.commit_time
+
+    def _marked(self, texts: Sequence[str]) -> EventBatch:
+        """Each mark is a transaction without events, at the time of the last one that had some."""
+        if self._skipped:
+            log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
+            self._skipped.clear()
+        places = [self._next + number for number in range(len(texts))]
+        self._next += len(texts)
+        return EventBatch(
+            events=(),
+            transactions=_transactions([(place, place + 1, self._commit_time) for place in places]),
+            marks=tuple(Mark(text=text, commit_position=place) for text, place in zip(texts, places, strict=True)),
+        )
+
+
+def _transactions(found: Sequence[tuple[int, int, int]]) -> Transactions:
+    numbers = np.array(found, dtype=np.int64).reshape(len(found), 3)
+    return Transactions(commit_position=numbers[:, 0], end_position=numbers[:, 1], commit_time=numbers[:, 2])

@@ -1,0 +1,172 @@
+"""PostgreSQL's pgoutput protocol, version 1: messages of a stream -> columns, no object per event or field."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdc_pipeline.sources.pgoutput.messages import (
+    LogicalMessage,
+    OpenTransaction,
+    Relation,
+    RelationChange,
+    RelationColumn,
+    Truncate,
+    damaged,
+    parse_logical_message,
+    parse_relation,
+    parse_truncate,
+    parse_type,
+)
+from cdc_pipeline.sources.pgoutput.rows import RowGroup, decode_rows
+from cdc_pipeline.sources.pgoutput.timeline import Timeline, TimelineTransactions
+from cdc_pipeline.sources.pgoutput.tuples import Integers, MessageBuffer, TupleColumn
+
+__all__ = [
+    "DecodedBatch",
+    "LogicalMessage",
+    "OpenTransaction",
+    "PgOutputDecoder",
+    "Relation",
+    "RelationChange",
+    "RelationColumn",
+    "RowGroup",
+    "TimelineTransactions",
+    "Truncate",
+    "TupleColumn",
+]
+
+_MESSAGE, _RELATION, _TRUNCATE, _TYPE = b"MRTY"
+_ROWS = tuple(b"IUD")
+_KINDS = tuple(b"BCORYMIUDT")
+_SHORTEST_ROW_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBatch:
+    """What one feed holds. Rows of a transaction may come before the feed that holds its commit.
+
+    `groups` has one entry per relation version, in the order in which their first rows came.
+    """
+
+    transactions: TimelineTransactions
+    groups: tuple[RowGroup, ...]
+    relations: tuple[RelationChange, ...]
+    truncates: tuple[Truncate, ...]
+    messages: tuple[LogicalMessage, ...]
+
+
+class PgOutputDecoder:
+    """Holds what outlives a feed: the open transaction, the known relations and the names of non-built-in types.
+
+    A feed that raises DecodeError leaves all of it as it was.
+    """
+
+    def __init__(self) -> None:
+        self.open_transaction: OpenTransaction | None = None
+        self.relations: dict[int, Relation] = {}
+        self.type_names: dict[int, tuple[str, str]] = {}
+
+    def feed(self, payloads: Sequence[bytes]) -> DecodedBatch:
+        """Decode whole messages in stream order, at most 2 GiB of them; a transaction may go on in the next feed."""
+        buffer = MessageBuffer(payloads)
+        _check_kinds(buffer)
+        timeline = Timeline(buffer, self.open_transaction)
+        versions = _Versions(self.relations)
+        changes = tuple(
+            RelationChange(relation=relation, commit_lsn=place.commit_lsn, ordinal=place.ordinal)
+            for message in _numbers(buffer, _RELATION)
+            for relation in versions.add(message, parse_relation(buffer.message(message)))
+            for place in (timeline.at(message),)
+        )
+        batch = DecodedBatch(
+            transactions=timeline.transactions,
+            groups=_decode_groups(buffer, versions, timeline),
+            relations=changes,
+            truncates=tuple(_decode_truncates(buffer, timeline)),
+            messages=tuple(
+                parse_logical_message(buffer.message(message), timeline.commit_lsn_at(message))
+                for message in _numbers(buffer, _MESSAGE)
+            ),
+        )
+        names = [parse_type(buffer.message(message)) for message in _numbers(buffer, _TYPE)]
+        self.type_names.update({oid: (namespace, name) for oid, namespace, name in names})
+        self.relations = versions.latest
+        self.open_transaction = timeline.carried
+        return batch
+
+
+class _Versions:
+    """The relations known before a feed, and those that it changes from a message on."""
+
+    def __init__(self, known: dict[int, Relation]) -> None:
+        self._known = known
+        self._changes: dict[int, list[tuple[int, Relation]]] = {}
+        self.latest = dict(known)
+
+    def add(self, message: int, relation: Relation) -> tuple[Relation, ...]:
+        """The relation if it differs from what was known: the server repeats relations at will."""
+        if self.latest.get(relation.oid) == relation:
+            return ()
+        self.latest[relation.oid] = relation
+        self._changes.setdefault(relation.oid, []).append((message, relation))
+        return (relation,)
+
+    def split(self, oid: int, rows: Integers) -> Iterator[tuple[Relation, Integers]]:
+        """The row messages of a relation, cut where it changes."""
+        changes = self._changes.get(oid, [])
+        cuts = np.searchsorted(rows, [message for message, _ in changes])
+        relations = [self._known.get(oid), *(relation for _, relation in changes)]
+        for relation, part in zip(relations, np.split(rows, cuts), strict=True):
+            if not len(part):
+                continue
+            if relation is None:
+                raise damaged(f"a row event of the unknown relation {oid}", "a message R before it")
+            yield relation, part
+
+
+def _check_kinds(buffer: MessageBuffer) -> None:
+    known = np.isin(buffer.kinds, _KINDS)
+    if not known.all():
+        found = bytes([buffer.kinds[~known][0]])
+        raise damaged(f"a message of kind {found!r}", "one of B C O R Y M I U D T of protocol version 1")
+
+
+def _numbers(buffer: MessageBuffer, kind: int) -> list[int]:
+    return [int(number) for number in np.flatnonzero(buffer.kinds == kind)]
+
+
+def _decode_groups(buffer: MessageBuffer, versions: _Versions, timeline: Timeline) -> tuple[RowGroup, ...]:
+    rows = np.flatnonzero(np.isin(buffer.kinds, _ROWS))
+    if (buffer.ends[rows] - buffer.starts[rows] < _SHORTEST_ROW_BYTES).any():
+        raise damaged("a row event that ends before its tuple", f"at least {_SHORTEST_ROW_BYTES} bytes")
+    oids = buffer.integers(buffer.starts[rows] + 1, ">u4")
+    parts = [part for oid, of_relation in _by_oid(oids, rows) for part in versions.split(oid, of_relation)]
+    parts.sort(key=lambda part: int(part[1][0]))
+    return tuple(decode_rows(buffer, relation, part, timeline) for relation, part in parts)
+
+
+def _by_oid(oids: Integers, rows: Integers) -> Iterator[tuple[int, Integers]]:
+    if len(oids) and (oids == oids[0]).all():
+        yield int(oids[0]), rows
+        return
+    order = np.argsort(oids, kind="stable")
+    unique, firsts = np.unique(oids[order], return_index=True)
+    parts = np.split(rows[order], firsts[1:]) if len(unique) else []
+    for oid, part in zip(unique, parts, strict=True):
+        yield int(oid), part
+
+
+def _decode_truncates(buffer: MessageBuffer, timeline: Timeline) -> Iterator[Truncate]:
+    for message in _numbers(buffer, _TRUNCATE):
+        oids, options = parse_truncate(buffer.message(message))
+        place = timeline.at(message)
+        yield Truncate(
+            relation_oids=oids,
+            cascade=bool(options & 1),
+            restart_identity=bool(options & 2),
+            commit_lsn=place.commit_lsn,
+            ordinal=place.ordinal,
+            commit_time=place.commit_time,
+            xid=place.xid,
+        )

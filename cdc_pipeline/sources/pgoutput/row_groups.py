@@ -1,0 +1,187 @@
+"""Decoded row events -> change events: a key change becomes the delete of the old id and the move to the new one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.errors import TableStale
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
+from cdc_pipeline.sources.partitioning import stream_partition
+from cdc_pipeline.sources.pgoutput.decoder import RowGroup, TupleColumn
+from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
+from cdc_pipeline.sources.version_text import version_texts
+
+_INSERT, _UPDATE, _DELETE, _MOVE = b"iudm"
+_OLD_ROW = b"O"[0]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Halves:
+    """Where each change event comes from: its row in the group, and whether it is about the old or the new id."""
+
+    row: Integers
+    operation: npt.NDArray[np.uint8]
+    of_old: Mask
+    moved: Mask
+
+
+def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_partitions: int) -> TableEvents:
+    """Change events of a group in stream order; `schema` has the group's columns, in its order.
+
+    Of a table without a key, an update is the delete of the whole old row and the insert of the whole new one.
+    """
+    place = {column.name: index for index, column in enumerate(group.relation.columns)}
+    if schema.is_bag:
+        _check_whole_old_rows(group, table)
+    else:
+        _check_identity(group, table, schema)
+    halves = _split(group, [place[name] for name in schema.key])
+    of_identity = schema.names if schema.is_bag else schema.key
+    events = EventTexts(
+        operation=_operations(halves.operation),
+        version=version_texts(group.commit_lsn[halves.row], group.ordinal[halves.row]),
+        commit_time=_moments(group, halves),
+        transaction=pa.array(group.xid[halves.row]),
+        absent=_absent_names({name: _absent(group, place[name], halves) for name in schema.names}, len(halves.row)),
+        old_id={name: _old_id(group, place[name], halves) for name in schema.key},
+        texts={name: _texts(group, place[name], halves, of_identity=name in of_identity) for name in schema.names},
+    )
+    rows, misfits = typed_rows(events, schema)
+    partitions = stream_partition([events.texts[name] for name in schema.key] or [events.version], stream_partitions)
+    positions = group.commit_lsn[halves.row].astype(np.int64)
+    fits = np.ones(len(positions), dtype=np.bool_)
+    fits[[misfit.row for misfit in misfits]] = False
+    return TableEvents(
+        table=table,
+        schema=schema,
+        rows=rows if fits.all() else rows.filter(pa.array(fits)),
+        commit_position=positions[fits],
+        stream_partition=partitions[fits],
+        unfit=tuple(_unfit(events, misfit, partitions, positions) for misfit in misfits),
+    )
+
+
+def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: Integers) -> UnfitEvent:
+    return UnfitEvent(
+        stream_partition=int(partitions[misfit.row]),
+        version=events.version[misfit.row].as_py(),
+        commit_position=int(positions[misfit.row]),
+        column=misfit.column,
+        reason=misfit.reason,
+        payload=payload(events, misfit.row),
+    )
+
+
+def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
+    if ((group.op != _INSERT) & (group.old_kind != _OLD_ROW)).any():
+        raise TableStale(
+            f"an update or delete of {table}, which has no key, came without the whole old row",
+            table=str(table),
+            expected="REPLICA IDENTITY FULL for as long as the table has no key",
+            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, then cdc snapshot {table}",
+        )
+
+
+def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> None:
+    """An update or delete tells its old id only within the replica identity."""
+    told = {column.name for column in group.relation.columns if column.is_key}
+    known = {column.name for column in group.relation.columns}
+    untold = [name for name in schema.key if name not in (told if (group.op != _INSERT).any() else known)]
+    if untold:
+        raise TableStale(
+            f"changes of {table} came without {', '.join(untold)}",
+            table=str(table),
+            expected="an id within the table's replica identity",
+            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, or USING a unique index"
+            f" on the id, then cdc snapshot {table}",
+        )
+
+
+def _split(group: RowGroup, key: list[int]) -> _Halves:
+    """Key-changing updates twice, their delete first; without a key, every update."""
+    updates = group.op == _UPDATE
+    moved = updates if not key else np.zeros(len(group.op), dtype=np.bool_)
+    if group.old is not None:
+        for column in key:
+            moved = moved | (updates & (group.old_kind != 0) & _changed(group.old[column], group.new[column]))
+    row = np.repeat(np.arange(len(group.op)), 1 + moved)
+    first = np.concatenate(([True], np.diff(row) > 0)) if len(row) else np.zeros(0, dtype=np.bool_)
+    second = _MOVE if key else _INSERT
+    operation = np.where(moved[row], np.where(first, _DELETE, second), group.op[row]).astype(np.uint8)
+    return _Halves(row=row, operation=operation, of_old=operation == _DELETE, moved=operation == _MOVE)
+
+
+def _changed(old: TupleColumn, new: TupleColumn) -> Mask:
+    """Where an id had a value and the new row has another one, or none."""
+    before, after = _string(old.values), _string(new.values)
+    emptied = pc.and_(before.is_valid(), after.is_null())
+    changed: Mask = np.asarray(pc.or_(pc.fill_null(pc.not_equal(before, after), fill_value=False), emptied))
+    return changed if new.absent is None else changed & ~new.absent
+
+
+def _texts(group: RowGroup, column: int, halves: _Halves, *, of_identity: bool) -> pa.Array:
+    """Text per change event: the old image's for the identity of a delete; the new one's, filled up from the old."""
+    new = _string(group.new[column].values)
+    if group.old is None:
+        return new.take(pa.array(halves.row, mask=halves.of_old))
+    both = pa.concat_arrays([new, _string(group.old[column].values)])
+    index = halves.row.copy()
+    index[halves.of_old | _known_from_old(group, column, halves)] += len(new)
+    return both.take(pa.array(index) if of_identity else pa.array(index, mask=halves.of_old))
+
+
+def _known_from_old(group: RowGroup, column: int, halves: _Halves) -> Mask:
+    """Values that the new image leaves out but the old one holds: of an old key only the key's own are not NULL."""
+    absent = group.new[column].absent
+    if absent is None or group.old is None:
+        return np.zeros(len(halves.row), dtype=np.bool_)
+    in_old = (group.old_kind == _OLD_ROW) | np.asarray(group.old[column].values.is_valid())
+    known: Mask = (absent & in_old)[halves.row]
+    return known
+
+
+def _absent(group: RowGroup, column: int, halves: _Halves) -> Mask | None:
+    new = group.new[column]
+    if new.absent is None:
+        return None
+    absent: Mask = new.absent[halves.row] & ~halves.of_old & ~_known_from_old(group, column, halves)
+    return absent if absent.any() else None
+
+
+def _old_id(group: RowGroup, column: int, halves: _Halves) -> pa.Array:
+    if group.old is None:
+        return pa.nulls(len(halves.row), pa.string())
+    return _string(group.old[column].values).take(pa.array(halves.row, mask=~halves.moved))
+
+
+def _absent_names(masks: Mapping[str, Mask | None], rows: int) -> pa.Array:
+    """Names of the absent columns per change event, NULL where there are none."""
+    absent = {name: mask for name, mask in masks.items() if mask is not None}
+    if not absent:
+        return pa.nulls(rows, pa.list_(pa.string()))
+    names = list(absent)
+    row, column = np.nonzero(np.stack([absent[name] for name in names], axis=1))
+    counts = np.bincount(row, minlength=rows)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    values = pa.array(names).take(pa.array(column))
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(counts == 0))
+
+
+def _operations(codes: npt.NDArray[np.uint8]) -> pa.Array:
+    letters = np.ascontiguousarray(codes)
+    offsets = pa.py_buffer(np.arange(len(codes) + 1, dtype=np.int32))
+    return pa.Array.from_buffers(pa.string(), len(codes), [None, offsets, pa.py_buffer(letters)])
+
+
+def _moments(group: RowGroup, halves: _Halves) -> pa.Array:
+    return pa.array(group.commit_time[halves.row]).cast(pa.timestamp("us", "UTC"))
+
+
+def _string(texts: pa.Array) -> pa.Array:
+    return texts.cast(pa.string())

@@ -1,0 +1,76 @@
+"""The columns that a table has at a held position, every one of them, and whether its rows can be read as of there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+import psycopg2.extensions
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import Column, TableName
+from cdc_pipeline.sources.postgres.catalogue import canonical_type, read_types, rows
+from cdc_pipeline.sources.postgres.session import answering
+
+_ACCESS_SHARE = "SELECT FROM {} LIMIT 0"
+_COLUMNS = """
+SELECT a.attname, a.atttypid, a.atttypmod, a.attnum
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_CHANGED_SINCE = """
+-- The query sees the catalogue as of the snapshot, its functions see it as it is now.
+WITH RECURSIVE tree AS (
+    SELECT c.oid, c.relkind, c.relfilenode
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
+    UNION ALL
+    SELECT c.oid, c.relkind, c.relfilenode
+    FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE tree.relkind = 'p'
+)
+SELECT coalesce(bool_or(relkind = 'r' AND pg_relation_filenode(oid) IS DISTINCT FROM relfilenode), false)
+       OR coalesce(bool_or(relkind = 'p' AND (SELECT count(*) FROM pg_partition_tree(oid)) <> (
+           SELECT count(*) FROM tree AS every)) FILTER (WHERE oid = to_regclass(%s)), false)
+FROM tree
+"""
+
+
+def read_columns(connection: psycopg2.extensions.connection, table: TableName) -> tuple[Column, ...]:
+    """As the connection's snapshot has them, generated ones too; nothing for a table that is not there.
+
+    From now on and until the transaction ends nobody changes the table. Raises SourceError for one that was rewritten,
+    emptied or parted otherwise since the snapshot, since its rows as of there are gone; and for one that may not be
+    read.
+    """
+    with refused(table):
+        if not rows(connection, _COLUMNS, (table.schema, table.table)):
+            return ()
+        quoted = _quoted(connection, table)
+        with connection.cursor() as cursor:
+            cursor.execute(_ACCESS_SHARE.format(quoted))
+        if rows(connection, _CHANGED_SINCE, (table.schema, table.table, quoted))[0][0]:
+            raise SourceError(
+                f"{table} was rewritten, truncated or parted otherwise while it was to be read",
+                expected="a table that keeps its shape meanwhile",
+                remedy="run the same command again",
+            )
+        types = read_types(connection)
+        found = rows(connection, _COLUMNS, (table.schema, table.table))
+    return tuple(Column(name=row[0], type=canonical_type(types, row[1], row[2]), number=row[3]) for row in found)
+
+
+@contextmanager
+def refused(table: TableName) -> Iterator[None]:
+    """What the server refuses inside the block, as SourceError in its own words."""
+    try:
+        with answering():
+            yield
+    except psycopg2.Error as error:
+        raise SourceError(
+            f"the source refuses to read {table}: {' '.join(str(error).split())}",
+            expected="a table that is there and may be read",
+            remedy="GRANT SELECT on it, or mend its name in pipeline.yml",
+        ) from error
+
+
+def _quoted(connection: psycopg2.extensions.connection, table: TableName) -> str:
+    return str(rows(connection, "SELECT format('%%I.%%I', %s, %s)", (table.schema, table.table))[0][0])

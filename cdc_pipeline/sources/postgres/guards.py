@@ -1,0 +1,153 @@
+"""What stops a table whose changes were read before: the stream would no longer tell it whole, or tells another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import psycopg2.extensions
+
+from cdc_pipeline.errors import TableStale
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.publication import Publication
+from cdc_pipeline.sources.postgres.shape import SourceShape
+from cdc_pipeline.sources.postgres.shape_changes import Followed, Retaken, compare_shapes
+from cdc_pipeline.sources.postgres.tables import CatalogueTable
+
+_NAME_NOW = """
+SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = %s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTable:
+    """A table as it was registered. `publication_mark` None: it is stale already, for `reason`.
+
+    `shapes`: those that its coming events may have, oldest first; none where a metadata store does not know them.
+    `schema`: that of its newest slice.
+    """
+
+    oid: int
+    key: tuple[str, ...]
+    publication_mark: str | None
+    reason: str
+    shapes: tuple[SourceShape, ...] = ()
+    schema: TableSchema | None = None
+
+
+def check_known(
+    connection: psycopg2.extensions.connection,
+    settings: TableSettings,
+    known: KnownTable,
+    found: CatalogueTable | None,
+    publication: Publication | None,
+) -> None:
+    """Raises TableStale unless every change since the table was registered comes, and comes as its own."""
+    name = settings.table
+    if known.publication_mark is None:
+        raise TableStale(known.reason or f"{name} is stale", table=str(name), remedy=f"run cdc snapshot {name}")
+    if found is None or found.oid != known.oid:
+        raise _another_table(connection, name, known, found)
+    key = settings.id or found.primary_key
+    if key != known.key:
+        raise TableStale(
+            f"the id of {name} is now ({', '.join(key)})",
+            table=str(name),
+            expected=f"({', '.join(known.key)}), by which the lake knows its rows",
+        )
+    published = None if publication is None else publication.of(name)
+    if published is None or (known.publication_mark and published.mark != known.publication_mark):
+        left = "is not in the publication" if published is None else "was published otherwise in between"
+        raise TableStale(
+            f"{name} {left}: changes of it may be missing",
+            table=str(name),
+            expected=f"the publication to hold it as {known.publication_mark}",
+        )
+
+
+def _another_table(
+    connection: psycopg2.extensions.connection, name: TableName, known: KnownTable, found: CatalogueTable | None
+) -> TableStale:
+    expected = f"oid {known.oid}, of which the lake was made"
+    if found is not None:
+        return TableStale(f"{name} was made again and has oid {found.oid}", table=str(name), expected=expected)
+    now = rows(connection, _NAME_NOW, (known.oid,))
+    if not now:
+        return TableStale(
+            f"{name} was dropped from the source",
+            table=str(name),
+            expected=expected,
+            remedy=f"make it again and run cdc snapshot {name}, or take it out of pipeline.yml",
+        )
+    schema, table = now[0]
+    return TableStale(
+        f"{name} is now called {schema}.{table}",
+        table=str(name),
+        expected=expected,
+        remedy=f"name it back and run cdc snapshot {name}, or list the new name in pipeline.yml instead",
+    )
+
+
+def followed_shapes(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> tuple[SourceShape, ...]:
+    """The shapes that the table's coming events may have, oldest first; the last one is what the catalogue says now.
+
+    A new one has the generation 0 until its place in the log is known. Raises TableStale for a change that only a new
+    snapshot shows, and for any change where the settings say so.
+    """
+    shapes = known.shapes
+    if not shapes or (known.schema is not None and known.schema.generation > shapes[-1].generation):
+        return (_adopted(settings, known, found),)
+    fixed = {
+        *known.key,
+        *(part.column for part in settings.partition_by),
+        *(name for name in (settings.create_time, settings.update_time) if name is not None),
+    }
+    _check_generated(settings, known, shapes[-1])
+    change = compare_shapes(shapes[-1], found.shape, fixed)
+    if isinstance(change, Retaken):
+        raise _changed(settings, change.reason)
+    if not isinstance(change, Followed):
+        return (*shapes[:-1], change.shape)
+    if settings.on_schema_change == "stop":
+        raise _changed(settings, "its columns changed, and on_schema_change is stop")
+    _check_told_apart(settings, shapes, change.shape)
+    return (*shapes, change.shape)
+
+
+def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceShape) -> None:
+    """Slices of older versions of this project have no generated columns."""
+    if known.schema is None:
+        return
+    numbers = {column.number for column in known.schema.columns}
+    lacking = [column.name for column in shape.columns if column.generated is not None and column.number not in numbers]
+    if lacking:
+        raise _changed(settings, f"its generated columns ({', '.join(lacking)}) are not in the lake yet")
+
+
+def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> SourceShape:
+    """For a store that does not know the shape: what the newest slice shows has to be what the catalogue says."""
+    now = found.shape.schema(known.key)
+    if known.schema is None:
+        return found.shape
+    numbered = any(column.number is not None for column in known.schema.columns)
+    before = [(column.name, column.type, column.number if numbered else None) for column in known.schema.columns]
+    if before != [(column.name, column.type, column.number if numbered else None) for column in now.columns]:
+        raise _changed(settings, "its columns are not those of its newest slice, and the store does not know more")
+    missing = {column.number: column.missing for column in known.schema.columns}
+    columns = tuple(replace(column, missing=missing.get(column.number)) for column in found.shape.columns)
+    return replace(found.shape, columns=columns, generation=known.schema.generation)
+
+
+def _check_told_apart(settings: TableSettings, shapes: Sequence[SourceShape], new: SourceShape) -> None:
+    """Two shapes that the stream shows alike, but whose columns are others, cannot be told apart in it."""
+    for shape in shapes:
+        same = shape.appearance == new.appearance
+        if same and [column.number for column in shape.streamed] != [column.number for column in new.streamed]:
+            raise _changed(settings, "it changed its columns and has the same names and types again")
+
+
+def _changed(settings: TableSettings, reason: str) -> TableStale:
+    return TableStale(
+        f"{settings.name} changed: {reason}", table=settings.name, expected="a change that its stream tells whole"
+    )

@@ -1,0 +1,163 @@
+"""One exact position of the source, held together with a snapshot of the database as it was there."""
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from threading import Event
+
+import psycopg2
+import psycopg2.extensions
+import structlog
+from psycopg2 import sql
+
+from cdc_pipeline.errors import SnapshotError, SourceAway
+from cdc_pipeline.record import SNAPSHOT_ORDINAL, encode_position, encode_version
+from cdc_pipeline.sources.postgres.catalogue import rows
+from cdc_pipeline.sources.postgres.session import answering, connect_for_replication, session
+from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
+
+_REPORT_EVERY = timedelta(seconds=30)
+_WAITED_FOR = """
+-- a logical slot is created behind all transactions that run: its process waits for the lock on the id of each
+WITH waited_for AS (SELECT transactionid FROM pg_locks WHERE pid = %(process)s AND NOT granted)
+SELECT a.pid, NULL, a.usename::text, a.xact_start, a.state, left(a.query, 500)
+FROM pg_stat_activity AS a WHERE a.pid = ANY (pg_blocking_pids(%(process)s))
+UNION ALL
+SELECT NULL, p.gid, p.owner::text, p.prepared, 'prepared', NULL
+FROM pg_prepared_xacts AS p JOIN waited_for AS w ON w.transactionid = p.transaction
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPosition:
+    """Transactions that committed before `position` are in the snapshot, all others come later in the stream.
+
+    `time` is the source's clock when the snapshot was taken; `exported` is the name under which other connections
+    can see the same snapshot while this one is held.
+    """
+
+    position: int
+    time: datetime
+    exported: str
+
+    @property
+    def offset(self) -> str:
+        return encode_position(self.position)
+
+    @property
+    def lsn(self) -> str:
+        return lsn_text(self.position)
+
+    @property
+    def version(self) -> str:
+        return encode_version(self.position, SNAPSHOT_ORDINAL)
+
+
+def lsn_text(position: int) -> str:
+    """A position as PostgreSQL writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def position_of(lsn: str) -> int:
+    """The inverse."""
+    high, low = lsn.split("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+@contextmanager
+def hold_position(
+    source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = timedelta(seconds=3)
+) -> Iterator[HeldPosition]:
+    """A temporary slot of this name gives the position; it and the snapshot are gone when the block is left.
+
+    Creating it waits until every transaction that runs now has ended; which one it waits for is logged.
+    """
+    with (
+        answering(),
+        closing(connect_for_replication(source_url)) as connection,
+        connection.cursor() as cursor,
+    ):
+        create = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT")
+        process = connection.info.backend_pid
+        with step(on_step, "position.hold"), _reported_wait(source_url, process, report_after):
+            cursor.execute(create.format(sql.Identifier(slot_name)))
+        row = cursor.fetchone()
+        if row is None:
+            raise SnapshotError("the source gave no snapshot", remedy="run the same command again")
+        yield HeldPosition(position=position_of(str(row[1])), time=_source_time(source_url), exported=str(row[2]))
+
+
+@contextmanager
+def _reported_wait(source_url: str, process: int, report_after: timedelta) -> Iterator[None]:
+    """Logs which transactions the server process waits for, for as long as the block runs.
+
+    A role without pg_read_all_stats learns the process and its user alone.
+    """
+    stop = Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="position") as executor:
+        reporting = executor.submit(_report_waits, source_url, process, report_after, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+    reporting.result()
+
+
+def _report_waits(source_url: str, process: int, report_after: timedelta, stop: Event) -> None:
+    pause = report_after
+    while not stop.wait(pause.total_seconds()):
+        pause = max(report_after, _REPORT_EVERY)
+        with contextlib.suppress(SourceAway), session(source_url) as connection:
+            for pid, prepared, user, since, state, query in rows(connection, _WAITED_FOR, {"process": process}):
+                log.warning(
+                    "the snapshot's position waits for a transaction to end",
+                    pid=pid,
+                    prepared=prepared,
+                    user=user,
+                    since=since and since.isoformat(),
+                    state=state,
+                    query=query,
+                    remedy=f"COMMIT PREPARED or ROLLBACK PREPARED '{prepared}'"
+                    if prepared
+                    else f"end it, or run SELECT pg_terminate_backend({pid})",
+                )
+
+
+def is_held(source_url: str, slot_name: str) -> bool:
+    """Whether somebody still holds a position under this name."""
+    with session(source_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (slot_name,))
+        return cursor.fetchone() is not None
+
+
+@contextmanager
+def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.extensions.connection]:
+    """A read-only connection that sees the database exactly at the position. Raises SnapshotError once it is gone."""
+    with session(source_url) as connection:
+        connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        with connection.cursor() as cursor:
+            try:
+                cursor.execute("SET TRANSACTION SNAPSHOT %s", (exported,))
+            except psycopg2.Error as error:
+                raise SnapshotError(
+                    f"the exported snapshot {exported} is gone",
+                    expected="the process that holds it",
+                    remedy="run the same command again: it starts over at a new position",
+                ) from error
+        yield connection
+        with contextlib.suppress(psycopg2.InterfaceError):
+            connection.rollback()
+
+
+def _source_time(source_url: str) -> datetime:
+    with session(source_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        row = cursor.fetchone()
+        if row is None or not isinstance(row[0], datetime):
+            raise SnapshotError("the source did not tell its time", remedy="run the same command again")
+        return row[0]

@@ -1,0 +1,78 @@
+"""How a publication tells a table: wholly or not, and a mark that changes whenever that may have changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psycopg2.extensions
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.postgres.catalogue import rows
+
+_PUBLICATION = """
+SELECT oid::bigint, xmin::text, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
+       coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false)
+FROM pg_publication AS p WHERE pubname = %s
+"""
+_TABLES = """
+-- one row per published table: its oid, whether rows or columns of it are left out, and the rows of the catalogue
+-- that publish it; adding it again, or with other options, makes new ones
+SELECT t.schemaname::text, t.tablename::text, c.oid::bigint,
+       to_jsonb(t) ->> 'rowfilter' IS NOT NULL,
+       (SELECT count(*) FROM jsonb_array_elements(coalesce(to_jsonb(t) -> 'attnames', '[]'))),
+       (SELECT string_agg(r.oid || '/' || r.xmin, ' ' ORDER BY r.oid) FROM pg_publication_rel AS r
+        WHERE r.prpubid = %(publication)s
+          AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid))))
+FROM pg_publication_tables AS t
+JOIN pg_namespace AS n ON n.nspname = t.schemaname
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename
+WHERE t.pubname = %(name)s
+"""
+_SCHEMAS = """
+SELECT pnnspid::regnamespace::text, string_agg(oid || '/' || xmin, ' ' ORDER BY oid)
+FROM pg_publication_namespace WHERE pnpubid = %s GROUP BY 1
+"""
+_FIRST_VERSION_WITH_SCHEMAS = 150_000
+FIRST_VERSION_WITH_GENERATED = 180_000
+"""From it on a publication may tell stored generated columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationTable:
+    """One table of the publication. `columns`: how many are published; None where the server cannot leave any out."""
+
+    mark: str
+    has_row_filter: bool
+    columns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """`is_whole`: it publishes every kind of change. `tells_generated`: stored generated columns too."""
+
+    is_whole: bool
+    tells_generated: bool
+    tables: Mapping[tuple[str, str], PublicationTable]
+
+    def of(self, name: TableName) -> PublicationTable | None:
+        return self.tables.get((name.schema, name.table))
+
+
+def read_publication(connection: psycopg2.extensions.connection, name: str) -> Publication | None:
+    """None when there is no such publication."""
+    found = rows(connection, _PUBLICATION, (name,))
+    if not found:
+        return None
+    oid, changed_by, whole, tells_generated = found[0]
+    with_schemas = connection.server_version >= _FIRST_VERSION_WITH_SCHEMAS
+    schemas: dict[str, str] = dict(rows(connection, _SCHEMAS, (oid,))) if with_schemas else {}
+    tables = {
+        (schema, table): PublicationTable(
+            mark=" ".join(filter(None, (str(table_oid), f"{oid}/{changed_by}", tables_mark, schemas.get(schema)))),
+            has_row_filter=has_row_filter,
+            columns=columns or None,
+        )
+        for schema, table, table_oid, has_row_filter, columns, tables_mark in rows(
+            connection, _TABLES, {"publication": oid, "name": name}
+        )
+    }
+    return Publication(is_whole=whole, tells_generated=tells_generated, tables=tables)

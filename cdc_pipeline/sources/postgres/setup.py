@@ -1,0 +1,282 @@
+"""The source made ready for streaming: what is missing is said as SQL, what cannot work is refused by name."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import psycopg2.extensions
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
+from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server, read_slot, read_types
+from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
+from cdc_pipeline.sources.postgres.guards import KnownTable, check_known, followed_shapes
+from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
+from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
+from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
+from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
+from cdc_pipeline.sources.postgres.tables import CatalogueTable, read_table
+from cdc_pipeline.steps import OnStep, step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """A table that passed every check; one without a key is a bag of rows.
+
+    `shapes`: those that its events may have, oldest first; `schema` is that of the last one.
+    """
+
+    name: TableName
+    oid: int
+    key: tuple[str, ...]
+    shapes: tuple[SourceShape, ...]
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.shapes[-1].schema(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """What was found, and the statements that are still to be executed, in order.
+
+    `stale`: known tables that cannot be read on as they are, each with what stops it; of those, a new snapshot would
+    mend the ones in `mendable`. `refused`: tables that were never read and cannot be, each with why.
+    """
+
+    server: Server
+    tables: tuple[PlannedTable, ...]
+    stale: Mapping[TableName, TableStale]
+    mendable: frozenset[TableName]
+    refused: Mapping[TableName, SourceError]
+    statements: tuple[str, ...]
+    slot: Slot | None
+
+
+def plan_source(
+    connection: psycopg2.extensions.connection,
+    source: PostgresSource,
+    tables: Sequence[TableSettings],
+    known: Mapping[TableName, KnownTable] | None = None,
+    begun_again: Collection[TableName] = (),
+) -> SourcePlan:
+    """Raises SourceError that names what cannot work for the whole stream, and how to mend it. Changes nothing.
+
+    What cannot work of one table stops nothing else, where `known` tells which tables were read before; otherwise it
+    is raised, too. Tables that are `begun_again` are looked at as if they were new.
+    """
+    server = read_server(connection)
+    check_server(server, source)
+    slot = read_slot(connection, source.slot)
+    check_slot_kind(slot, source, server)
+    look = _Look(connection=connection, publication=read_publication(connection, source.publication))
+    types = read_types(connection)
+    found: list[PlannedTable] = []
+    for table in tables:
+        before = None if known is None or table.table in begun_again else known.get(table.table)
+        in_catalogue = None
+        try:
+            in_catalogue = read_table(connection, types, table.table, table.as_text)
+            if before is None:
+                _check_folder(table, () if known is not None and table.table in known else tables)
+            found.append(look.new(table, in_catalogue) if before is None else look.known(table, before, in_catalogue))
+        except TableStale as error:
+            look.stop(table, before, in_catalogue, error)
+        except SourceError as error:
+            if known is None:
+                raise
+            look.refused[table.table] = error
+    end = read_end(connection)
+    missing = [table.name for table in found if look.published(table.name) is None]
+    statements = [
+        *publication_statements(connection, source, missing, is_new=look.publication is None),
+        *slot_statements(connection, source, slot),
+    ]
+    return SourcePlan(
+        server=server,
+        tables=tuple(_placed(table, end, begins=table.name in begun_again) for table in found),
+        stale=look.stale,
+        mendable=frozenset(look.mendable),
+        refused=look.refused,
+        statements=tuple(statements),
+        slot=slot,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One look at the tables of a source, and what came of it."""
+
+    connection: psycopg2.extensions.connection
+    publication: Publication | None
+    stale: dict[TableName, TableStale] = field(default_factory=dict)
+    mendable: set[TableName] = field(default_factory=set)
+    refused: dict[TableName, SourceError] = field(default_factory=dict)
+
+    def published(self, name: TableName) -> PublicationTable | None:
+        return None if self.publication is None else self.publication.of(name)
+
+    def new(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
+        """Every check of a table that is to be read from now on."""
+        table = _check_table(settings, found)
+        published = self.published(table.name)
+        if found is not None and published is None:
+            check_writes_go_on(self.connection, found, self.publication)
+        if self.publication is not None and published is not None:
+            _check_published(table, self.publication, published)
+        return table
+
+    def known(self, settings: TableSettings, known: KnownTable, found: CatalogueTable | None) -> PlannedTable:
+        """Raises TableStale for a table that was read before and cannot be read on."""
+        try:
+            check_known(self.connection, settings, known, found, self.publication)
+            table = self.new(settings, found)
+        except TableStale:
+            raise
+        except SourceError as error:
+            remedy = f"{error.remedy}, then cdc snapshot {settings.name}"
+            raise TableStale(error.found, table=settings.name, expected=error.expected, remedy=remedy) from error
+        return table if found is None else replace(table, shapes=followed_shapes(settings, known, found))
+
+    def stop(
+        self, settings: TableSettings, known: KnownTable | None, found: CatalogueTable | None, error: TableStale
+    ) -> None:
+        """The table is stale; a snapshot mends it if it could be read as a new one.
+
+        One that somebody took out of the publication stays out until a person says otherwise.
+        """
+        self.stale[settings.table] = error
+        try:
+            table = self.new(settings, found)
+        except SourceError:
+            return
+        if self.published(settings.table) is not None or (known is not None and table.oid != known.oid):
+            self.mendable.add(settings.table)
+
+
+def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
+    """Its new shape has a place in the log: whatever commits behind `end`, it has this shape or a later one.
+
+    The first shape of a table has none: every event of it counts.
+    """
+    newest = table.shapes[-1]
+    if newest.generation or (len(table.shapes) == 1 and not begins):
+        return table
+    return replace(table, shapes=(*table.shapes[:-1], replace(newest, generation=end)))
+
+
+def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> None:
+    """Every statement in its own transaction: a slot cannot be created in one that has written."""
+    connection.rollback()
+    connection.autocommit = True
+    for statement in plan.statements:
+        with step(on_step, "source.set_up"), connection.cursor() as cursor:
+            cursor.execute(statement)
+
+
+def _check_published(table: PlannedTable, publication: Publication, published: PublicationTable) -> None:
+    hidden = published.columns is not None and published.columns < len(table.shapes[-1].streamed)
+    if publication.is_whole and not published.has_row_filter and not hidden:
+        return
+    left_out = "columns" if hidden else "rows" if published.has_row_filter else "kinds of changes"
+    raise SourceError(
+        f"the publication leaves out {left_out} of {table.name}",
+        expected="every insert, update, delete and truncate with all its columns",
+        remedy="drop the table from the publication and add it whole, and SET (publish = 'insert, update, delete,"
+        " truncate')",
+    )
+
+
+def _check_table(settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
+    name = settings.table
+    if found is None:
+        raise SourceError(
+            f"the source has no table {name}",
+            expected="every table of pipeline.yml in the source",
+            remedy="create it, or take it out of pipeline.yml",
+        )
+    if found.relkind not in ("r", "p"):
+        raise SourceError(
+            f"{name} is not a table (relkind {found.relkind})",
+            expected="an ordinary or partitioned table: only their changes are in the log",
+            remedy="name the tables that lie under it",
+        )
+    if not found.readable:
+        raise SourceError(
+            f"the table {name} cannot be read",
+            expected="SELECT on it, for the snapshot",
+            remedy=f"run GRANT SELECT ON {name.sql} TO the pipeline's role",
+        )
+    key = settings.id or found.primary_key
+    _check_columns(settings, found, key)
+    _check_identity(settings, found, key)
+    return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
+
+
+def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
+    known = {column.name for column in found.shape.columns}
+    partitions = (part.column for part in settings.partition_by)
+    for column in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
+        if column is not None and column not in known:
+            raise SourceError(
+                f"the table {settings.name} has no column {column!r}",
+                expected=f"one of {', '.join(sorted(known))}",
+                remedy="mend id, create_time, update_time, partition_by or as_text in pipeline.yml",
+            )
+    check_generated(found, key)
+    _check_names(settings, sorted(known))
+
+
+def _check_names(settings: TableSettings, names: Sequence[str]) -> None:
+    """Capitals do not count in Spark, nor in the schema of a Delta table."""
+    reserved = next((name for name in names if name.lower().startswith(OWN_PREFIX)), None)
+    if reserved is not None:
+        raise SourceError(
+            f"the table {settings.name} has a column {reserved!r}",
+            expected="no column that begins with _cdc_: those are the pipeline's own",
+            remedy="rename the column",
+        )
+    for name, next_name in pairwise(sorted(names, key=str.lower)):
+        if name.lower() == next_name.lower():
+            raise SourceError(
+                f"the columns {name!r} and {next_name!r} of the table {settings.name} differ only in capitals",
+                expected="names that stay apart where capitals do not count, as in Spark and in Delta",
+                remedy="rename one of them, or leave the table out of pipeline.yml",
+            )
+
+
+def _check_folder(settings: TableSettings, listed: Sequence[TableSettings]) -> None:
+    """On a disk where capitals do not count, two tables would write into one folder."""
+    folder = lake_key(settings.table)
+    for other in listed:
+        if other.table != settings.table and lake_key(other.table).lower() == folder.lower():
+            raise SourceError(
+                f"the tables {settings.name} and {other.name} differ only in capitals",
+                expected="tables whose folders in the lake stay apart where capitals do not count",
+                remedy="rename one of them, or list it in a pipeline with a lake of its own",
+            )
+
+
+def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
+    name = settings.table
+    if not key and found.without_whole_rows:
+        raise SourceError(
+            f"the table {name} has no id, and its updates and deletes do not carry the whole row",
+            expected="a primary key, id in pipeline.yml with columns that no two rows share, or whole old rows",
+            remedy="run " + "; ".join(f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in found.without_whole_rows),
+        )
+    if not key and settings.deletes == "soft":
+        raise SourceError(
+            f"the table {name} has no id, and its deletes are to be soft",
+            expected="an id, by which a deleted row is flagged and found again",
+            remedy="leave deletes out of pipeline.yml for this table, or give it an id",
+        )
+    outside = [column for column in key if column not in found.identity]
+    if outside:
+        raise SourceError(
+            f"deletes of {name} do not carry {', '.join(outside)}",
+            expected="an id within the table's replica identity",
+            remedy=f"run ALTER TABLE {name.sql} REPLICA IDENTITY FULL, or USING a unique index on the id",
+        )

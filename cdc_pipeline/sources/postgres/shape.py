@@ -1,0 +1,234 @@
+"""The shape of a table: everything in the source's catalogue that decides what its rows are and how they are read.
+
+A change event carries names and types of columns, nothing else. So the catalogue is asked whenever a stream is opened
+and before each cut is registered; `shape_changes` decides what a difference means.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import psycopg2.extensions
+
+from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.sources.postgres.catalogue import TypeRow, column_type, rows
+from cdc_pipeline.sources.postgres.session import answering
+
+_SHAPES = """
+WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid),
+-- types that a column's text depends on: base types of domains, elements of arrays, attributes of composite types
+used (relation, type) AS (
+    SELECT a.attrelid, a.atttypid FROM pg_attribute AS a JOIN wanted AS w ON w.oid = a.attrelid
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    UNION
+    SELECT used.relation, below.type
+    FROM used JOIN pg_type AS t ON t.oid = used.type
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype WHERE t.typbasetype <> 0
+        UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+        UNION ALL SELECT a.atttypid FROM pg_attribute AS a
+                  WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS below (type)
+)
+-- all of it from tables of the catalogue: its functions answer for now, not for the snapshot of the transaction
+SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
+       (SELECT jsonb_agg(jsonb_build_array(
+                   a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.xmin::text,
+                   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1]
+                        -- a partitioned table has no rows, so what they show is kept with its leaves alone
+                        WHEN c.relkind = 'p' THEN (
+                            SELECT max((la.attmissingval::text::text[])[1]) FROM pg_partition_tree(c.oid) AS leaf
+                            JOIN pg_attribute AS la ON la.attrelid = leaf.relid AND la.attname = a.attname
+                            WHERE leaf.isleaf AND la.atthasmissing) END,
+                   CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                   -- what the expression reads: until version 14 noted with the column, since then with the expression
+                   CASE WHEN a.attgenerated <> '' THEN (
+                       SELECT jsonb_agg(DISTINCT p.refobjsubid ORDER BY p.refobjsubid) FROM pg_depend AS p
+                       WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
+                         AND p.refobjsubid NOT IN (0, a.attnum)
+                         AND (p.classid, p.objid, p.objsubid) IN (
+                             ('pg_attrdef'::regclass, d.oid, 0), ('pg_class'::regclass, a.attrelid, a.attnum))) END)
+                   ORDER BY a.attnum)
+        FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_enum AS e
+        WHERE e.enumtypid IN (SELECT type FROM used WHERE used.relation = c.oid)),
+       CASE WHEN c.relkind = 'p' THEN (
+           SELECT jsonb_object_agg(leaf.relid::oid::text, jsonb_build_array(
+                      file.relfilenode::bigint,
+                      -- ATTACH writes the leaf's columns again; CREATE ... PARTITION OF writes all rows by one command
+                      (SELECT count(DISTINCT (a.xmin::text, a.cmin::text)) = 1 FROM pg_attribute AS a
+                       WHERE a.attrelid = leaf.relid AND a.attnum IN (-1, 1))
+                          AND (SELECT i.xmin::text FROM pg_inherits AS i WHERE i.inhrelid = leaf.relid)
+                              = (SELECT a.xmin::text FROM pg_attribute AS a
+                                 WHERE a.attrelid = leaf.relid AND a.attnum = -1),
+                      (SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits AS i
+                       WHERE i.inhrelid IN (SELECT relid FROM pg_partition_ancestors(leaf.relid)))))
+           FROM pg_partition_tree(c.oid) AS leaf JOIN pg_class AS file ON file.oid = leaf.relid
+           WHERE leaf.isleaf) END
+FROM pg_class AS c JOIN wanted AS w ON w.oid = c.oid
+"""
+_END = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeColumn:
+    """One column. `number`: its attribute number. `changed_by`: the transaction that wrote its row of the catalogue.
+
+    `missing`: the text that rows from before it was added show, None for NULL. `generated`: the expression that
+    computes it from the columns numbered `inputs`, None for a value that is written.
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    modifier: int
+    changed_by: str
+    missing: str | None
+    generated: str | None
+    inputs: tuple[int, ...] = ()
+    type: str = ""
+
+    @property
+    def look(self) -> tuple[str, int, int]:
+        """What the stream shows of it."""
+        return self.name, self.type_oid, self.modifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceShape:
+    """One table as the catalogue had it at one moment.
+
+    `generation`: the end of the source's log when it was read; 0 for the first shape of a table. Every event that
+    commits behind it has this shape or a later one. `last_number`: the highest attribute number ever given.
+    `labels`: enum labels by oid, of every enum that the columns depend on. `leaves`: of a partitioned table, by oid:
+    the leaf's file number, whether it was created as a partition, and the transactions that made it part of the table.
+    """
+
+    oid: int
+    file_number: int | None
+    last_number: int
+    columns: tuple[ShapeColumn, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    leaves: Mapping[str, tuple[int, bool, str]] | None = None
+    generation: int = 0
+
+    @property
+    def streamed(self) -> tuple[ShapeColumn, ...]:
+        """The columns that change events carry, whatever the publication says."""
+        return tuple(column for column in self.columns if column.generated is None)
+
+    @property
+    def appearance(self) -> tuple[tuple[str, int, int], ...]:
+        """What the stream always shows of it."""
+        return tuple(column.look for column in self.streamed)
+
+    def shows(self, columns: Sequence[tuple[str, int, int]]) -> bool:
+        """Whether an event with these columns may be one of it: generated columns come only where published."""
+        shown = set(columns)
+        return tuple(columns) == tuple(
+            column.look for column in self.columns if column.generated is None or column.look in shown
+        )
+
+    def looks_as(self, other: "SourceShape") -> bool:
+        """Whether both have the same columns in change events."""
+        mine, theirs = ([(column.number, column.look) for column in shape.streamed] for shape in (self, other))
+        return mine == theirs
+
+    def schema(self, key: Sequence[str]) -> TableSchema:
+        columns = tuple(
+            Column(name=column.name, type=column.type, number=column.number, missing=column.missing)
+            for column in self.columns
+        )
+        return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
+
+    def is_now(self, other: "SourceShape") -> bool:
+        """Whether the catalogue says the same, whenever it was asked."""
+        return replace(self, generation=0, columns=_bare(self)) == replace(other, generation=0, columns=_bare(other))
+
+    def with_types(self, types: Mapping[int, str]) -> "SourceShape":
+        """With the canonical names of its columns' types, by column number."""
+        return replace(
+            self, columns=tuple(replace(column, type=types.get(column.number, "")) for column in self.columns)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As the metadata store gives it back: with lists, not tuples."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "SourceShape":
+        leaves = document["leaves"]
+        return cls(
+            **{
+                **document,
+                "columns": tuple(
+                    ShapeColumn(**{**column, "inputs": tuple(column.get("inputs", ()))})
+                    for column in document["columns"]
+                ),
+                "leaves": None if leaves is None else {oid: tuple(leaf) for oid, leaf in leaves.items()},
+            }
+        )
+
+
+def _bare(shape: SourceShape) -> tuple[ShapeColumn, ...]:
+    """The columns without what is derived or kept from earlier shapes."""
+    return tuple(replace(column, type="", missing=None) for column in shape.columns)
+
+
+def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int]) -> dict[int, SourceShape]:
+    """By oid, as one statement sees them; a table that is gone is left out. Types are not named yet."""
+    with answering():
+        found = rows(connection, _SHAPES, {"tables": list(oids)})
+    return {row[0]: _shape(row) for row in found}
+
+
+def is_partition(connection: psycopg2.extensions.connection, oid: int) -> bool:
+    """Whether there is a table with this oid that is a partition now."""
+    with answering():
+        return bool(rows(connection, "SELECT 1 FROM pg_class WHERE oid = %s AND relispartition", (oid,)))
+
+
+def read_end(connection: psycopg2.extensions.connection) -> int:
+    """Where the source's log ends: whatever commits later lies behind it."""
+    with answering():
+        return int(rows(connection, _END)[0][0])
+
+
+def named(shape: SourceShape, types: Mapping[int, TypeRow], as_text: Collection[str] = ()) -> SourceShape:
+    """The shape with the canonical names of its types; `as_text`: columns that the lake keeps as the source's text."""
+    columns = tuple(
+        replace(column, type=column_type(types, column.type_oid, column.modifier, as_text=column.name in as_text))
+        for column in shape.columns
+    )
+    return replace(shape, columns=columns)
+
+
+def _shape(row: Sequence[Any]) -> SourceShape:
+    oid, file_number, last_number, columns, labels, leaves = row
+    return SourceShape(
+        oid=oid,
+        file_number=file_number,
+        last_number=last_number,
+        columns=tuple(_column(column) for column in columns or ()),
+        labels=labels or {},
+        leaves=None
+        if leaves is None
+        else {oid: (number, bool(own), links) for oid, (number, own, links) in leaves.items()},
+    )
+
+
+def _column(entry: Sequence[Any]) -> ShapeColumn:
+    number, name, type_oid, modifier, changed_by, missing, generated, inputs = entry
+    return ShapeColumn(
+        number=number,
+        name=name,
+        type_oid=type_oid,
+        modifier=modifier,
+        changed_by=changed_by,
+        missing=missing,
+        generated=generated,
+        inputs=tuple(inputs or ()),
+    )

@@ -1,0 +1,166 @@
+"""What a changed table asks for, decided from two looks at the catalogue; pure.
+
+Followed in place is only what the two looks prove: one reading of what happened in between, and no row that the stream
+does not tell. Everything else is answered by a new snapshot. What the catalogue cannot tell counts as the worst that
+it may have been: the expression of ALTER TYPE ... USING is stored nowhere, so a rewritten column may hold anything.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
+from cdc_pipeline.types import parse_text, resolve
+
+_TEXTS = frozenset({"text", "varchar"})
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchanged:
+    """The rows are read as before. `shape` is what the catalogue says now."""
+
+    shape: SourceShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """Other columns, and every row that is not in the stream is known under them."""
+
+    shape: SourceShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retaken:
+    """Only a new snapshot of the table shows its rows."""
+
+    reason: str
+
+
+def compare_shapes(
+    before: SourceShape, now: SourceShape, fixed: Collection[str] = ()
+) -> Unchanged | Followed | Retaken:
+    """`before` was read earlier than `now`; both have the names of their types.
+
+    `fixed`: columns whose names the lake's files depend on, such as the id. A column that stays keeps what it showed
+    for rows from before it was added, since a rewrite of the table empties that field of the catalogue.
+    """
+    for reason in _reasons(before, now, fixed):
+        return Retaken(reason=reason)
+    known = {column.number: column for column in before.columns}
+    columns = tuple(
+        replace(column, missing=known[column.number].missing) if column.number in known else column
+        for column in now.columns
+    )
+    shape = replace(now, columns=columns)
+    if shape.schema(()).columns == before.schema(()).columns:
+        return Unchanged(shape=replace(shape, generation=before.generation))
+    return Followed(shape=shape)
+
+
+def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> list[str]:
+    """Why the table has to be taken anew; empty if it need not be."""
+    known = {column.number: column for column in before.columns}
+    pairs = [(known[column.number], column) for column in now.columns if column.number in known]
+    return [
+        *_of_partitions(before, now),
+        *_of_labels(before, now),
+        *_of_set(before, now),
+        *_of_pairs(pairs, fixed),
+        *_of_files(before, now, pairs),
+    ]
+
+
+def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
+    if before.leaves is None or now.leaves is None:
+        return [] if before.leaves == now.leaves else ["the table became, or no longer is, a partitioned one"]
+    gone = before.leaves.keys() - now.leaves.keys()
+    new = now.leaves.keys() - before.leaves.keys()
+    pairs = [(leaf, now.leaves[oid]) for oid, leaf in before.leaves.items() if oid in now.leaves]
+    attached = [oid for oid in new if not now.leaves[oid][1]] or any(old[2] != leaf[2] for old, leaf in pairs)
+    # a new table's first file has the number of the table
+    rewritten = [oid for oid in new if now.leaves[oid][0] != int(oid)] or any(old[0] != leaf[0] for old, leaf in pairs)
+    found = []
+    if gone:
+        found.append("a partition was detached or dropped: the stream does not tell its rows")
+    if attached:
+        found.append("a partition was attached: the stream does not tell the rows that it had")
+    if rewritten:
+        found.append("a partition was truncated or rewritten: the stream does not tell which")
+    return found
+
+
+def _of_labels(before: SourceShape, now: SourceShape) -> list[str]:
+    renamed = [(label, now.labels[oid]) for oid, label in before.labels.items() if now.labels.get(oid, label) != label]
+    return [f"the enum value {old!r} is now called {new!r}" for old, new in renamed]
+
+
+def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
+    """Columns that came or went."""
+    known, present = ({column.number for column in shape.columns} for shape in (before, now))
+    added = [column for column in now.columns if column.number not in known]
+    found = [
+        f"the column {column.name!r} is generated: the stream does not tell what the rows that are there have of it"
+        for column in added
+        if column.generated is not None
+    ]
+    found += [
+        f"rows show {column.missing!r} for the new column {column.name!r}, which the lake's type cannot hold"
+        for column in added
+        if column.missing is not None and not _fits(column.missing, column.type)
+    ]
+    if set(range(before.last_number + 1, now.last_number + 1)) - present:
+        found.append("a column was added and dropped again between two looks at the catalogue")
+    if added and known - present:
+        found.append(
+            "columns were dropped and added between two looks at the catalogue, in an order that it does not tell"
+        )
+    return found
+
+
+def _of_pairs(pairs: list[tuple[ShapeColumn, ShapeColumn]], fixed: Collection[str]) -> list[str]:
+    """Columns that stayed."""
+    found = []
+    for old, new in pairs:
+        if old.name != new.name and old.name in fixed:
+            found.append(f"the column {old.name!r}, by which the lake's files are written, is now called {new.name!r}")
+        if old.generated != new.generated:
+            found.append(f"the column {new.name!r} is computed in another way")
+        is_same = (old.type_oid, old.modifier) == (new.type_oid, new.modifier)
+        if old.type != new.type and (is_same or not _keeps_values(old.type, new.type)):
+            found.append(f"the column {new.name!r} was {old.type} and is {new.type}")
+    return found
+
+
+def _of_files(before: SourceShape, now: SourceShape, pairs: list[tuple[ShapeColumn, ShapeColumn]]) -> list[str]:
+    """A new file alone is TRUNCATE, VACUUM FULL or CLUSTER; with a changed column its values may be others."""
+    if before.file_number == now.file_number:
+        return []
+    changed = [new.name for old, new in pairs if old.changed_by != new.changed_by]
+    numbers = {column.number for column in before.columns}
+    changed += [column.name for column in now.columns if column.number not in numbers]
+    return [f"the table was rewritten together with its column {name!r}: any value may be another" for name in changed]
+
+
+def _fits(text: str, type_name: str) -> bool:
+    unfit = parse_text(pa.array([text]), resolve(type_name)).unfit
+    return unfit is None or not unfit[0].as_py()
+
+
+def _keeps_values(old: str, new: str) -> bool:
+    """Whether the new type prints every value of the old one alike, and the lake can widen to it."""
+    before, after = resolve(old).spark, resolve(new).spark
+    if _base(old) != _base(new) and not {_base(old), _base(new)} <= _TEXTS:
+        return False
+    return before == after or _is_wider_decimal(before, after)
+
+
+def _is_wider_decimal(before: str, after: str) -> bool:
+    old, new = _DECIMAL.fullmatch(before), _DECIMAL.fullmatch(after)
+    return old is not None and new is not None and old[2] == new[2] and int(old[1]) <= int(new[1])
+
+
+def _base(type_name: str) -> str:
+    return type_name.partition("(")[0]

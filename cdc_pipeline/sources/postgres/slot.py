@@ -1,0 +1,121 @@
+"""Whether a server and its slot can serve a stream at all, what the slot costs, and a new one in its place."""
+
+from dataclasses import dataclass
+
+import psycopg2.errors
+import psycopg2.extensions
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_slot, rows
+from cdc_pipeline.sources.postgres.statements import PLUGIN
+
+_OLDEST_VERSION, _NEWEST_VERSION = 14, 18
+_KEPT_LOG = """
+SELECT s.wal_status, (pg_current_wal_insert_lsn() - s.restart_lsn)::bigint,
+       CASE WHEN c.setting::bigint >= 0 THEN c.setting::bigint * 1048576 END, s.safe_wal_size
+FROM pg_replication_slots AS s, pg_settings AS c
+WHERE s.slot_name = %s AND c.name = 'max_slot_wal_keep_size'
+"""
+_UNITS, _STEP = ("bytes", "KB", "MB", "GB", "TB"), 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLog:
+    """`retained_bytes` of log are kept back; the slot is lost when `bytes_left` more are written, None: never.
+
+    `most_bytes`: the server's max_slot_wal_keep_size; None: no limit. `wal_status` in PostgreSQL's words. `warning`:
+    why somebody has to act; None as long as nobody has.
+    """
+
+    wal_status: str | None
+    retained_bytes: int | None
+    most_bytes: int | None
+    bytes_left: int | None
+    warning: str | None
+
+
+def check_server(server: Server, source: PostgresSource) -> None:
+    version = server.version_number // 10_000
+    if not _OLDEST_VERSION <= version <= _NEWEST_VERSION:
+        raise SourceError(
+            f"the source is PostgreSQL {version}",
+            expected=f"a version from {_OLDEST_VERSION} to {_NEWEST_VERSION}",
+            remedy="point source.url at a supported server",
+        )
+    if server.wal_level != "logical":
+        raise SourceError(
+            f"the source has wal_level = {server.wal_level}",
+            expected="wal_level = logical",
+            remedy="run ALTER SYSTEM SET wal_level = 'logical' and restart the server",
+        )
+    if not server.may_replicate:
+        raise SourceError(
+            f"the user {server.user} may not replicate",
+            expected="a role with REPLICATION, to read the slot " + source.slot,
+            remedy=f'run ALTER ROLE "{server.user}" REPLICATION as a superuser',
+        )
+
+
+def check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) -> None:
+    if slot is None:
+        return
+    if slot.plugin != PLUGIN or slot.database != server.database:
+        raise SourceError(
+            f"the slot {source.slot} decodes {slot.database} by {slot.plugin}",
+            expected=f"a slot of {server.database} by {PLUGIN}",
+            remedy="choose another source.slot, or drop that one",
+        )
+
+
+def read_kept_log(connection: psycopg2.extensions.connection, source: PostgresSource) -> KeptLog | None:
+    """How much log the slot keeps back, on a primary; None: no such slot."""
+    found = rows(connection, _KEPT_LOG, (source.slot,))
+    if not found:
+        return None
+    status, retained, most, left = found[0]
+    warning = log_warning(source, status=status, retained=retained, most=most, left=left)
+    return KeptLog(wal_status=status, retained_bytes=retained, most_bytes=most, bytes_left=left, warning=warning)
+
+
+def log_warning(
+    source: PostgresSource, *, status: str | None, retained: int | None, most: int | None, left: int | None
+) -> str | None:
+    """Half of what the server allows is kept back, or more than pipeline.yml says; or it is too late already."""
+    if status == "lost":
+        return f"the slot {source.slot} has lost its log"
+    kept = f"the slot {source.slot} keeps back {shown_bytes(retained or 0)} of the source's log"
+    if status == "unreserved" or (most is not None and left is not None and left < most / 2):
+        room = f"it is lost when {shown_bytes(max(left or 0, 0))} more are written"
+        return f"{kept}; {room}: start the consumer, or raise max_slot_wal_keep_size"
+    if retained is not None and retained > source.log_alarm_bytes:
+        return f"{kept}, more than source.log_alarm_bytes: start the consumer before the source's disk is full"
+    return None
+
+
+def shown_bytes(count: int) -> str:
+    """`1.5 GB`, in steps of 1,024."""
+    size, units = float(count), iter(_UNITS)
+    unit = next(units)
+    while size >= _STEP and unit != _UNITS[-1]:
+        size, unit = size / _STEP, next(units)
+    return f"{size:.1f} {unit}" if unit != _UNITS[0] else f"{count} {unit}"
+
+
+def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
+    """The position from which the new slot serves; the old one may be there or not, but nobody may be reading it."""
+    connection.rollback()
+    connection.autocommit = True
+    try:
+        if read_slot(connection, slot) is not None:
+            rows(connection, "SELECT pg_drop_replication_slot(%s)", (slot,))
+    except psycopg2.errors.ObjectInUse as error:
+        raise SourceError(
+            f"the slot {slot} is being read: {str(error).strip()}",
+            expected="nobody at work on the stream while it begins again",
+            remedy="stop the consumer first",
+        ) from error
+    created = rows(
+        connection, "SELECT lsn - '0/0'::pg_lsn FROM pg_create_logical_replication_slot(%s, %s)", (slot, PLUGIN)
+    )
+    return int(created[0][0])

@@ -1,0 +1,165 @@
+"""What is missing on the source, as SQL: for `setup-source` itself, or for an administrator where its role may not."""
+
+from collections.abc import Iterator, Sequence
+
+import psycopg2.extensions
+from psycopg2 import sql
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server, read_slot, read_types, rows
+from cdc_pipeline.sources.postgres.publication import FIRST_VERSION_WITH_GENERATED, Publication, read_publication
+from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable, read_table
+
+PLUGIN = "pgoutput"
+_PUBLISH = "publish = 'insert, update, delete, truncate'"
+_PUBLISH_GENERATED = "publish_generated_columns = stored"
+_LOGICAL = "logical"
+_RIGHTS = "SELECT has_schema_privilege(%s, 'USAGE'), has_table_privilege(%s::oid, 'SELECT')"
+_MEMBERS = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid
+JOIN pg_class AS c ON c.oid = r.prrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE p.pubname = %s
+"""
+
+
+def missing_on_source(
+    connection: psycopg2.extensions.connection, source: PostgresSource, tables: Sequence[TableSettings]
+) -> tuple[str, ...]:
+    """In the order in which it is to be run. Changes nothing, and needs no right but that to connect.
+
+    A table that the source does not have is left out.
+    """
+    server, slot = read_server(connection), read_slot(connection, source.slot)
+    publication = read_publication(connection, source.publication)
+    members = published_tables(connection, source)
+    types = read_types(connection)
+    found = ((table, read_table(connection, types, table.table)) for table in tables)
+    there = [(each, table) for each, table in found if table is not None and _stays_writable(server, each, table)]
+    names = {table.name: table for _, table in there}
+    unpublished = [name for name in names if publication is None or publication.of(name) is None]
+    hidden = [name for name in unpublished if (name.schema, name.table) in members]
+    new = [name for name in unpublished if name not in hidden]
+    return (
+        *_server_statements(connection, server),
+        *_right_statements(connection, server, names),
+        *_generated_statements(connection, source, publication, there),
+        *(each for settings, table in there for each in _identity(settings, table)),
+        *publication_statements(connection, source, new, is_new=publication is None),
+        *_whole_statements(connection, source, publication, names, hidden),
+        *slot_statements(connection, source, slot),
+    )
+
+
+def _stays_writable(server: Server, settings: TableSettings, table: CatalogueTable) -> bool:
+    """Whether the source goes on to accept its updates and deletes once it is published as it has to be."""
+    is_old = server.version_number < FIRST_VERSION_WITH_GENERATED
+    return is_old or VIRTUAL not in table.generated or not _has_whole_rows(settings, table)
+
+
+def _has_whole_rows(settings: TableSettings, table: CatalogueTable) -> bool:
+    """Now, or when all that is missing was run."""
+    return table.has_whole_rows or any(_identity(settings, table))
+
+
+def _generated_statements(
+    connection: psycopg2.extensions.connection,
+    source: PostgresSource,
+    publication: Publication | None,
+    there: Sequence[tuple[TableSettings, CatalogueTable]],
+) -> Iterator[str]:
+    """Before old rows are whole and the tables published: in between the source would refuse their updates."""
+    if publication is None or publication.tells_generated or connection.server_version < FIRST_VERSION_WITH_GENERATED:
+        return
+    if any(STORED in table.generated and _has_whole_rows(settings, table) for settings, table in there):
+        change = sql.SQL("ALTER PUBLICATION {} SET ({})")
+        yield change.format(sql.Identifier(source.publication), sql.SQL(_PUBLISH_GENERATED)).as_string(connection)
+
+
+def published_tables(connection: psycopg2.extensions.connection, source: PostgresSource) -> set[tuple[str, str]]:
+    """Schema and name of each that the publication was given, a partitioned one under its own name."""
+    return set(rows(connection, _MEMBERS, (source.publication,)))
+
+
+def publication_statements(
+    connection: psycopg2.extensions.connection, source: PostgresSource, missing: Sequence[TableName], *, is_new: bool
+) -> list[str]:
+    if not missing:
+        return []
+    names = sql.SQL(", ").join(_identifier(table) for table in missing)
+    publication = sql.Identifier(source.publication)
+    template = "ALTER PUBLICATION {} ADD TABLE {}"
+    if is_new:
+        tells_generated = connection.server_version >= FIRST_VERSION_WITH_GENERATED
+        options = [_PUBLISH, "publish_via_partition_root = true", *([_PUBLISH_GENERATED] if tells_generated else [])]
+        template = "CREATE PUBLICATION {} FOR TABLE {} " + f"WITH ({', '.join(options)})"
+    return [sql.SQL(template).format(publication, names).as_string(connection)]
+
+
+def slot_statements(connection: psycopg2.extensions.connection, source: PostgresSource, slot: Slot | None) -> list[str]:
+    if slot is not None:
+        return []
+    create = sql.SQL("SELECT pg_create_logical_replication_slot({}, {})")
+    return [create.format(sql.Literal(source.slot), sql.Literal(PLUGIN)).as_string(connection)]
+
+
+def _server_statements(connection: psycopg2.extensions.connection, server: Server) -> Iterator[str]:
+    if server.wal_level != _LOGICAL:
+        yield "ALTER SYSTEM SET wal_level = 'logical' /* and restart the server */"
+    if not server.may_replicate:
+        role = sql.Identifier(server.user)
+        yield sql.SQL("ALTER ROLE {} REPLICATION").format(role).as_string(connection)
+
+
+def _right_statements(
+    connection: psycopg2.extensions.connection, server: Server, there: dict[TableName, CatalogueTable]
+) -> Iterator[str]:
+    role = sql.Identifier(server.user)
+    granted: set[str] = set()
+    for name, table in there.items():
+        uses_schema, reads = rows(connection, _RIGHTS, (name.schema, table.oid))[0]
+        if not uses_schema and name.schema not in granted:
+            granted.add(name.schema)
+            grant = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(sql.Identifier(name.schema), role)
+            yield grant.as_string(connection)
+        if not reads:
+            yield sql.SQL("GRANT SELECT ON {} TO {}").format(_identifier(name), role).as_string(connection)
+
+
+def _identity(settings: TableSettings, table: CatalogueTable) -> Iterator[str]:
+    """Old rows whole, where the events of updates and deletes would not carry the id."""
+    key = settings.id or table.primary_key
+    if not key or not set(key) <= set(table.identity):
+        yield from (f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in table.without_whole_rows)
+
+
+def _whole_statements(
+    connection: psycopg2.extensions.connection,
+    source: PostgresSource,
+    publication: Publication | None,
+    there: dict[TableName, CatalogueTable],
+    hidden: Sequence[TableName],
+) -> Iterator[str]:
+    """For what a publication that is there leaves out: kinds of changes, rows, columns, a parent's own name."""
+    if publication is None:
+        return
+    name = sql.Identifier(source.publication)
+    if not publication.is_whole:
+        yield sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_PUBLISH)).as_string(connection)
+    if hidden:
+        via_root = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)")
+        yield via_root.format(name).as_string(connection)
+    for table, found in there.items():
+        published = publication.of(table)
+        if published is None:
+            continue
+        columns = len(found.columns) if published.columns is None else published.columns
+        if published.has_row_filter or columns < len(found.columns):
+            for verb in ("DROP", "ADD"):
+                change = sql.SQL("ALTER PUBLICATION {} {} TABLE {}")
+                yield change.format(name, sql.SQL(verb), _identifier(table)).as_string(connection)
+
+
+def _identifier(name: TableName) -> sql.Identifier:
+    return sql.Identifier(name.schema, name.table)

@@ -1,0 +1,299 @@
+"""A PostgreSQL slot -> batches of change events, over psycopg2's replication connection."""
+
+import contextlib
+import select
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import numpy as np
+import psycopg2
+import pyarrow as pa
+from psycopg2 import sql
+from psycopg2.extras import LogicalReplicationConnection
+
+from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
+from cdc_pipeline.record import (
+    COMMIT_TIME,
+    OPERATION,
+    TRANSACTION,
+    VERSION,
+    Operation,
+    TableName,
+    TableSchema,
+    encode_position,
+)
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.debezium.one_line import attempt, printable
+from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
+from cdc_pipeline.sources.pgoutput.row_groups import table_events
+from cdc_pipeline.sources.postgres.catalogue import Server
+from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
+from cdc_pipeline.sources.postgres.position import lsn_text
+from cdc_pipeline.sources.postgres.publication import Publication, read_publication
+from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, answering, connect, connect_for_replication
+from cdc_pipeline.sources.postgres.setup import PlannedTable
+from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, read_shapes
+from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
+from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
+from cdc_pipeline.sources.version_text import version_texts
+from cdc_pipeline.steps import OnStep, no_step
+
+_START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
+_MOST_MESSAGES = 20_000
+_MOST_BYTES = 32 << 20
+_BURST = timedelta(milliseconds=10)
+
+
+class PostgresStream:
+    """Reads one slot. It is started where the slot stands: what is registered already is skipped by the caller.
+
+    The slot is only ever confirmed up to the *start* of a registered transaction's commit. So that transaction comes
+    again at every start, and the driver, which forwards the confirmed position over quiet stretches once everything
+    that it received is confirmed, can never move the slot past what is registered.
+
+    Tables are known by their oid: a new one under an old name is another table. `start`: what commits before it is
+    registered. `passes`: a transaction has to end there; where none does, this is not the log that was registered.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        slot: str,
+        publication: str,
+        stream_partitions: int,
+        tables: Sequence[PlannedTable],
+        server: Server,
+        start: int = 0,
+        passes: int | None = None,
+        on_step: OnStep = no_step,
+    ) -> None:
+        self._stream_partitions = stream_partitions
+        self._tables = {table.oid: StreamedTable(table, start) for table in tables}
+        self._passes = passes
+        self._publication = publication
+        self._decoder = PgOutputDecoder()
+        self._connection = connect_for_replication(url)
+        _check_server(self._connection, server)
+        self._sql_connection = connect(url)
+        self._sql_connection.autocommit = True
+        self._generated = GeneratedColumns(self._sql_connection, on_step)
+        self._cursor = self._connection.cursor()
+        command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
+        with answering():
+            self._cursor.start_replication_expert(command, decode=False)
+
+    def read(self, wait: timedelta) -> EventBatch | None:
+        payloads = self._payloads(wait)
+        return self._events(self._decoder.feed(payloads)) if payloads else None
+
+    def places_at(self, position: int) -> dict[int, PartitionPlace]:
+        """The same everywhere: the log is one."""
+        return {number: PartitionPlace(offset=encode_position(position)) for number in range(self._stream_partitions)}
+
+    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
+        del is_sign_of_life  # only what was committed is in the log
+        with answering(), self._sql_connection.cursor() as cursor:
+            cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
+
+    def publication(self) -> Publication | None:
+        """As it is now; what was read until now was decoded by what it was then."""
+        with answering():
+            return read_publication(self._sql_connection, self._publication)
+
+    def confirm(self, commit_position: int) -> None:
+        with answering():
+            self._cursor.send_feedback(flush_lsn=commit_position, write_lsn=commit_position, force=True)
+
+    def close(self) -> None:
+        for connection in (self._connection, self._sql_connection):
+            with contextlib.suppress(psycopg2.Error):
+                connection.close()
+
+    def _payloads(self, wait: timedelta) -> list[bytes]:
+        """What the socket has. A short pause after the first bytes lets the server send more with fewer calls."""
+        payloads: list[bytes] = []
+        size, deadline = 0, time.monotonic() + wait.total_seconds()
+        with answering():
+            while len(payloads) < _MOST_MESSAGES and size < _MOST_BYTES:
+                message = self._cursor.read_message()
+                if message is not None:
+                    payloads.append(message.payload)
+                    size += len(message.payload)
+                    deadline = time.monotonic() + _BURST.total_seconds()
+                elif not self._comes_until(deadline):
+                    break
+        return payloads
+
+    def _comes_until(self, deadline: float) -> bool:
+        """Whether the stream's socket has something to read before the deadline.
+
+        A server that shuts down asks for answers without a pause, and waits until its reader has left: that it does is
+        told by the other connection, which it ends at once.
+        """
+        pause = deadline - time.monotonic()
+        if pause <= 0:
+            return False
+        beside = self._sql_connection.fileno()
+        readable = select.select([self._cursor.fileno(), beside], [], [], pause)[0]
+        if beside in readable:
+            self._check_other()
+        return bool(readable)
+
+    def _check_other(self) -> None:
+        """Neither connection is used without the other."""
+        try:
+            with self._sql_connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        except psycopg2.Error:
+            self.close()
+            raise
+
+    def _events(self, decoded: DecodedBatch) -> EventBatch:
+        self._check_passed(decoded)
+        for change in decoded.relations:
+            self._check_partition(change.relation, change.commit_lsn)
+        events = [found for change in _in_order(decoded) for found in self._changes(change)]
+        own = [message for message in decoded.messages if message.prefix == MESSAGE_PREFIX]
+        return EventBatch(
+            events=tuple(
+                sorted(events, key=lambda table: int(table.commit_position[0]) if len(table.commit_position) else 0)
+            ),
+            transactions=Transactions(
+                commit_position=decoded.transactions.commit_lsn.astype(np.int64),
+                end_position=decoded.transactions.end_lsn.astype(np.int64),
+                commit_time=decoded.transactions.commit_time.astype(np.int64),
+            ),
+            marks=tuple(
+                Mark(text=message.content.decode(), commit_position=message.commit_lsn)
+                for message in own
+                if message.commit_lsn is not None
+            ),
+        )
+
+    def _check_passed(self, decoded: DecodedBatch) -> None:
+        if self._passes is None:
+            return
+        ends = decoded.transactions.end_lsn
+        if (ends == self._passes).any():
+            self._passes = None
+        elif (ends > self._passes).any():
+            raise SourceChanged(
+                f"the source's log goes over {lsn_text(self._passes)} to {lsn_text(int(ends[ends > self._passes][0]))}",
+                expected=f"the registered transaction that ends at {lsn_text(self._passes)}",
+                remedy="the server was set back and written to since: run cdc setup-source --begin-again,"
+                " then cdc snapshot",
+            )
+
+    def _changes(self, change: RowGroup | Truncate) -> list[TableEvents]:
+        if isinstance(change, Truncate):
+            tables = [self._tables[oid] for oid in change.relation_oids if oid in self._tables]
+            read = [table for table in tables if table.is_read(change.commit_lsn)]
+            return [_truncate_event(table.name, table.present(change.commit_lsn), change) for table in read]
+        table = self._tables.get(change.relation.oid)
+        if table is None or not table.is_read(int(change.commit_lsn[-1])):
+            return []
+        shape = self._shape(change.relation, table)
+        schema = shape.schema(table.key)
+        whole = self._generated.added_to(change, shape, table.name, is_bag=schema.is_bag)
+        return [events_or_stale(lambda: table_events(whole, table.name, schema, self._stream_partitions), table.name)]
+
+    def _check_partition(self, relation: Relation, commit_position: int) -> None:
+        """Raises TableStale for a partition that no look at the catalogue sees: its rows went with it, untold.
+
+        The server names the partition right before its first event, which comes as one of the whole table.
+        """
+        read = [table for table in self._tables.values() if table.is_read(commit_position)]
+        known = any(str(relation.oid) in (shape.leaves or ()) for table in read for shape in table.shapes)
+        names = {column.name for column in relation.columns}
+        table = next((table for table in read if names in table.partition_columns), None)
+        if relation.oid in self._tables or known or table is None:
+            return
+        publication = self.publication()
+        own = TableName(database=table.name.database, schema=relation.namespace, table=relation.name)
+        is_published = publication is not None and publication.of(own) is not None
+        if not is_published and not is_partition(self._sql_connection, relation.oid):
+            raise TableStale(
+                f"{table.name} had a partition {relation.namespace}.{relation.name} between two looks at the catalogue",
+                table=str(table.name),
+                expected="a partition that stays while the table is read: nothing tells what became of its rows",
+            )
+
+    def shapes(self, oids: Sequence[int]) -> dict[int, SourceShape]:
+        """As the catalogue has them now."""
+        return read_shapes(self._sql_connection, oids)
+
+    def _shape(self, relation: Relation, table: StreamedTable) -> SourceShape:
+        """Raises StreamMoved for columns that the catalogue showed after the stream was opened, TableStale for others.
+
+        Between two looks at the catalogue a table may have had columns that neither look saw.
+        """
+        shape = table.shape(relation)
+        if shape is not None:
+            return shape
+        now = self.shapes([table.oid]).get(table.oid)
+        if now is None or not now.is_now(table.newest):
+            raise StreamMoved(
+                f"{table.name} has other columns than when its stream was opened",
+                remedy="open the consumer again: what changed is found then",
+            )
+        raise TableStale(
+            f"an event of {table.name} shows columns ({', '.join(column.name for column in relation.columns)}) that the"
+            " catalogue has never shown: the table changed twice between two looks at it",
+            table=str(table.name),
+            expected=f"({', '.join(column.name for column in table.newest.streamed)}), or those before",
+        )
+
+
+def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> TableEvents:
+    """Raises TableStale for whatever fails in the events of one table: its neighbours go on."""
+    found = attempt(typed)
+    if isinstance(found, TableEvents):
+        return found
+    if isinstance(found.__cause__, CdcError):
+        raise found.__cause__
+    raise TableStale(
+        f"events of {table}: {printable(str(found))}",
+        table=str(table),
+        expected="events of the columns that the catalogue shows",
+    ) from found.__cause__
+
+
+def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:
+    """By the place of the first event of each: shapes are passed in the order of the log."""
+
+    def place(change: RowGroup | Truncate) -> tuple[int, int]:
+        if isinstance(change, Truncate):
+            return change.commit_lsn, change.ordinal
+        return int(change.commit_lsn[0]), int(change.ordinal[0])
+
+    return sorted((*decoded.groups, *decoded.truncates), key=place)
+
+
+def _check_server(connection: LogicalReplicationConnection, server: Server) -> None:
+    """The connection that streams is one to the server that was checked."""
+    with answering(), connection.cursor() as cursor:
+        cursor.execute("IDENTIFY_SYSTEM")
+        system_identifier, timeline, *_ = cursor.fetchone() or ("", 0)
+    if (system_identifier, timeline) != (server.system_identifier, server.timeline):
+        raise StreamMoved(
+            f"the source is now system {system_identifier}, timeline {timeline}",
+            expected=f"system {server.system_identifier}, timeline {server.timeline}, as a moment ago",
+            remedy="open the consumer again: it is checked anew then",
+        )
+
+
+def _truncate_event(table: TableName, schema: TableSchema, truncate: Truncate) -> TableEvents:
+    """A single row without id, in stream partition 0."""
+    position = np.array([truncate.commit_lsn], dtype=np.int64)
+    values = {
+        OPERATION: pa.array([Operation.TRUNCATE.value]),
+        VERSION: version_texts(position, np.array([truncate.ordinal], dtype=np.int64)),
+        COMMIT_TIME: pa.array([truncate.commit_time]).cast(pa.timestamp("us", "UTC")),
+        TRANSACTION: pa.array([truncate.xid], pa.int64()),
+    }
+    fields = event_schema(schema)
+    rows = pa.table([values.get(field.name, pa.nulls(1, field.type)) for field in fields], fields)
+    nothing = np.zeros(1, dtype=np.int64)
+    return TableEvents(table=table, schema=schema, rows=rows, commit_position=position, stream_partition=nothing)

@@ -1,0 +1,51 @@
+"""A machine whose clock is wrong by hours: its consumer registers an idle stream as often as any other."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.source_setup import open_consumer, set_up_source
+from cdc_pipeline.wiring import Pipeline, utc_now
+from tests.support.command_line import query
+from tests.support.eventually import eventually
+from tests.support.pipelines import opened_pipeline, pipeline_settings
+from tests.support.postgres import fresh_store
+from tests.support.streams import run_sql
+
+LABELS = "SELECT label_start FROM cdc.boundary ORDER BY position"
+
+
+@pytest.fixture
+def pipeline(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[Pipeline]:
+    run_sql(database, "CREATE TABLE orders (id int PRIMARY KEY)")
+    settings = pipeline_settings(tmp_path, database, [{"name": "public.orders"}], slice_length="1s")
+    with (
+        fresh_store(postgres) as store_url,
+        opened_pipeline(settings, store_url=store_url, spark_url="") as pipeline,
+    ):
+        set_up_source(pipeline)
+        yield pipeline
+
+
+@pytest.mark.parametrize("hours", [-10, 0, 10])
+def test_an_idle_stream_is_cut_at_every_slice_by_a_clock_that_is_hours_behind_or_ahead(
+    pipeline: Pipeline, hours: int
+) -> None:
+    stop, store_url = Event(), pipeline.endpoints.metadata_store_url
+    there = replace(pipeline, clock=lambda: utc_now() + timedelta(hours=hours))
+    with open_consumer(there) as consumer:
+        thread = Thread(target=consumer.run, args=(stop,))
+        thread.start()
+        try:
+            assert eventually(lambda: len(query(store_url, LABELS)) > 3, seconds=30)
+        finally:
+            stop.set()
+            thread.join()
+    labels = query(store_url, LABELS)
+    assert labels == sorted(labels)
+    assert abs(labels[-1][0] - utc_now()) < timedelta(hours=1)

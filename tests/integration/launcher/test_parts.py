@@ -1,0 +1,120 @@
+"""Single parts for one command."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.launcher.control import up
+from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.launcher.postgres import is_accepting
+from tests.support.eventually import eventually
+from tests.support.shop_settings import shop_settings
+
+POSTGRES = frozenset({"postgres"})
+ANOTHER_COMMAND = """
+import sys
+from pathlib import Path
+from cdc_pipeline.launcher.parts import running
+from tests.support.shop_settings import shop_settings
+folder, home = map(Path, sys.argv[1:])
+with running(shop_settings(folder), config=folder / "pipeline.yml", home=home, parts=frozenset({"postgres"})):
+    print("at work", flush=True)
+    sys.stdin.readline()
+"""
+PROMPTLY_SECONDS = 20
+
+
+@contextmanager
+def another_command(folder: Path, home: Path) -> Iterator["subprocess.Popen[str]"]:
+    """At work with the embedded servers until it reads a line."""
+    command = [sys.executable, "-c", ANOTHER_COMMAND, str(folder), str(home)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        yield process
+
+
+def test_postgres_and_its_databases_are_there_inside_the_block_and_gone_after_it(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
+        assert endpoints.source_url.endswith("/shop")
+        assert is_accepting(endpoints.source_url)
+        assert is_accepting(endpoints.metadata_store_url)
+    assert not is_accepting(endpoints.source_url)
+
+
+def test_a_command_inside_another_uses_what_the_outer_one_started(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with running(settings, config=config, home=home, parts=POSTGRES) as outer:
+        with running(settings, config=config, home=home, parts=POSTGRES) as inner:
+            assert inner == outer
+        assert is_accepting(outer.source_url)
+
+
+def test_the_command_that_started_the_servers_returns_while_another_one_uses_them(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with (
+        another_command(tmp_path, home) as starter,
+        running(settings, config=config, home=home, parts=POSTGRES) as endpoints,
+    ):
+        starter.communicate("end", timeout=PROMPTLY_SECONDS)
+        assert starter.returncode == 0
+        assert is_accepting(endpoints.source_url)
+        with another_command(tmp_path, home) as third:
+            third.communicate("end", timeout=PROMPTLY_SECONDS)
+        assert is_accepting(endpoints.source_url)
+    assert not is_accepting(endpoints.source_url)
+
+
+def test_servers_whose_last_user_was_killed_end_too(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with another_command(tmp_path, home) as killed:
+        with running(settings, config=config, home=home, parts=POSTGRES) as endpoints:
+            pass
+        assert is_accepting(endpoints.source_url)
+        killed.kill()
+        assert eventually(lambda: not is_accepting(endpoints.source_url))
+
+
+def test_up_refuses_while_a_command_has_servers_of_its_own(tmp_path: Path, home: Path) -> None:
+    settings, config = shop_settings(tmp_path), tmp_path / "pipeline.yml"
+    with (
+        running(settings, config=config, home=home, parts=POSTGRES),
+        pytest.raises(LeaseBusy, match="another cdc command"),
+    ):
+        up(settings, config=config, home=home, on_states=lambda _: None)
+
+
+def test_external_servers_are_left_alone(tmp_path: Path, home: Path) -> None:
+    url = "postgresql://someone@db.example/shop"
+    settings = shop_settings(tmp_path, CDC_SOURCE__URL=url, CDC_METADATA_STORE=url)
+    with running(settings, config=tmp_path / "pipeline.yml", home=home, parts=POSTGRES) as endpoints:
+        assert endpoints.metadata_store_url == url
+        assert not is_accepting(endpoints.airflow_database_url)
+
+
+def test_a_home_that_the_account_cannot_enter_gets_its_data_elsewhere_and_keeps_its_modes(home: Path) -> None:
+    closed = home / "closed"
+    closed.mkdir(parents=True, mode=0o700)
+    settings, config, inner = shop_settings(closed), closed / "pipeline.yml", closed / "home"
+    try:
+        with running(settings, config=config, home=inner, parts=POSTGRES) as endpoints:
+            assert is_accepting(endpoints.source_url)
+        assert closed.stat().st_mode & 0o777 == 0o700
+        assert (inner / "postgres").is_symlink() == (os.geteuid() == 0)
+    finally:
+        shutil.rmtree((inner / "postgres").resolve())

@@ -1,0 +1,159 @@
+"""Up and down of small real processes under the real supervisor."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.installation.state import Installation, open_installation
+from cdc_pipeline.launcher.control import down, is_up, process_states, start_and_wait
+from cdc_pipeline.launcher.marked import SUPERVISOR, marked, marks
+from cdc_pipeline.launcher.processes import Process
+from cdc_pipeline.launcher.supervisor import LONGEST_LOG_BYTES, Condition, Keeper, ProcessState
+from tests.support.eventually import eventually
+
+STUBBORN = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+signal.pause()
+"""
+
+
+def quietly(_states: list[ProcessState]) -> None:
+    return
+
+
+def server(name: str, *, port: int, depends_on: tuple[str, ...] = ()) -> Process:
+    command = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port))
+    return Process(
+        name=name,
+        waits_for="a port",
+        command=command,
+        environment={},
+        depends_on=depends_on,
+        health=f"http://127.0.0.1:{port}/",
+    )
+
+
+def script(name: str, text: str, *, one_shot: bool = False) -> Process:
+    command = (sys.executable, "-c", text)
+    return Process(name=name, waits_for="", command=command, environment={}, one_shot=one_shot)
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    yield open_installation(tmp_path / "home")
+    down(tmp_path / "home")
+
+
+def state_of(installation: Installation, name: str) -> ProcessState:
+    return next(state for state in process_states(installation.home) if state.name == name)
+
+
+def test_everything_is_healthy_when_up_returns_and_nothing_is_left_after_down(installation: Installation) -> None:
+    once = script("once", "print('did it')", one_shot=True)
+    last = server("web", port=free_port(), depends_on=("once",))
+    start_and_wait(installation, (once, last), quietly)
+    assert [state.condition for state in process_states(installation.home)] == [Condition.DONE, Condition.HEALTHY]
+    assert is_up(installation)
+    assert installation.log("once").read_text(encoding="utf-8") == "did it\n"
+    assert down(installation.home) == 2
+    assert marked(installation.identity) == {}
+    assert down(installation.home) == 0
+
+
+def test_what_dies_is_restarted(installation: Installation) -> None:
+    start_and_wait(installation, (server("web", port=free_port()),), quietly)
+    first = state_of(installation, "web").pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert eventually(lambda: state_of(installation, "web").pid not in (first, None))
+    assert eventually(lambda: state_of(installation, "web").condition is Condition.HEALTHY)
+    assert state_of(installation, "web").exit_code == -signal.SIGKILL
+
+
+def test_what_dies_now_and_then_is_started_again_after_the_first_pause_every_time() -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def launch(process: Process) -> "subprocess.Popen[bytes]":
+        children.append(subprocess.Popen(process.command))
+        return children[-1]
+
+    keeper = Keeper(server("web", port=free_port()), launch, calm=timedelta())
+
+    def comes_to(condition: Condition, *, failures: int) -> bool:
+        def has_come() -> bool:
+            keeper.tend(set())
+            return (keeper.state.condition, keeper.state.failures) == (condition, failures)
+
+        return eventually(has_come)
+
+    for _ in range(2):
+        assert comes_to(Condition.HEALTHY, failures=0)
+        children[-1].kill()
+        assert comes_to(Condition.WAITING, failures=1)
+
+
+def test_a_one_shot_that_repeats_is_done_again_when_its_server_was_started_again(installation: Installation) -> None:
+    web = server("web", port=free_port())
+    once = replace(script("once", "print('did it')", one_shot=True), depends_on=("web",), repeats=True)
+    start_and_wait(installation, (web, once), quietly)
+    os.kill(state_of(installation, "web").pid or 0, signal.SIGKILL)
+    assert eventually(lambda: installation.log("once").read_text(encoding="utf-8") == "did it\n" * 2)
+
+
+def test_a_long_log_is_put_aside_when_its_process_starts(installation: Installation) -> None:
+    log = installation.log("once")
+    log.touch()
+    os.truncate(log, LONGEST_LOG_BYTES + 1)
+    start_and_wait(installation, (script("once", "print('did it')", one_shot=True),), quietly)
+    assert log.read_text(encoding="utf-8") == "did it\n"
+    assert log.with_suffix(".log.1").stat().st_size == LONGEST_LOG_BYTES + 1
+
+
+def test_what_keeps_failing_ends_everything_and_shows_the_end_of_its_log(installation: Installation) -> None:
+    broken = script("broken", "raise SystemExit('no such table')")
+    with pytest.raises(SetupError, match=r"(?s)broken ended 3 times in a row; the end of .*broken.log:.*no such table"):
+        start_and_wait(installation, (server("web", port=free_port()), broken), quietly)
+    assert marked(installation.identity) == {}
+
+
+def test_an_interrupted_up_leaves_no_process(installation: Installation) -> None:
+    def interrupt(states: list[ProcessState]) -> None:
+        if any(state.pid for state in states):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start_and_wait(installation, (server("web", port=free_port()),), interrupt)
+    assert marked(installation.identity) == {}
+
+
+def test_down_ends_descendants_that_ignore_it_also_when_the_supervisor_was_killed(installation: Installation) -> None:
+    start_and_wait(installation, (script("stubborn", STUBBORN),), quietly)
+    everyone = marked(installation.identity)
+    assert sorted(everyone.values()) == ["stubborn", "stubborn", SUPERVISOR]
+    supervisor = next(process for process, name in everyone.items() if name == SUPERVISOR)
+    supervisor.kill()
+    assert eventually(lambda: not is_up(installation))
+    assert state_of(installation, "stubborn").condition is Condition.LOST
+    assert down(installation.home) == 2
+    assert state_of(installation, "stubborn").condition is Condition.DOWN
+    assert marked(installation.identity) == {}
+
+
+def test_down_leaves_the_processes_of_others_alone(installation: Installation) -> None:
+    other = marks("another installation", "web")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=os.environ | other) as stranger:
+        assert down(installation.home) == 0
+        assert stranger.poll() is None
+        stranger.communicate(b"\n")

@@ -1,0 +1,144 @@
+"""A table that fails pauses, parks and comes back by itself, and no other table notices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, SliceDamaged, TablePauses
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.operations.apply_tables import apply_tables, run_backfill, run_slices
+from cdc_pipeline.steps import Moment, OnStep
+from cdc_pipeline.wiring import Pipeline
+from tests.crash.invariants import check
+from tests.crash.world import World, apply_all, new_world, register_changes, take_snapshot
+from tests.support.pipelines import consume
+from tests.support.streams import run_sql
+
+EVERYTHING = "every event that is registered is applied"
+
+
+@pytest.fixture
+def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    """Every table is live and has slices that wait."""
+    with new_world(postgres, tmp_path) as world:
+        with world.process() as pipeline:
+            consume(pipeline)
+            take_snapshot(pipeline, pipeline.table_names())
+        register_changes(world)
+        yield world
+
+
+def refusal(error: Exception, *, at: str = "lake_table.merge") -> OnStep:
+    """Whatever is called at this step answers so."""
+
+    def refuse(name: str, moment: Moment) -> None:
+        if (name, moment) == (at, Moment.BEFORE):
+            raise error
+
+    return refuse
+
+
+def time_passes(world: World, hours: float) -> None:
+    names = ("failing_since", "failed_at", "next_try_at")
+    shift = ", ".join(f"{name} = {name} - interval '{hours} hours'" for name in names)
+    run_sql(world.store_url, f"UPDATE cdc.failing_table SET {shift}")
+
+
+def states(pipeline: Pipeline) -> list[TableState]:
+    return [pipeline.store.tables.table(name).state for name in pipeline.table_names()]
+
+
+def test_a_failing_table_is_left_to_its_pause_while_the_others_go_on(world: World) -> None:
+    file = files_of(world)[-1]
+    content = file.read_bytes()
+    file.unlink()
+    with world.process() as pipeline:
+        things, *others = world.tables
+        with pytest.raises(SliceDamaged):
+            run_slices(pipeline, things)
+        assert "things pauses, its next try comes at" in run_slices(pipeline, things)["ended"]
+        left, *applied = apply_tables(pipeline, [things, *others])
+        assert (type(left.error), left.exit_code) == (TablePauses, 4)
+        assert [result.error for result in applied] == [None] * len(others)
+        file.write_bytes(content)
+        assert run_slices(pipeline, things)["claims"] == 0
+        assert run_slices(pipeline, things, by_hand=True)["ended"] == EVERYTHING
+        assert run_slices(pipeline, things)["ended"] == EVERYTHING
+    check(world)
+
+
+def test_a_table_that_fails_for_an_hour_is_parked_and_comes_back_by_itself(world: World) -> None:
+    things, *_ = world.tables
+    with world.process(refusal(LakeError("the value of no column can be read"))) as pipeline:
+        with pytest.raises(LakeError):
+            run_slices(pipeline, things)
+        time_passes(world, 1)
+        with pytest.raises(LakeError):
+            run_slices(pipeline, things)
+        assert states(pipeline) == [TableState.PARKED, TableState.LIVE, TableState.LIVE]
+        assert "things is parked" in run_slices(pipeline, things)["ended"]
+        time_passes(world, 0.2)
+        assert "things is parked" in run_slices(pipeline, things)["ended"]
+    register_changes(world)
+    time_passes(world, 0.05)
+    with world.process() as pipeline:
+        assert run_slices(pipeline, things)["ended"] == EVERYTHING
+        assert states(pipeline) == [TableState.LIVE] * 3
+        apply_all(pipeline)
+    check(world)
+
+
+def test_an_outage_pauses_every_table_and_parks_none(world: World) -> None:
+    with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
+        for _ in range(3):
+            results = apply_tables(pipeline, world.tables)
+            assert {type(result.error) for result in results} == {LakeAway}
+            time_passes(world, 2)
+        assert states(pipeline) == [TableState.LIVE] * 3
+    with world.process() as pipeline:
+        assert [result.error for result in apply_tables(pipeline, world.tables)] == [None] * 3
+        assert all(row["failures"] is None for row in pipeline.store.inspection.run("lag"))
+    check(world)
+
+
+def test_a_file_that_cannot_be_read_pauses_its_table_and_ends_no_run(world: World) -> None:
+    things, *_ = world.tables
+    with world.process(refusal(OSError("Input/output error"), at="slice_file.get")) as pipeline:
+        (unread,) = apply_tables(pipeline, [things])
+        assert isinstance(unread.error, ObjectStoreAway)
+        (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
+        assert failure == "Input/output error"
+
+
+def test_a_backfill_tries_tables_that_pause(world: World) -> None:
+    with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
+        apply_tables(pipeline, world.tables)
+    with world.process() as pipeline:
+        assert {report["ended"] for report in run_backfill(pipeline, world.tables)} == {EVERYTHING}
+
+
+def test_every_damaged_file_of_a_claim_is_known_by_name_until_the_right_object_is_back(world: World) -> None:
+    *_, first, second = files = files_of(world)
+    contents = {file: file.read_bytes() for file in files}
+    first.write_bytes(contents[second])
+    second.unlink()
+    with world.process() as pipeline:
+        things, *_ = world.tables
+        with pytest.raises(SliceDamaged):
+            run_slices(pipeline, things)
+        damaged = pipeline.store.inspection.run("damaged")
+        assert [str(first).endswith(damaged[0]["path"]), str(second).endswith(damaged[1]["path"])] == [True, True]
+        assert damaged[1]["found"].endswith("has no content: the object is gone")
+        first.write_bytes(contents[first])
+        second.write_bytes(contents[second])
+        assert run_slices(pipeline, things, by_hand=True)["claims"] == 1
+        assert pipeline.store.inspection.run("damaged") == []
+        apply_all(pipeline)
+    check(world)
+
+
+def files_of(world: World) -> list[Path]:
+    paths = world.store_query("SELECT path FROM cdc.slice WHERE table_id = 1 AND rows > 0 ORDER BY number")
+    return [world.settings.folder / world.settings.lake / str(path) for (path,) in paths]

@@ -1,0 +1,79 @@
+"""A cut that somebody asks for at a place where the stream was cut before."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, UNFIT_CHARACTERS, SliceCutter
+from cdc_pipeline.record import TableName, TableSchema, encode_position
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions, UnfitEvent
+
+MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
+MICROSECONDS = int(MORNING.timestamp()) * 1_000_000
+
+
+def marked(position: int, text: str) -> EventBatch:
+    """A transaction that only carries the mark."""
+    numbers = [np.array([number], dtype=np.int64) for number in (position, position + 1, MICROSECONDS)]
+    transactions = Transactions(commit_position=numbers[0], end_position=numbers[1], commit_time=numbers[2])
+    return EventBatch(events=(), transactions=transactions, marks=(Mark(text=text, commit_position=position),))
+
+
+def cutter() -> SliceCutter:
+    return SliceCutter(start=10, commit_time=MORNING, slice_length=timedelta(minutes=1), slice_rows=100)
+
+
+def unfit(position: int, characters: int) -> EventBatch:
+    """A transaction whose only event goes to quarantine."""
+    schema, nothing = TableSchema(columns=(), key=()), np.zeros(0, dtype=np.int64)
+    event = UnfitEvent(
+        stream_partition=0,
+        version="",
+        commit_position=position,
+        column="",
+        payload={"line": "x" * characters},
+        reason="is no JSON",
+    )
+    events = TableEvents(
+        table=TableName.parse("shop.public.t"),
+        schema=schema,
+        rows=event_schema(schema).empty_table(),
+        commit_position=nothing,
+        stream_partition=nothing,
+        unfit=(event,),
+    )
+    return replace(marked(position, ""), events=(events,), marks=())
+
+
+def test_the_stream_is_cut_before_events_for_quarantine_fill_the_memory() -> None:
+    under_test = cutter()
+    half = UNFIT_CHARACTERS // 2
+    assert under_test.add(unfit(10, half)) == []
+    (cut,) = under_test.add(unfit(11, half))
+    assert (cut.end, len(cut.unfit)) == (12, 2)
+    assert under_test.add(unfit(12, half)) == []
+
+
+def test_a_place_that_was_cut_at_already_can_still_be_asked_for() -> None:
+    under_test = cutter()
+    (cut,) = under_test.add(marked(10, CUT))
+    (asked,) = under_test.add(marked(11, f"{CUT_AT}{encode_position(11)}:somebody"))
+    assert (cut.start, cut.end, cut.requested) == (10, 11, False)
+    assert (asked.start, asked.end, asked.requested) == (11, 11, True)
+    assert asked.label == cut.label
+
+
+def test_what_lies_behind_the_asked_place_stays_for_the_next_cut() -> None:
+    under_test = cutter()
+    (asked,) = under_test.add(marked(10, f"{CUT_AT}{encode_position(10)}:somebody"))
+    (cut,) = under_test.add(marked(12, CUT))
+    assert (asked.start, asked.end) == (10, 10)
+    assert (cut.start, cut.end, cut.last_commit_position) == (10, 13, 12)
+
+
+def test_a_place_behind_which_the_stream_was_cut_cannot_be_asked_for_any_more() -> None:
+    under_test = cutter()
+    under_test.add(marked(15, CUT))
+    assert under_test.add(marked(16, f"{CUT_AT}{encode_position(12)}:somebody")) == []

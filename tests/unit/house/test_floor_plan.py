@@ -1,0 +1,51 @@
+"""docs/floor-plan.md shows the house as it is."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
+HOUSES = ("cdc_pipeline", "snapshot")
+
+
+def listed(house: str) -> list[tuple[str, str]]:
+    """(room, what it is) of one house, in the order of the page."""
+    page = (ROOT / "docs" / "floor-plan.md").read_text(encoding="utf-8")
+    return ROW.findall(page.split(f"\n## {house}/\n")[1].split("\n## ")[0])
+
+
+def rooms(house: str) -> set[str]:
+    folder = ROOT / house
+    modules = {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+    return modules | {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def floors(house: str) -> list[set[str]]:
+    """Layers of the contract, uppermost first."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = document["tool"]["importlinter"]["contracts"]
+    (layers,) = [found["layers"] for found in contracts if found.get("containers") == [house]]
+    return [set(re.findall(r"\w+", layer)) for layer in layers]
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_every_room_is_listed_once_and_nothing_else(house: str) -> None:
+    names = [name for name, _ in listed(house)]
+    assert sorted(names) == sorted(rooms(house))
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_rooms_are_listed_floor_by_floor_as_the_contract_has_them(house: str) -> None:
+    level = {room: number for number, floor in enumerate(floors(house)) for room in floor}
+    places = [level[name] for name, _ in listed(house)]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_every_room_says_in_its_first_line_what_it_is(house: str) -> None:
+    for path in sorted((ROOT / house).rglob("*.py")):
+        if "migrations" not in path.parts:
+            assert re.match(r'r?"""\S.+', path.read_text(encoding="utf-8")), path

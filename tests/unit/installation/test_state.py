@@ -1,0 +1,57 @@
+"""What an installation remembers, and what it gives up."""
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.installation.state import home_of, open_installation, with_free_ports
+from tests.support.shop_settings import shop_settings
+
+
+def test_ports_and_secrets_are_remembered(tmp_path: Path) -> None:
+    first = open_installation(tmp_path / "home")
+    assert open_installation(tmp_path / "home") == first
+    assert len(set(first.ports.values())) == 3
+
+
+def test_two_installations_share_nothing(tmp_path: Path) -> None:
+    one, other = open_installation(tmp_path / "one"), open_installation(tmp_path / "other")
+    assert one.identity != other.identity
+    assert one.postgres_password != other.postgres_password
+
+
+@pytest.mark.parametrize("name", ["spark_token", "airflow_database_password", "metadata_password", "source_password"])
+def test_an_installation_of_an_older_version_gets_the_secret_that_it_lacks(tmp_path: Path, name: str) -> None:
+    first = open_installation(tmp_path / "home")
+    path = first.home / "installation.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    lacked = known.pop(name)
+    path.write_text(json.dumps(known), encoding="utf-8")
+    again = open_installation(tmp_path / "home")
+    made_up = json.loads(path.read_text(encoding="utf-8"))[name]
+    assert made_up != lacked
+    assert again == replace(first, **{name: made_up}) == open_installation(tmp_path / "home")
+
+
+def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
+    installation = open_installation(tmp_path / "home")
+    assert (installation.home / "installation.json").stat().st_mode & 0o777 == 0o600
+    assert installation.postgres_password not in repr(installation)
+
+
+def test_a_port_that_a_stranger_took_is_replaced_and_the_new_one_remembered(tmp_path: Path) -> None:
+    installation = open_installation(tmp_path / "home")
+    with socket.create_server(("127.0.0.1", installation.ports["spark"])):
+        renewed = with_free_ports(installation, ["postgres", "spark"])
+    assert renewed.ports["spark"] != installation.ports["spark"]
+    assert renewed.ports["postgres"] == installation.ports["postgres"]
+    assert open_installation(tmp_path / "home") == renewed
+
+
+def test_state_lies_beside_the_settings_unless_told_otherwise(tmp_path: Path) -> None:
+    settings = shop_settings(tmp_path)
+    assert home_of(settings, {}) == tmp_path / ".cdc"
+    assert home_of(settings, {"CDC_HOME": "/elsewhere"}) == Path("/elsewhere")

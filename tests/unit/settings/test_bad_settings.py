@@ -1,0 +1,130 @@
+"""A pipeline.yml that nobody would write, or that is no file, is refused at once, and no error shows its content."""
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.metadata_store.database import create_store_engine
+from cdc_pipeline.settings.file import load_settings, matching_path
+from cdc_pipeline.sources.postgres.session import connect
+
+SECRET = "hunter2"
+MOST_SECONDS = 2.0
+"""Of the processor: other tests run beside this one."""
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+TEXTS = {
+    "an alias bomb": (LAUGHS, "line 6 has more than 200000 values, those of its aliases written out"),
+    "an alias to itself": ("a: &a [*a]\n", "line 1 has an alias to what it is part of"),
+    "3,000 lists in each other": ("name: " + "[" * 3_000 + "]" * 3_000, "line 1 is nested deeper than 50"),
+    "3,000 mappings in each other": ("{a: " * 3_000 + "}" * 3_000, "line 1 is nested deeper than 50"),
+    "3,000 blocks in each other": ("- " * 3_000 + "a", "line 1 is nested deeper than 50"),
+    "a number of 5,000 digits": ("name: x\nlake: " + "9" * 5_000, "line 2 has a number of 5000 digits"),
+    "a text of 20,000 characters": ("name: x\nlake: " + "y" * 20_000, "line 2 has a value of 20000 characters"),
+    "a number that is marked as one": ("lake: !!int x", "is not YAML: a value cannot be read: ValueError"),
+    "a moment that is none": ("lake: 2026-99-99", "is not YAML: a value cannot be read: ValueError"),
+    "an object of Python": ("lake: !!python/object/apply:os.system [ls]", "line 1 column 7 is not YAML: could not"),
+    "a list as a key": ("? [a]\n: b\n", "line 1 column 3 is not YAML: found unhashable key"),
+    "a NUL": ("name: a\x00b", "line 1 is not YAML: a character that YAML does not know"),
+    "four megabytes": ("# " + "x" * (5 << 20), "it has more than 4194304 bytes"),
+}
+LEAKS = [
+    f"source: {{url: postgresql://u:{SECRET}@h/d",
+    f"url: *{SECRET}",
+    f"url: !{SECRET} x",
+    f"url: @{SECRET}",
+    f"url: '{SECRET}\nname: x",
+    f'url: "\\{SECRET}"',
+    f"url: {SECRET}: {SECRET}: x",
+    f"\t{SECRET}",
+    f"url: %{SECRET}\n%{SECRET} x",
+    f"? {{{SECRET}: 1}}\n: {SECRET}",
+]
+
+
+def refused(path: Path) -> str:
+    """And no traceback shows more, whatever chain of causes it has."""
+    begun = time.process_time()
+    with pytest.raises(SettingsError) as found:
+        load_settings(path, {})
+    assert time.process_time() - begun < MOST_SECONDS
+    assert SECRET not in "".join(traceback.format_exception(found.value))
+    assert (found.value.exit_code, len(str(found.value).splitlines())) == (2, 1)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(("text", "words"), TEXTS.values(), ids=TEXTS)
+def test_what_nobody_would_write_is_refused_by_its_line(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "pipeline.yml"
+    path.write_text(text, encoding="utf-8")
+    assert words in refused(path)
+
+
+@pytest.mark.parametrize("text", LEAKS)
+def test_what_is_no_yaml_is_told_by_line_and_column_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pipeline.yml"
+    path.write_text(text, encoding="utf-8")
+    assert "pipeline.yml line " in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Path.mkdir, "it is no file"),
+        (os.mkfifo, "it is no file"),
+        (lambda path: path.write_bytes(b"name: x\nlake: \xff\xfe"), "line 2 is not UTF-8: invalid start byte"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+    ],
+    ids=["a folder", "a FIFO", "no UTF-8", "a link to itself"],
+)
+def test_what_is_no_file_of_text_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+    make(tmp_path / "pipeline.yml")
+    assert words in refused(tmp_path / "pipeline.yml")
+
+
+@pytest.mark.parametrize("kept", ["[" * 3_000, "9" * 5_000, '{"a": 1}', "[1]", "", "\x00"])
+def test_a_list_of_matching_tables_that_is_none_is_refused(tmp_path: Path, kept: str) -> None:
+    path = tmp_path / "pipeline.yml"
+    path.write_text("name: x\nlake: lake\nsource: {kind: postgres}\ninclude: [shop.public.*]\n", encoding="utf-8")
+    matching_path(path).write_text(kept, encoding="utf-8")
+    assert "pipeline.tables.json does not tell which they are" in refused(path)
+
+
+@pytest.mark.parametrize("value", ["[" * 3_000, "[" + "9" * 5_000 + "]", f'["{SECRET}'])
+def test_a_variable_that_is_no_honest_json_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "pipeline.yml"
+    path.write_text("name: x\nlake: lake\nsource: {kind: postgres}\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match="a CDC_ variable cannot be read") as found:
+        load_settings(path, {"CDC_TABLES": value})
+    assert SECRET not in "".join(traceback.format_exception(found.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{SECRET}@[bad",
+        f"postgresql://u:{SECRET}/x@h/d",
+        f"postgresql://u:x@{SECRET}@h/d",
+        f"host=h password={SECRET} nonsense",
+        f"postgresql://u:p@h:{SECRET}/d",
+        f"{SECRET}",
+        f"postgresql://u:p@h/d?{SECRET}=1",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_never_repeated(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"source\.url is no URL of a PostgreSQL server") as found:
+        connect(url)
+    assert SECRET not in "".join(traceback.format_exception(found.value))
+
+
+@pytest.mark.parametrize("url", [f"postgresql://u:p@h:{SECRET}/d", SECRET, f"host=h password={SECRET}"])
+def test_a_store_that_is_no_url_is_never_repeated(url: str) -> None:
+    with pytest.raises(SettingsError, match="metadata_store is no URL of a PostgreSQL server") as found:
+        create_store_engine(url)
+    assert SECRET not in "".join(traceback.format_exception(found.value))

@@ -1,0 +1,162 @@
+"""Decoded rows become change events: a key change is the delete of the old id and the move to the new one."""
+
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    OLD_ID_PREFIX,
+    OPERATION,
+    OWN_PREFIX,
+    TRANSACTION,
+    VERSION,
+    Column,
+    TableName,
+    TableSchema,
+    encode_version,
+)
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
+from cdc_pipeline.sources.pgoutput.row_groups import table_events
+from cdc_pipeline.sources.protocol import TableEvents
+from tests.support import pgoutput_encoder as encode
+
+OID = 16_400
+POSITION = 100
+TIME = 1_700_000_000_123_456
+ORDERS = TableName(database="shop", schema="public", table="orders")
+SCHEMA = TableSchema(
+    columns=(Column(name="id", type="int8"), Column(name="note", type="text"), Column(name="at", type="date")),
+    key=("id",),
+)
+RELATION = Relation(
+    oid=OID,
+    namespace="public",
+    name="orders",
+    replica_identity="d",
+    columns=tuple(
+        RelationColumn(name=column.name, type_oid=25, modifier=-1, is_key=column.name == "id")
+        for column in SCHEMA.columns
+    ),
+)
+ABSENT_NOTE = encode.UNCHANGED
+
+
+def row(id_: int, note: encode.Field = encode.NULL, at: str | None = None) -> list[encode.Field]:
+    return [encode.text(str(id_)), note, encode.NULL if at is None else encode.text(at)]
+
+
+def events_of(*messages: bytes, schema: TableSchema = SCHEMA, stream_partitions: int = 1) -> TableEvents:
+    stream = [
+        encode.begin(POSITION, TIME, 7),
+        encode.relation(RELATION),
+        *messages,
+        encode.commit(POSITION, POSITION + 8, TIME),
+    ]
+    (group,) = PgOutputDecoder().feed(stream).groups
+    return table_events(group, ORDERS, schema, stream_partitions)
+
+
+def shown(events: TableEvents) -> list[tuple[Any, ...]]:
+    names = (OPERATION, "id", "note", OLD_ID_PREFIX + "id", ABSENT)
+    return [tuple(found[name] for name in names) for found in events.rows.to_pylist()]
+
+
+def test_rows_have_the_columns_of_a_slice_file() -> None:
+    events = events_of(encode.insert(OID, row(1, encode.text("a"), "2024-01-01")))
+    assert events.rows.schema.equals(event_schema(SCHEMA))
+    (found,) = events.rows.to_pylist()
+    assert found[VERSION] == encode_version(POSITION, 1)
+    assert found[TRANSACTION] == 7
+    assert int(found[COMMIT_TIME].timestamp() * 1_000_000) == TIME
+    assert events.commit_position.tolist() == [POSITION]
+
+
+def test_insert_update_and_delete_keep_their_order() -> None:
+    events = events_of(
+        encode.insert(OID, row(1, encode.text("a"))),
+        encode.update(OID, row(1, encode.text("b"))),
+        encode.delete(OID, "K", [encode.text("1"), encode.NULL, encode.NULL]),
+    )
+    assert shown(events) == [("i", 1, "a", None, None), ("u", 1, "b", None, None), ("d", 1, None, None, None)]
+
+
+def test_an_unchanged_large_text_is_absent_and_not_null() -> None:
+    events = events_of(encode.update(OID, row(1, ABSENT_NOTE)), encode.update(OID, row(1)))
+    assert shown(events) == [("u", 1, None, None, ["note"]), ("u", 1, None, None, None)]
+
+
+def test_an_unchanged_large_text_is_filled_up_from_a_whole_old_row() -> None:
+    events = events_of(encode.update(OID, row(1, ABSENT_NOTE), "O", row(1, encode.text("long"))))
+    assert shown(events) == [("u", 1, "long", None, None)]
+
+
+def test_a_key_change_is_a_delete_and_a_move_at_one_version() -> None:
+    events = events_of(encode.update(OID, row(2, encode.text("a")), "K", row(1)))
+    assert shown(events) == [("d", 1, None, None, None), ("m", 2, "a", 1, None)]
+    assert events.rows[VERSION].to_pylist() == [encode_version(POSITION, 1)] * 2
+
+
+def test_a_key_change_that_leaves_a_large_text_out_says_so_in_the_move_only() -> None:
+    events = events_of(encode.update(OID, row(2, ABSENT_NOTE), "K", row(1)))
+    assert shown(events) == [("d", 1, None, None, None), ("m", 2, None, 1, ["note"])]
+
+
+@pytest.mark.parametrize("kind", ["K", "O"])
+def test_an_old_row_with_the_same_id_is_an_update(kind: str) -> None:
+    events = events_of(encode.update(OID, row(1, encode.text("b")), kind, row(1, encode.text("a"))))
+    assert shown(events) == [("u", 1, "b", None, None)]
+
+
+def test_events_of_one_id_share_a_stream_partition_and_both_halves_of_a_key_change_follow_their_id() -> None:
+    inserts = [encode.insert(OID, row(number)) for number in range(20)]
+    alone = dict(enumerate(events_of(*inserts, stream_partitions=4).stream_partition.tolist()))
+    assert set(alone.values()) == {0, 1, 2, 3}
+    events = events_of(
+        *(encode.update(OID, row(number + 1), "K", row(number)) for number in range(19)), stream_partitions=4
+    )
+    ids = events.rows["id"].to_pylist()
+    assert [alone[id_] for id_ in ids] == events.stream_partition.tolist()
+
+
+def test_an_event_that_does_not_fit_its_type_is_kept_aside_whole() -> None:
+    events = events_of(
+        encode.insert(OID, row(1, encode.text("a"), "infinity")), encode.insert(OID, row(2, at="2024-01-01"))
+    )
+    assert shown(events) == [("i", 2, None, None, None)]
+    assert events.commit_position.tolist() == [POSITION]
+    (unfit,) = events.unfit
+    assert (unfit.column, unfit.version, unfit.commit_position) == ("at", encode_version(POSITION, 1), POSITION)
+    assert unfit.reason == "the value of at does not fit the lake's date"
+    source = {name: text for name, text in unfit.payload.items() if not name.startswith(OWN_PREFIX)}
+    assert source == {"id": "1", "note": "a", "at": "infinity"}
+
+
+def test_an_event_without_an_id_is_kept_aside_and_its_neighbours_arrive() -> None:
+    events = events_of(
+        encode.insert(OID, [encode.NULL, encode.text("a"), encode.NULL]), encode.insert(OID, row(2, encode.text("b")))
+    )
+    assert shown(events) == [("i", 2, "b", None, None)]
+    assert [(unfit.column, unfit.reason) for unfit in events.unfit] == [("id", "the id column id is NULL")]
+
+
+def test_a_text_that_is_none_of_its_type_is_kept_aside_and_its_neighbours_arrive() -> None:
+    events = events_of(encode.insert(OID, row(1, at="yesterday")), encode.insert(OID, row(2, at="2024-01-01")))
+    assert [event[1] for event in shown(events)] == [2]
+    assert [unfit.reason for unfit in events.unfit] == ["the value of at is no text of the type date"]
+
+
+def test_an_id_that_becomes_null_is_the_delete_of_the_old_row_and_a_move_that_is_kept_aside() -> None:
+    emptied = [encode.NULL, encode.text("a"), encode.NULL]
+    events = events_of(encode.update(OID, emptied, "O", row(1, encode.text("a"))))
+    assert shown(events) == [("d", 1, None, None, None)]
+    assert [(unfit.column, unfit.payload[OPERATION]) for unfit in events.unfit] == [("id", "m")]
+
+
+def test_an_id_that_is_too_large_to_be_sent_again_is_taken_from_the_old_key() -> None:
+    events = events_of(
+        encode.update(OID, [ABSENT_NOTE, encode.text("b"), encode.NULL], "K", [encode.text("1"), *[encode.NULL] * 2])
+    )
+    assert shown(events) == [("u", 1, "b", None, None)]
