@@ -1,7 +1,7 @@
 """A slice file is the one that was registered, or it is said in what it differs."""
 
-from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,10 +12,22 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.slice_file import ROW_GROUP_ROWS
 from cdc_pipeline.steps import no_step
-from tests.support.mutants import NARROW, RETYPED, TEXTS, slice_content
+from tests.support.mutants import (
+    MUTATIONS,
+    NARROW,
+    RETYPED,
+    TEXTS,
+    Mutation,
+    bomb,
+    foreign_files,
+    new_world,
+    slice_content,
+)
 from tests.support.slice_rows import registered
 
 EVERYTHING = 1 << 30
+MUTANTS = 400
+"""Of each mutation."""
 TYPES = (
     "boolean int2 int4 int8 float4 float8 numeric numeric(38,10) text bytea date timestamp timestamptz time interval"
     " uuid json jsonb inet int4range text[] int4[] numeric(10,2)[] timestamptz[] boolean[]"
@@ -68,14 +80,37 @@ def test_another_file_of_the_same_size_is_told_by_its_hash() -> None:
     assert f"expected {len(content)} bytes, {row.sha256}" in words
 
 
-def test_other_columns_types_and_rows_are_named() -> None:
-    for schema, named in ((NARROW, "columns other than"), (RETYPED, "b'note'")):
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_no_mutant_passes_as_the_slice_that_was_registered(mutation: Mutation) -> None:
+    world = new_world()
+    for number in range(MUTANTS):
+        random = Random(f"{mutation.__name__} {number}")
+        of = random.choice(world.originals)
+        mutant = mutation(random, of, world)
+        assert f"expected {len(of)} bytes, " in refusal(registered(of, 1), mutant), number
+
+
+def test_other_columns_and_types_are_named() -> None:
+    for schema, named in ((NARROW, "in another order"), (RETYPED, "('note', 'int32')")):
         content = slice_content(schema, 3)
         assert named in refusal(registered(content, 3), content)
+    for content in foreign_files():
+        assert "columns other than those of the schema" in refusal(registered(content, 3), content)
+
+
+def test_other_rows_than_registered_are_named() -> None:
     content = slice_content(TEXTS, 3)
-    assert "3 rows where 4 are registered" in refusal(replace(registered(content, 3), rows=4), content)
+    assert "has 3 rows; expected 4 rows" in refusal(registered(content, 4), content)
+
+
+def test_registered_bytes_that_are_no_parquet_file_are_named() -> None:
+    for content in (b"", b'{"id": 1}\n', b"PAR1" + bytes(4) + b"PAR1", bytes(1000)):
+        assert "no whole Parquet file" in refusal(registered(content, 3), content)
 
 
 def test_a_file_that_unpacks_to_more_than_is_allowed_names_the_setting() -> None:
-    content = slice_content(TEXTS, 500)
-    assert "worker.unpacked_bytes allows 1000" in refusal(registered(content, 500), content, most_unpacked_bytes=1000)
+    content = bomb(3, 1 << 20)
+    assert len(content) < 10_000
+    assert "expected at most 100000 (worker.unpacked_bytes)" in refusal(
+        registered(content, 3), content, most_unpacked_bytes=100_000
+    )
