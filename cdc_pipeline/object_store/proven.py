@@ -1,17 +1,22 @@
-"""An object store that is shown to let one writer win before the first object is put."""
+"""An object store that is not written to before a race has shown that it lets one of several writers win."""
 
+import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
+from threading import Barrier, Lock
 
 import pyarrow.fs
 
-from cdc_pipeline.object_store.conformance import refuse_unless_one_wins
+from cdc_pipeline.errors import ObjectExists, SettingsError
 from cdc_pipeline.object_store.protocol import ObjectInfo, ObjectStore
+
+_SCRATCH = "staging-area/.check"
+_CONTENTS = (b"one", b"other")
 
 
 class ProvenObjectStore:
-    """Who only reads pays nothing. Raises SettingsError at every put to a store that lets two writers win."""
+    """Runs the race before the first put, never for readers. Raises SettingsError at each put to a refused store."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -19,10 +24,10 @@ class ProvenObjectStore:
         self._proven = False
 
     def prove(self) -> None:
-        """Once per store and process; also for those who are about to write by other means."""
+        """Runs the race unless this process has run it. Call it before writing to the store by other means."""
         with self._lock:
             if not self._proven:
-                refuse_unless_one_wins(self._objects)
+                _refuse_unless_one_wins(self._objects)
                 self._proven = True
 
     @property
@@ -60,3 +65,35 @@ class ProvenObjectStore:
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         return self._objects.filesystem()
+
+
+def _refuse_unless_one_wins(objects: ObjectStore) -> None:
+    """Two threads put one key at the same time. Raises SettingsError when the store ignores the condition."""
+    folder = f"{_SCRATCH}-{uuid.uuid4().hex}"
+    try:
+        winners = _race(objects, f"{folder}/race")
+    finally:
+        for found in list(objects.list_prefix(folder)):
+            objects.delete(found.key)
+    if winners != 1:
+        raise SettingsError(
+            f"{objects.url} let {winners} of {len(_CONTENTS)} writers of one object win",
+            expected="a store where of all puts with If-None-Match exactly one succeeds",
+            remedy="move the lake to such a store (docs/object-stores.md)",
+        )
+
+
+def _race(objects: ObjectStore, key: str) -> int:
+    """Returns the number of writers whose put succeeded."""
+    start = Barrier(len(_CONTENTS))
+
+    def wins(content: bytes) -> bool:
+        start.wait()
+        try:
+            objects.put_if_absent(key, content)
+        except ObjectExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(_CONTENTS)) as threads:
+        return sum(threads.map(wins, _CONTENTS))

@@ -177,3 +177,23 @@ def test_the_root_has_no_slash_at_its_end(objects: ObjectStore) -> None:
     assert not objects.url.endswith("/")
     assert objects.spark_url("a/b").endswith("/a/b")
     assert objects.delta_url("a/b").endswith("/a/b")
+
+
+def test_of_two_large_files_that_race_one_wins_and_the_object_is_whole(objects: ObjectStore, tmp_path: Path) -> None:
+    start = Barrier(2)
+
+    def put(number: int) -> bool:
+        source = tmp_path / str(number)
+        source.write_bytes(bytes([number]) * (LARGE + 1))
+        start.wait()
+        try:
+            objects.put_file_if_absent(KEY, source)
+        except ObjectExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        won = list(threads.map(put, range(2)))
+    assert won.count(True) == 1
+    assert objects.get(KEY) == bytes([won.index(True)]) * (LARGE + 1)
+    assert keys(objects, "cdc-event") == [KEY]

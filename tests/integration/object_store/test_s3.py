@@ -142,7 +142,7 @@ def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix:
     for status, code, words in (
         (403, "AccessDenied", "credentials that may list, get, put and delete"),
         (400, "AuthorizationHeaderMalformed", r"set object_store\.region"),
-        (501, "NotImplemented", "run cdc check-store"),
+        (501, "NotImplemented", "speaks S3 with conditional writes; move the lake"),
     ):
         server.rule = first(9, refused(status, code), "PUT")
         with pytest.raises(SettingsError, match=words):
@@ -190,7 +190,7 @@ def test_a_store_that_lets_two_writers_win_is_refused_before_anything_is_put(
     server.rule = lambda request: UNCONDITIONAL if request.conditional else None
     lake = ProvenObjectStore(objects)
     for _ in range(2):
-        with pytest.raises(SettingsError, match=r"let 2 of 2 writers of one object win.*run `cdc check-store`"):
+        with pytest.raises(SettingsError, match=r"let 2 of 2 writers of one object win.*move the lake to such a store"):
             lake.put_if_absent(KEY, b"content")
     assert list(objects.list_prefix("")) == []
 
