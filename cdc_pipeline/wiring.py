@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from cdc_pipeline.apply.worker import ClaimLimits, SliceWorker
+from cdc_pipeline.apply.claim_work import ClaimLimits
+from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.apply.worker import Applied
+from cdc_pipeline.apply.slice_to_lake import Applied
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakePublication
 from cdc_pipeline.metadata_store import snapshots as registry

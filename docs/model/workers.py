@@ -1,4 +1,4 @@
-"""slice_to_lake step by step, as cdc_pipeline/apply/worker.py, orchestrator.py and lake/spark_lake.py take them."""
+"""slice_to_lake step by step, as cdc_pipeline/apply/slice_to_lake.py, next_move.py and lake/spark_lake.py take them."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

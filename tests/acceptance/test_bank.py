@@ -17,7 +17,7 @@ from threading import Event, Timer
 
 import pytest
 
-from cdc_pipeline.apply.worker import ClaimLimits
+from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.demo.seed import Scale, seed
 from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.launcher.postgres import PostgresServer

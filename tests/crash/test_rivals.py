@@ -9,7 +9,7 @@ from datetime import timedelta
 import psycopg2
 import pytest
 
-from cdc_pipeline.apply.worker import ClaimLimits
+from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.errors import LakeError, LeaseBusy, SnapshotError, SourceAway, StaleEpoch
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
 from cdc_pipeline.metadata_store.states import SnapshotState

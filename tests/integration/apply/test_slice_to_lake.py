@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from cdc_pipeline.apply.worker import ClaimLimits, SliceWorker
+from cdc_pipeline.apply.claim_work import ClaimLimits
+from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.errors import LakeError, StaleEpoch
 from cdc_pipeline.lake.protocol import ClaimWork, LakePublication, LakeTable, SliceInput

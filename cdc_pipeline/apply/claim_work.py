@@ -1,0 +1,98 @@
+"""What a claim takes into the lake: its slice files, each found unchanged, and what the merge must know of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc_pipeline.apply.next_move import merged_ranges
+from cdc_pipeline.apply.slice_check import check_slice_file
+from cdc_pipeline.errors import SliceDamaged
+from cdc_pipeline.lake.protocol import ClaimWork, SliceInput, UpsertOutcome
+from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.failures import Damage
+from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import OnStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLimits:
+    """The most slices and rows of one commit, and the most bytes that one of its slice files may have unpacked."""
+
+    slices: int
+    rows: int
+    unpacked_bytes: int = 16 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPreparation:
+    """Turns the slices of a claim into what the lake merges."""
+
+    store: MetadataStore
+    objects: ObjectStore
+    limits: ClaimLimits
+    on_step: OnStep
+
+    def prepare(self, lease: Lease, claim: Claim, table: TableName, slices: Sequence[SliceRow]) -> ClaimWork:
+        """Checks every slice file. Raises SliceDamaged; each damaged slice is then marked in the metadata store."""
+        row = self.store.tables.table(table)
+        return ClaimWork(
+            claim_id=str(claim.claim_id),
+            first_number=claim.first_number,
+            last_number=claim.last_number,
+            slices=self._checked(lease, [slice_row for slice_row in slices if slice_row.path]),
+            cutoff_version=row.cutoff_version or "",
+            partial_rows=sum(slice_row.partial_rows for slice_row in slices),
+            key_changes=sum(slice_row.key_changes for slice_row in slices),
+            truncates=sum(slice_row.truncates for slice_row in slices),
+            key_ranges=merged_ranges(slices),
+            late=any(slice_row.late for slice_row in slices),
+            tombstones=self.store.slices.awaits_late(row.table_id),
+            truncated_at=self.store.slices.truncated_through(row.table_id, claim.last_number),
+            position=slices[-1].position,
+        )
+
+    def _checked(self, lease: Lease, slices: Sequence[SliceRow]) -> tuple[SliceInput, ...]:
+        """All files are looked at before the first damage is raised: a person then sees every damaged slice."""
+        inputs, damages = list[SliceInput](), list[tuple[Damage, SliceDamaged]]()
+        for row in slices:
+            try:
+                inputs.append(self._input(row))
+            except SliceDamaged as error:
+                damages.append((Damage(number=row.number, found=error.found, expected=error.expected), error))
+        if damages:
+            self.store.failures.record_damage(lease, [damage for damage, _ in damages])
+            raise damages[0][1]
+        return tuple(inputs)
+
+    def _input(self, row: SliceRow) -> SliceInput:
+        if row.path is None or row.sha256 is None or row.schema_id is None:
+            raise SliceDamaged(f"slice {row.number} has {row.rows} rows but no file", expected="a path and a SHA-256")
+        schema = self.store.tables.schema(row.table_id, row.schema_id)
+        check_slice_file(self.objects, self.on_step, row, schema, most_unpacked_bytes=self.limits.unpacked_bytes)
+        return SliceInput(
+            number=row.number,
+            slice_id=row.slice_id,
+            key=row.path,
+            rows=row.rows,
+            sha256=row.sha256,
+            schema=schema,
+            late=row.late,
+        )
+
+
+def claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
+    """The lake's counts of one commit, as the metadata store keeps them."""
+    return ClaimOutcome(
+        lake_version=outcome.lake_version,
+        rows_read=outcome.rows_read,
+        rows_inserted=outcome.inserted,
+        rows_updated=outcome.updated,
+        rows_deleted=outcome.deleted,
+        rows_ignored=outcome.ignored,
+        rows_parked=outcome.parked,
+        rows_tied=outcome.tied,
+        bytes=outcome.bytes_written,
+        seconds=outcome.seconds,
+    )

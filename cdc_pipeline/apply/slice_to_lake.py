@@ -1,0 +1,229 @@
+"""slice_to_lake: registered slices of one table -> one commit of its lake table per claim."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+import structlog
+
+from cdc_pipeline.apply.claim_work import ClaimLimits, ClaimPreparation, claim_outcome
+from cdc_pipeline.apply.next_move import (
+    Apply,
+    MarkApplied,
+    Reopen,
+    SetBack,
+    View,
+    Wait,
+    check_ledger,
+    next_move,
+    of_one_shape,
+)
+from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale
+from cdc_pipeline.lake.protocol import Lake, LakeTable, UpsertOutcome
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.metadata_store.relearning import KnownClaim
+from cdc_pipeline.metadata_store.rows import Claim, Lease, SourceTable
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.retry_policy import RetryPolicy
+from cdc_pipeline.steps import OnStep
+
+log = structlog.get_logger()
+Compared = TypeVar("Compared")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What one run did for a table: one outcome per commit, and why the run ended."""
+
+    outcomes: tuple[UpsertOutcome, ...]
+    ended: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceWorker:
+    """What `slice_to_lake` works with. Safe to kill at any step: the next worker goes on from the lake's own log."""
+
+    owner: str
+    lease_length: timedelta
+    limits: ClaimLimits
+    store: MetadataStore
+    objects: ObjectStore
+    lake: Lake
+    lake_table: Callable[[TableName], LakeTable]
+    new_id: Callable[[], UUID]
+    on_step: OnStep
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
+        """Applies the slices that are registered when the call begins, claim by claim.
+
+        With `until`, only slices whose label begins before it. Slices that are registered during the call are left to
+        the next one, so that one busy table never keeps a task slot from the other tables.
+
+        Raises LeaseBusy while another worker has the table, TableStale for a table that needs a new snapshot, and
+        FenceMismatch or SliceDamaged before anything is changed. After any error except one of the lease or of the
+        metadata store the table pauses, as the retry policy says, and is parked in the end.
+        """
+        row = self.store.tables.table(table)
+        _refuse_stale(row)
+        failing = self.store.failures.failing(row.table_id)
+        with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
+            try:
+                applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
+            except (StaleEpoch, LeaseBusy, StoreAway):
+                raise
+            except (CdcError, OSError) as error:
+                self._pause(held[0], table, error)
+                raise
+            if failing is not None:
+                self.store.failures.clear(held[0])
+        return applied
+
+    def apply_held(
+        self, lease: Lease, keeper: LeaseKeeper, table: TableName, *, before: int, until: datetime | None = None
+    ) -> Applied:
+        """Does the same under a lease that the caller holds, for slices with a number below `before`.
+
+        Each round compares the lake's log with the metadata store, chooses the next move and makes it.
+        """
+        row, outcomes = self.store.tables.table(table), list[UpsertOutcome]()
+        _refuse_stale(row)
+        while True:
+            lake_table = self.lake_table(table)
+            view = self._view(row.table_id, lake_table, before, until)
+            move = self._compared(lease, partial(next_move, view))
+            match move:
+                case Wait():
+                    return Applied(outcomes=tuple(outcomes), ended=move.reason)
+                case MarkApplied():
+                    self._mark_applied(lease, lake_table, move)
+                case Reopen():
+                    self.store.rewinds.reopen(lease, after=move.after)
+                    log.info("slices wait again, the lake was rewound", table=str(table), after=move.after)
+                case SetBack():
+                    keeper.check()
+                    self.lake.rewind(lake_table, move.to_version)
+                    log.warning("lake set back, slices were in it twice", table=str(table), to=move.to_version)
+                case Apply():
+                    outcomes.append(self._apply(lease, keeper, lake_table, move))
+
+    def _apply(self, lease: Lease, keeper: LeaseKeeper, table: LakeTable, move: Apply) -> UpsertOutcome:
+        """One claim: record its bounds, check its slice files, merge them in one commit, mark the claim applied."""
+        claim = self._record_claim(lease, move)
+        try:
+            work = self._preparation.prepare(lease, claim, table.name, move.slices)
+            outcome = self.lake.upsert(table, work, may_commit=keeper.check)
+        except (StaleEpoch, LeaseBusy):
+            raise
+        except CdcError as error:
+            if not error.retryable:
+                self.store.claims.mark_failed(lease, claim, str(error))
+            raise
+        self.store.claims.mark_applied(lease, claim, claim_outcome(outcome))
+        _log_applied(table.name, claim, outcome)
+        return outcome
+
+    def _record_claim(self, lease: Lease, move: Apply) -> Claim:
+        """The bounds are durable on return. A claim that a dead worker left is taken over with its bounds."""
+        session = self.lake.open() if any(row.path for row in move.slices) else None
+        if move.resumed is None:
+            return self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
+        if move.resumed.session:
+            # The dead worker's MERGE may still run in Spark.
+            self.lake.cancel(move.resumed.session, str(move.resumed.claim_id))
+        return self.store.claims.resume_claim(lease, move.resumed, session=session)
+
+    def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
+        """What the lake's log and the metadata store say now; `behind_fence` holds at most one claim's slices."""
+        fence = self.lake.read_fence(lake_table)
+        if fence is None:
+            published = self.store.history.published_snapshot(table_id)
+            return View(fence=None, published_snapshot=published, fenced={}, behind_fence=(), open_claim=None)
+        named = self.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
+        behind = self.store.slices.next_slices(
+            table_id, after_number=fence.number, most_slices=self.limits.slices, most_rows=self.limits.rows
+        )
+        active = self.store.snapshots.active_snapshot(table_id)
+        end = before
+        if active is not None:
+            end = min(end, self.store.snapshots.fence_at(table_id, active.cutoff_offset) + 1)
+        within = tuple(row for row in behind if row.number < end and (until is None or row.label_start < until))
+        within = of_one_shape(within, lambda row: self.store.tables.schema(row.table_id, row.schema_id or ""))
+        open_claim = self.store.claims.open_claim(table_id)
+        if open_claim is not None and open_claim.last_number > fence.number:
+            within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
+        return View(
+            fence=fence,
+            published_snapshot=self.store.history.published_snapshot(table_id),
+            fenced={row.number: row for row in named},
+            behind_fence=within,
+            open_claim=open_claim,
+            is_bag=lake_table.schema.is_bag,
+            active_snapshot=None if active is None else active.snapshot_id,
+        )
+
+    def _compared(self, lease: Lease, compare: Callable[[], Compared]) -> Compared:
+        """The result of `compare`. Raises FenceMismatch only if the lease is still held, otherwise StaleEpoch.
+
+        A newer owner may have changed lake and metadata store between two reads, so a difference is no alarm then.
+        """
+        try:
+            return compare()
+        except FenceMismatch:
+            self.store.leases.renew(lease, duration=self.lease_length)
+            raise
+
+    def _mark_applied(self, lease: Lease, table: LakeTable, move: MarkApplied) -> None:
+        """Marks the slices that the lake's log names by the same ids and hashes; learns its claims again."""
+        waiting = self.store.slices.waiting_through(lease.table_id, move.through)
+        first = waiting[0].number if waiting else move.through
+        ledger = self.lake.read_ledger(table.name, table_uuid=UUID(table.table_uuid), after=first - 1)
+        claims = () if ledger is None else ledger.claims
+        if ledger is not None:
+            self._compared(lease, partial(check_ledger, ledger, waiting))
+        known = [
+            KnownClaim(
+                claim_id=claim.claim_id,
+                first_number=claim.first_number,
+                last_number=claim.last_number,
+                lake_version=claim.lake_version,
+                committed_at=claim.committed_at,
+            )
+            for claim in claims
+        ]
+        self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
+        log.info("slices were in the lake already", table=str(table.name), through=move.through)
+
+    def _pause(self, lease: Lease, table: TableName, error: CdcError | OSError) -> None:
+        is_outage = isinstance(error, OSError) or error.outage
+        pause = self.store.failures.record(lease, str(error), retry_policy=self.retry_policy, is_outage=is_outage)
+        words = "table parked" if pause.parks else "table pauses"
+        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=str(error))
+
+    @property
+    def _preparation(self) -> ClaimPreparation:
+        return ClaimPreparation(store=self.store, objects=self.objects, limits=self.limits, on_step=self.on_step)
+
+
+def _refuse_stale(row: SourceTable) -> None:
+    if row.state is TableState.STALE:
+        raise TableStale(row.parked_reason or "", table=str(row.name), remedy="nothing is applied until then")
+
+
+def _log_applied(table: TableName, claim: Claim, outcome: UpsertOutcome) -> None:
+    log.info(
+        "claim applied",
+        table=str(table),
+        first=claim.first_number,
+        last=claim.last_number,
+        rows=outcome.rows_read,
+        parked=outcome.parked,
+        seconds=round(outcome.seconds, 2),
+        lake_version=outcome.lake_version,
+    )
