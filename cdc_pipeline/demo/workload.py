@@ -2,10 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from functools import partial
 from random import Random
 from threading import Event, Lock
 
@@ -17,20 +16,21 @@ from psycopg2.extensions import (
 )
 
 from cdc_pipeline.demo.pgbench import finished_transactions, running_pgbench
-from cdc_pipeline.demo.transactions import KINDS, Kind, work_for_long
+from cdc_pipeline.demo.transactions import KINDS, LONG, Kind
 from cdc_pipeline.sources.postgres.session import answering, connect
 
-LONG = "long transactions"
 PGBENCH = "pgbench transactions"
-_ISOLATION = (ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ)
+_SESSIONS = 4
+_LONG_PER_SECOND = 1.0
 _PGBENCH_CLIENTS = 2
-_LONGEST_REST_SECONDS = 2.0
+_PGBENCH_PER_SECOND = 20.0
+_ISOLATION = (ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ)
 
 
 class Workload:
-    """Writes until it is stopped. Every second session asks for repeatable reads; one more only works for long.
+    """Writes until `stop` is called or `stopping` is set. One more session has long transactions only.
 
-    `chance` decides who does what and when, apart from what the sessions do to each other.
+    `chance` decides what each session does and when.
     """
 
     def __init__(
@@ -38,18 +38,13 @@ class Workload:
         source_url: str,
         *,
         chance: Random,
-        sessions: int = 4,
         transactions_per_second: float = 120.0,
-        pgbench_per_second: float = 20.0,
         stopping: Event | None = None,
-        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._url = source_url
-        self._chances = [Random(chance.getrandbits(64)) for _ in range(sessions + 1)]
-        self._rate_of_session = transactions_per_second / sessions
-        self._pgbench_rate = pgbench_per_second
+        self._chances = [Random(chance.getrandbits(64)) for _ in range(_SESSIONS + 1)]
+        self._rate_of_session = transactions_per_second / _SESSIONS
         self._stopping = stopping or Event()
-        self._environment = environment
         self._counts: Counter[str] = Counter()
         self._lock = Lock()
         self._running = ExitStack()
@@ -58,62 +53,51 @@ class Workload:
 
     def start(self) -> None:
         self._pgbench_before = finished_transactions(self._url)
+        pgbench = running_pgbench(
+            self._url,
+            clients=_PGBENCH_CLIENTS,
+            transactions_per_second=_PGBENCH_PER_SECOND,
+            environment=os.environ,
+        )
         with ExitStack() as starting:
-            starting.enter_context(
-                running_pgbench(
-                    self._url,
-                    clients=_PGBENCH_CLIENTS,
-                    transactions_per_second=self._pgbench_rate,
-                    environment=self._environment,
-                )
-            )
+            starting.enter_context(pgbench)
             threads = starting.enter_context(ThreadPoolExecutor(len(self._chances), "shop"))
             starting.callback(self._stopping.set)
             self._sessions = [threads.submit(self._work, *session) for session in enumerate(self._chances)]
             self._running = starting.pop_all()
 
     def stop(self) -> dict[str, int]:
-        """How many transactions of each kind were done; long ones end early. Raises what ended a session before."""
+        """Returns the number of finished transactions of each kind. Raises the error that ended a session before."""
         self._running.close()
         for session in self._sessions:
             session.result()
         return self.counts()
 
     def counts(self) -> dict[str, int]:
-        """The same while it runs, by name."""
+        """Finished transactions so far, by the name of their kind."""
         pgbench = finished_transactions(self._url) - self._pgbench_before
         with self._lock:
             return dict(sorted((self._counts | Counter({PGBENCH: pgbench})).items()))
 
     def _work(self, number: int, chance: Random) -> None:
-        """One that breaks stops them all: half a workload would prove less than it seems."""
+        """A session that fails stops all sessions."""
+        kinds, rate = ((LONG,), _LONG_PER_SECOND) if number == 0 else (KINDS, self._rate_of_session)
         try:
             with answering(), closing(connect(self._url)) as connection:
-                if number == 0:
-                    self._work_for_long(connection, chance)
-                else:
-                    connection.set_session(_ISOLATION[number % 2])
-                    self._work_at_rate(connection, chance)
+                connection.set_session(_ISOLATION[number % 2])
+                for kind in dealt(kinds, chance):
+                    if self._stopping.wait(chance.expovariate(rate)):
+                        return
+                    self._do(connection, kind, chance)
         finally:
             self._stopping.set()
 
-    def _work_at_rate(self, connection: psycopg2.extensions.connection, chance: Random) -> None:
-        for kind in dealt(chance):
-            if self._stopping.wait(chance.expovariate(self._rate_of_session)):
-                return
-            self._do(connection, kind, chance)
-
-    def _work_for_long(self, connection: psycopg2.extensions.connection, chance: Random) -> None:
-        kind = Kind(name=LONG, share=1, run=partial(work_for_long, stopping=self._stopping))
-        while not self._stopping.wait(chance.uniform(0, _LONGEST_REST_SECONDS)):
-            self._do(connection, kind, chance)
-
     def _do(self, connection: psycopg2.extensions.connection, kind: Kind, chance: Random) -> None:
-        """Again and again while other sessions are in its way."""
+        """Repeats the transaction while other sessions make it fail."""
         while True:
             try:
                 with connection.cursor() as cursor:
-                    done = kind.run(cursor, chance)
+                    done = kind.run(cursor, chance, self._stopping)
                 connection.commit()
             except TransactionRollbackError:
                 connection.rollback()
@@ -126,8 +110,8 @@ class Workload:
                 self._counts[kind.name] += 1
 
 
-def dealt(chance: Random) -> Iterator[Kind]:
-    """Kinds without end, shuffled like cards: each has its share in every hundred."""
-    cards = [kind for kind in KINDS for _ in range(kind.share)]
+def dealt(kinds: Sequence[Kind], chance: Random) -> Iterator[Kind]:
+    """Kinds without end, shuffled like cards: each has its share in every round."""
+    cards = [kind for kind in kinds for _ in range(kind.share)]
     while True:
         yield from chance.sample(cards, len(cards))

@@ -11,8 +11,8 @@ import psycopg2
 import pytest
 
 from cdc_pipeline.demo.seed import Scale, seed
-from cdc_pipeline.demo.transactions import KINDS
-from cdc_pipeline.demo.workload import LONG, PGBENCH, Workload
+from cdc_pipeline.demo.transactions import KINDS, LONG
+from cdc_pipeline.demo.workload import PGBENCH, Workload
 from cdc_pipeline.errors import SetupError, SourceAway
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings.file import load_settings
@@ -23,7 +23,7 @@ from tests.support.streams import prepare, run_sql
 SMALL = Scale(customers=200, products=50, orders=500, lines=3)
 SHOP = ("customers", "products", "orders", "order_items")
 TABLES = (*SHOP, "pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
-EVERY_KIND = {*(kind.name for kind in KINDS), LONG, PGBENCH}
+EVERY_KIND = {*(kind.name for kind in (*KINDS, LONG)), PGBENCH}
 
 
 def count(url: str, query: str) -> int:
