@@ -97,11 +97,3 @@ def staging_prefix(table: TableName, snapshot_id: str) -> str:
 
 def lake_key(table: TableName) -> str:
     return table_prefix(DATALAKE, table)
-
-
-def table_of_key(key: str) -> TableName:
-    """The table that a key of any of the four areas belongs to."""
-    _, database, schema, table, *_ = key.split("/")
-    return TableName(
-        database=decode_component(database), schema=decode_component(schema), table=decode_component(table)
-    )

@@ -21,8 +21,7 @@ _PART = r'("(?:[^"]|"")+"|[^".][^.]*)'
 _THREE_PARTS = re.compile(rf"{_PART}\.{_PART}\.{_PART}")
 
 SNAPSHOT_ORDINAL = 0
-FIRST_ORDINAL = 1
-"""Events of the stream count from one: a snapshot row at the cutoff position is older than any event there."""
+"""Events of the stream count from 1, so a snapshot row is older than every event at the cutoff position."""
 
 
 class Operation(StrEnum):

@@ -10,9 +10,6 @@ _NAME = re.compile(
     r"(?P<start>\d{8}T\d{6}Z)-(?P<end>\d{8}T\d{6}Z)"
     r"\.(?P<first>[0-9a-f]{16})-(?P<next>[0-9a-f]{16})\.(?P<digest>[0-9a-f]{16})\.parquet"
 )
-_FOREIGN_NAME = re.compile(
-    r"(?P<start>\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?)Z?-to-(?P<end>\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?)Z?(?:\.\w+)?"
-)
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -30,12 +27,6 @@ def label_of(commit_time: datetime, slice_length: timedelta) -> Label:
     """The interval of the grid from 1970-01-01T00:00:00Z that holds `commit_time`."""
     start = EPOCH + (commit_time - EPOCH) // slice_length * slice_length
     return Label(start=start, end=start + slice_length)
-
-
-def monotonic_label(previous: Label | None, commit_time: datetime, slice_length: timedelta) -> Label:
-    """Label of the next event of a stream: its own interval, but never an earlier one than the event before it."""
-    label = label_of(commit_time, slice_length)
-    return label if previous is None else max(previous, label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +55,5 @@ class SliceFileName:
         return cls(label=label, start_offset=match["first"], end_offset=match["next"], sha256=match["digest"])
 
 
-def parse_foreign_label(name: str) -> Label:
-    """Label of a file named as the time-slice design does it: `2024-01-01T00:00-to-2024-01-01T00:01`, taken as UTC."""
-    match = _FOREIGN_NAME.fullmatch(name)
-    if match is None:
-        message = f"{name!r} does not name an interval as <start>-to-<end>"
-        raise ValueError(message)
-    return Label(start=_iso(match["start"]), end=_iso(match["end"]))
-
-
 def _stamp(text: str) -> datetime:
     return datetime.strptime(text, _STAMP).replace(tzinfo=UTC)
-
-
-def _iso(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, context_of
+from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError
@@ -16,7 +16,6 @@ from cdc_pipeline.record import TableName
 if TYPE_CHECKING:
     from cdc_pipeline.metadata_store.rows import Snapshot
 
-CHECK_FAILED = 3
 _POLL_SECONDS = 1.0
 
 

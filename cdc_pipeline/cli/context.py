@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cdc_pipeline.wiring import Pipeline
 
 _WIDTH_OF_A_FILE = 200
+CHECK_FAILED = 3
+"""Exit code of a command that ended and found rows that differ, or that the lake cannot hold."""
 POSTGRES_ONLY = frozenset({"postgres"})
 POSTGRES_AND_SPARK = frozenset({"postgres", "spark-connect"})
 

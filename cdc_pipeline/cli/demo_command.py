@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from cdc_pipeline.cli.context import log_to_stderr
+from cdc_pipeline.cli.context import CHECK_FAILED, log_to_stderr
 from cdc_pipeline.launcher.project import PROJECT
 
-CHECK_FAILED = 3
 WIDTH_OF_A_FILE = 160
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="where the demo lives; default: .cdc/demo of the project")

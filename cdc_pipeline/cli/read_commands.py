@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
+from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError, UsageError
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.verification import Verified
     from cdc_pipeline.wiring import Pipeline
 
-CHECK_FAILED = 3
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help="these columns alone")]
 Wide = Annotated[bool, typer.Option("--wide", help="every column, however wide the table gets")]
 

@@ -10,13 +10,11 @@ was changed by hand.
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 
-import psycopg2
 from psycopg2 import extensions, sql
 
 from cdc_pipeline.installation.endpoints import METADATA_ROLE, PASSWORD_VARIABLES, SOURCE_ROLE, role_of
-from cdc_pipeline.launcher.postgres import create_database
+from cdc_pipeline.launcher.postgres import autocommitting, create_database
 from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, reader_role
 
 _SERVER = "dbname=postgres"
@@ -63,19 +61,13 @@ def make_databases(names: Iterable[str], passwords: Mapping[str, str]) -> None:
     for name in names:
         create_database(_SERVER, name)
         role = role_of(name)
-        with closing(_connected(_SERVER)) as connection:
+        with autocommitting(_SERVER) as connection:
             _make_role(connection, role, passwords[role])
             _shut_to_others(connection, name, role)
             if role == METADATA_ROLE:
                 _let_readers_in(connection, name)
-        with closing(_connected(extensions.make_dsn(dbname=name))) as connection:
+        with autocommitting(extensions.make_dsn(dbname=name)) as connection:
             _hand_over(connection, role)
-
-
-def _connected(place: str) -> extensions.connection:
-    connection = psycopg2.connect(place)
-    connection.autocommit = True
-    return connection
 
 
 def _make_role(connection: extensions.connection, role: str, password: str) -> None:

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import psycopg2
-from psycopg2 import sql
+from psycopg2 import extensions, sql
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.ports import LOOPBACK
@@ -173,15 +173,18 @@ def wait_until_accepting(url: str, process: subprocess.Popen[bytes], log: Path) 
 
 def create_database(url: str, database: str) -> None:
     """Create `database` on the server of `url` unless it is there."""
-    connection = psycopg2.connect(url)
-    try:
+    with autocommitting(url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
+        if cursor.fetchone() is None:
+            cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+
+
+@contextmanager
+def autocommitting(url: str) -> Iterator[extensions.connection]:
+    """A connection on which each statement is a transaction of its own; closed at the end of the block."""
+    with closing(psycopg2.connect(url)) as connection:
         connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
-            if cursor.fetchone() is None:
-                cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
-    finally:
-        connection.close()
+        yield connection
 
 
 @contextmanager

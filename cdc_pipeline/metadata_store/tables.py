@@ -159,11 +159,6 @@ class Tables:
             left = [shape for shape in row.shape or () if shape["generation"] >= generation]
             _changed(connection, table_id, shape=left)
 
-    def record_key_span(self, table_id: int, *, low: Any, high: Any) -> SourceTable:
-        """Smallest and largest value of the first id column that the lake has seen; JSON values."""
-        with self.database.transaction("table.key_span") as connection:
-            return _changed(connection, table_id, key_low=low, key_high=high)
-
     def begin_repair(self, lease: Lease) -> None:
         """From now on deletes leave tombstones, until the repair is registered or ended. Raises StaleEpoch."""
         self._set_under_repair(lease, is_under_repair=True)

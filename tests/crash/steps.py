@@ -69,7 +69,6 @@ READS = frozenset(
         "stream.read_partitions",
         "stream.read_place",
         "stream.read_places",
-        "table.key_span",
         "table.list",
         "table.read",
     }

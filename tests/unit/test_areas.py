@@ -41,10 +41,10 @@ def test_the_longest_name_is_accepted() -> None:
 
 
 @given(TABLES, st.sampled_from([areas.CDC_EVENT, areas.DB_SNAPSHOT, areas.STAGING_AREA, areas.DATALAKE]))
-def test_the_table_is_read_back_from_any_key(table: TableName, area: str) -> None:
-    key = f"{areas.table_prefix(area, table)}/more/file.parquet"
-    assert areas.table_of_key(key) == table
-    assert len(key.split("/")) == 6
+def test_every_table_has_a_folder_of_its_own_three_levels_below_its_area(table: TableName, area: str) -> None:
+    found_area, *parts = areas.table_prefix(area, table).split("/")
+    assert found_area == area
+    assert tuple(map(areas.decode_component, parts)) == (table.database, table.schema, table.table)
 
 
 def test_the_four_areas_have_their_templates() -> None:

@@ -1,8 +1,7 @@
-"""Labels are intervals of one grid, monotonic along a stream; a slice file's name goes both ways."""
+"""Labels are intervals of one grid; a slice file's name goes both ways."""
 
 import re
-from datetime import UTC, datetime, timedelta
-from itertools import accumulate, pairwise
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -11,11 +10,8 @@ from hypothesis import strategies as st
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import (
     EPOCH,
-    Label,
     SliceFileName,
     label_of,
-    monotonic_label,
-    parse_foreign_label,
 )
 
 TIMES = st.integers(0, 9_000_000_000_000_000).map(lambda number: EPOCH + timedelta(microseconds=number))
@@ -37,17 +33,6 @@ def test_a_label_holds_its_time_and_lies_on_the_grid(time: datetime, length: tim
 def test_two_labels_are_the_same_or_do_not_touch(one: datetime, other: datetime, length: timedelta) -> None:
     first, second = sorted((label_of(one, length), label_of(other, length)))
     assert first == second or first.end <= second.start
-
-
-@given(st.lists(TIMES, min_size=1), LENGTHS)
-def test_labels_along_a_stream_never_go_back_and_never_lie_before_their_event(
-    times: list[datetime], length: timedelta
-) -> None:
-    labels: list[Label] = []
-    for time in times:
-        labels.append(monotonic_label(labels[-1] if labels else None, time, length))
-    assert all(earlier <= later for earlier, later in pairwise(labels))
-    assert labels == list(accumulate((label_of(time, length) for time in times), max))
 
 
 @given(TIMES, LENGTHS, POSITIONS, POSITIONS, DIGESTS)
@@ -97,21 +82,3 @@ def test_names_of_one_label_length_order_like_label_and_offset(places: list[tupl
 def test_any_other_name_is_no_slice_file(name: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         SliceFileName.parse(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "2024-01-01T00:00-to-2024-01-01T00:01",
-        "2024-01-01T00:00:00-to-2024-01-01T00:01:00",
-        "2024-01-01T00:00Z-to-2024-01-01T00:01Z.parquet",
-    ],
-)
-def test_an_interval_as_other_layouts_write_it_is_read_as_utc(name: str) -> None:
-    assert parse_foreign_label(name) == label_of(datetime(2024, 1, 1, tzinfo=UTC), MINUTE)
-
-
-@pytest.mark.parametrize("name", ["", "2024-01-01", "2024-01-01T00:00-2024-01-01T00:01", "2024-99-01T00:00-to-x"])
-def test_a_foreign_name_without_an_interval_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="does not name an interval"):
-        parse_foreign_label(name)
