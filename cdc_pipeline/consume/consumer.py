@@ -1,11 +1,10 @@
-"""stream_to_slices: change events of the source -> registered slice files; only then the source is told."""
+"""The one owner of a stream while it is read: a method for each step of `stream_to_slices`."""
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +27,15 @@ from cdc_pipeline.time_slice import SliceFileName
 log = structlog.get_logger()
 
 _GRACE = timedelta(milliseconds=200)
+"""A heartbeat is sent this long after a slice is due, so that the source's clock has passed the label's end too."""
 _SHORTEST_WAIT = timedelta(milliseconds=50)
 _LONGEST_WAIT = timedelta(seconds=1)
+_NOT_READ_YET = 1 << 64
+"""Behind every position of a log."""
 
 
 class Consumer:
-    """Owner of all stream partitions of one stream, under one assignment epoch."""
+    """Owns all stream partitions of one stream, under one assignment epoch. Not safe for two threads."""
 
     def __init__(
         self,
@@ -51,12 +53,16 @@ class Consumer:
         check_tables: Callable[[], None] = lambda: None,
         changing: Mapping[TableName, TableSchema] | None = None,
     ) -> None:
-        """`changing`: tables whose columns changed, with those that every event from their generation on has."""
+        """`ignored_truncates`: tables whose truncates do nothing in the lake.
+
+        `check_tables` raises if a table is no longer published as it was when the stream was opened.
+        `changing`: tables whose columns changed, with the columns of every event from their generation on.
+        """
         self._assignment = assignment
         self._place = assignment.place
         self._stream = stream
         self._cutter = cutter
-        self._start = cutter.start
+        self._registered_end = cutter.start
         self._table_ids = table_ids
         self._schema_ids: dict[tuple[int, TableSchema], str] = {}
         self._schemas: dict[str, TableSchema] = {}
@@ -65,137 +71,29 @@ class Consumer:
         self._chain = chain
         self._clock = clock
         self._on_step = on_step
-        self._next_mark = self._last_cut = time.monotonic()
-        self._marked: dict[str, int] = {}
+        self._next_heartbeat = self._last_cut = time.monotonic()
+        self._marker_positions: dict[str, int] = {}
         self._offsets = dict(assignment.next_offset)
         self._ignored_truncates = ignored_truncates
-        self._check_tables = check_tables
+        self.check_tables = check_tables
         self._changing = dict(changing or {})
+        self.position = cutter.start
+        """End of the last cut, also of one that brought nothing to register."""
 
-    def run(self, stop: Event, beat: Callable[[], None] = lambda: None) -> None:
-        """Until `stop` is set; what is open then is read again by the next owner. `beat` is called in every round."""
-        while not stop.is_set():
-            beat()
-            self._advance(stop_at=None)
-
-    def run_until_idle(self) -> int:
-        """Registers everything that the source held when this was called; returns the position behind it."""
-        mark = f"{CUT}:{uuid.uuid4()}"
-        self._send_mark(mark)
-        end = None
-        while end is None:
-            end = self._advance(stop_at=mark)
-        return end
-
-    def _advance(self, *, stop_at: str | None) -> int | None:
-        """One read and what follows from it; the end of the cut behind the mark `stop_at`, once it is registered."""
+    def read_cuts(self) -> Iterator[CutSlices]:
+        """One read of the stream; yields each cut that it completes, in order. Waits at most a second for events."""
         batch = self._stream.read(self._wait())
-        ends = []
-        if batch is not None:
-            self._marked.update((mark.text, mark.commit_position) for mark in batch.marks if mark.text == stop_at)
-            for cut in self._cutter.add(self._without_ignored(batch)):
-                self._register(cut)
-                self._last_cut = time.monotonic()
-                ends.append(cut.end)
-        self._give_sign_of_life()
-        place = self._marked.get(stop_at or "")
-        return next((end for end in ends if place is not None and end > place), None)
-
-    def _wait(self) -> timedelta:
-        return min(max(self._until_sign_of_life(), _SHORTEST_WAIT), _LONGEST_WAIT)
-
-    def _give_sign_of_life(self) -> None:
-        """A mark closes the slice that is due: on an idle stream nothing else would."""
-        if self._until_sign_of_life() <= timedelta(0):
-            self._send_mark(CUT, is_sign_of_life=True)
-            self._next_mark = time.monotonic() + _LONGEST_WAIT.total_seconds()
-
-    def _until_sign_of_life(self) -> timedelta:
-        """A slice's length after the last cut at the latest: this machine's clock may be hours behind the source's."""
-        now = time.monotonic()
-        by_clock = self._cutter.due - self._clock()
-        since_cut = self._cutter.length - timedelta(seconds=now - self._last_cut)
-        return max(min(by_clock, since_cut) + _GRACE, timedelta(seconds=self._next_mark - now))
-
-    def _send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
-        with step(self._on_step, "source.mark"):
-            self._stream.send_mark(text, is_sign_of_life=is_sign_of_life)
-
-    def _without_ignored(self, batch: EventBatch) -> EventBatch:
-        events = tuple(
-            _without_truncates(found) if found.table in self._ignored_truncates else found for found in batch.events
-        )
-        return replace(batch, events=events)
-
-    def _register(self, cut: CutSlices) -> None:
-        """Durable on return. A cut with nothing in any stream partition is none, unless somebody asked for it.
-
-        Raises StreamMoved when another consumer's cut was decided here.
-        """
-        partitions = self._ranges(cut)
-        moved = {part.stream_partition: part for part in partitions if not part.is_empty}
-        if not moved and not cut.requested:
+        if batch is None:
             return
-        self._check_tables()
-        cut = self._with_changes(cut)
-        slices = tuple(
-            self._write(cut, name, moved[number], cut.slices[name, number])
-            for name, number in sorted(cut.slices)
-            if name in self._table_ids
+        self._marker_positions.update(
+            (marker.text, marker.commit_position) for marker in batch.marks if marker.text in self._marker_positions
         )
-        boundary = self._chain.register(self._cut(cut, partitions, slices), self._place, self._schemas)
-        self._place, self._start = boundary.place, cut.end
-        self._offsets = {part.stream_partition: part.end_offset for part in partitions}
-        if cut.last_commit_position is not None:
-            with step(self._on_step, "slot.confirm"):
-                self._stream.confirm(cut.last_commit_position)
-        self._end_changes(cut)
-        rows = sum(new.rows for new in slices)
-        log.info(
-            "cut registered",
-            boundary=boundary.boundary_id,
-            label=str(cut.label),
-            rows=rows,
-            position=boundary.position,
-        )
+        for cut in self._cutter.add(self._without_ignored(batch)):
+            yield self._with_silent_changes(cut)
+            self._last_cut, self.position = time.monotonic(), cut.end
 
-    def _with_changes(self, cut: CutSlices) -> CutSlices:
-        """A change of columns that no event has shown by its place in the log has a slice of its own, without rows."""
-        shown = {name for name, _ in cut.slices}
-        first = min(self._offsets)
-        silent = {
-            (name, first): SliceRows(schema=schema, rows=event_schema(schema).empty_table())
-            for name, schema in self._changing.items()
-            if cut.start >= schema.generation and name not in shown
-        }
-        return replace(cut, slices={**cut.slices, **silent})
-
-    def _end_changes(self, cut: CutSlices) -> None:
-        """No event of the columns before can come any more."""
-        for name, schema in list(self._changing.items()):
-            if cut.start >= schema.generation:
-                self._store.tables.end_change(self._table_ids[name], schema.generation)
-                del self._changing[name]
-                log.info("change of columns followed", table=str(name), columns=", ".join(schema.names))
-
-    def _cut(self, cut: CutSlices, partitions: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]) -> Cut:
-        return Cut(
-            stream=self._assignment.stream,
-            owner=self._assignment.owner,
-            epoch=self._assignment.epoch,
-            # Where the last registered cut ended: one that was none may lie between.
-            start=encode_position(self._start),
-            position=encode_position(cut.end),
-            commit_time=cut.commit_time,
-            label=cut.label,
-            requested=cut.requested,
-            partitions=partitions,
-            tables=tuple(sorted(self._table_ids.values())),
-            slices=slices,
-            quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
-        )
-
-    def _ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
+    def offset_ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
+        """From where each stream partition is registered to the cut's end. To be called once per cut, in order."""
         places = self._stream.places_at(cut.end)
         return tuple(
             PartitionRange(
@@ -206,6 +104,116 @@ class Consumer:
                 begun=places[number].begun,
             )
             for number, start in self._offsets.items()
+        )
+
+    def is_to_be_registered(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> bool:
+        """False for a cut at which no stream partition went on, unless somebody asked for a cut there."""
+        return cut.requested or any(not part.is_empty for part in ranges)
+
+    def write_slice_files(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> tuple[NewSlice, ...]:
+        """Puts one slice file per table and stream partition that has events; durable on return."""
+        parts = {part.stream_partition: part for part in ranges if not part.is_empty}
+        return tuple(
+            self._write(cut, name, parts[number], cut.slices[name, number])
+            for name, number in sorted(cut.slices)
+            if name in self._table_ids
+        )
+
+    def decide_and_register(
+        self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]
+    ) -> None:
+        """Puts the cut file and registers the cut in one transaction; durable on return.
+
+        Raises StreamMoved when another consumer's cut was decided here, StaleEpoch when it took the stream.
+        """
+        boundary = self._chain.register(self._cut(cut, ranges, slices), self._place, self._schemas)
+        self._place, self._registered_end = boundary.place, cut.end
+        self._offsets = {part.stream_partition: part.end_offset for part in ranges}
+        log.info(
+            "cut registered",
+            boundary=boundary.boundary_id,
+            label=str(cut.label),
+            rows=sum(new.rows for new in slices),
+            position=boundary.position,
+        )
+
+    def confirm(self, cut: CutSlices) -> None:
+        """Lets the source forget what lies before the last registered transaction."""
+        if cut.last_commit_position is not None:
+            with step(self._on_step, "slot.confirm"):
+                self._stream.confirm(cut.last_commit_position)
+
+    def end_column_changes(self, cut: CutSlices) -> None:
+        """Forgets the older columns of tables that changed before the cut: no event of them can come any more."""
+        for name, schema in list(self._changing.items()):
+            if cut.start >= schema.generation:
+                self._store.tables.end_change(self._table_ids[name], schema.generation)
+                del self._changing[name]
+                log.info("change of columns followed", table=str(name), columns=", ".join(schema.names))
+
+    def send_heartbeat_if_due(self) -> None:
+        """A marker message closes the slice that is due: on an idle stream nothing else would."""
+        if self._until_heartbeat() <= timedelta(0):
+            self._send(CUT, is_heartbeat=True)
+            self._next_heartbeat = time.monotonic() + _LONGEST_WAIT.total_seconds()
+
+    def send_marker(self) -> str:
+        """Sends a marker message that cuts the stream behind everything that the source holds now; returns its text."""
+        marker = f"{CUT}:{uuid.uuid4()}"
+        self._marker_positions[marker] = _NOT_READ_YET
+        self._send(marker)
+        return marker
+
+    def is_behind(self, marker: str) -> bool:
+        """Whether the cut behind this marker message is registered."""
+        return self.position > self._marker_positions[marker]
+
+    def _wait(self) -> timedelta:
+        return min(max(self._until_heartbeat(), _SHORTEST_WAIT), _LONGEST_WAIT)
+
+    def _until_heartbeat(self) -> timedelta:
+        """At most a slice's length since the last cut: this machine's clock may be hours behind the source's."""
+        now = time.monotonic()
+        by_clock = self._cutter.due - self._clock()
+        since_cut = self._cutter.length - timedelta(seconds=now - self._last_cut)
+        return max(min(by_clock, since_cut) + _GRACE, timedelta(seconds=self._next_heartbeat - now))
+
+    def _send(self, text: str, *, is_heartbeat: bool = False) -> None:
+        with step(self._on_step, "source.mark"):
+            self._stream.send_mark(text, is_sign_of_life=is_heartbeat)
+
+    def _without_ignored(self, batch: EventBatch) -> EventBatch:
+        events = tuple(
+            _without_truncates(found) if found.table in self._ignored_truncates else found for found in batch.events
+        )
+        return replace(batch, events=events)
+
+    def _with_silent_changes(self, cut: CutSlices) -> CutSlices:
+        """Adds an empty slice for each change of columns that lies before the cut and that no event has shown."""
+        shown = {name for name, _ in cut.slices}
+        first = min(self._offsets)
+        silent = {
+            (name, first): SliceRows(schema=schema, rows=event_schema(schema).empty_table())
+            for name, schema in self._changing.items()
+            if cut.start >= schema.generation and name not in shown
+        }
+        return replace(cut, slices={**cut.slices, **silent})
+
+    def _cut(self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]) -> Cut:
+        return Cut(
+            stream=self._assignment.stream,
+            owner=self._assignment.owner,
+            epoch=self._assignment.epoch,
+            # The end of the last registered cut: cuts that brought nothing to register may lie in between.
+            start=encode_position(self._registered_end),
+            position=encode_position(cut.end),
+            commit_time=cut.commit_time,
+            label=cut.label,
+            requested=cut.requested,
+            partitions=ranges,
+            tables=tuple(sorted(self._table_ids.values())),
+            slices=slices,
+            quarantined=tuple(self._quarantined(name, event) for name, event in cut.unfit),
         )
 
     def _quarantined(self, name: TableName, event: UnfitEvent) -> QuarantinedEvent:
@@ -243,7 +251,7 @@ class Consumer:
 
 
 def _without_truncates(events: TableEvents) -> TableEvents:
-    """For a table whose truncates are to do nothing in the lake."""
+    """The events without truncates, for a table whose truncates are to do nothing in the lake."""
     kept = np.asarray(pc.not_equal(events.rows[OPERATION], Operation.TRUNCATE.value))
     if kept.all():
         return events

@@ -8,6 +8,7 @@ from threading import Event
 import structlog
 
 from cdc_pipeline.consume.consumer import Consumer
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch, StreamMoved
 from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.source_setup.files import open_files_consumer
@@ -57,7 +58,7 @@ def consume(pipeline: Pipeline, stop: Event, beat: Beat = _no_beat) -> None:
 
     def read() -> None:
         with open_consumer(pipeline) as consumer:
-            consumer.run(stop, beat)
+            stream_to_slices(consumer, stop.is_set, beat)
 
     retried(read, stop, beat)
 
@@ -101,6 +102,6 @@ def consume_until_idle(pipeline: Pipeline) -> int:
     while True:
         try:
             with open_consumer(pipeline) as consumer:
-                return consumer.run_until_idle()
+                return stream_to_slices_until_idle(consumer)
         except StreamMoved as error:
             log.warning("stream opened again", found=error.found)

@@ -1,4 +1,4 @@
-"""stream_to_slices step by step, as cdc_pipeline/consume/consumer.py takes them."""
+"""stream_to_slices step by step, as cdc_pipeline/consume/stream_to_slices.py and consumer.py take them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

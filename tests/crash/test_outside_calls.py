@@ -23,7 +23,7 @@ READS_ONLY = "reads, and what was read is nowhere but in memory"
 OWN_SESSION = "the state of a session of this process, which ends with it"
 IN_A_STEP = "called inside the step "
 IMPLEMENTATIONS = {
-    "cdc_pipeline/consume/consumer.py:_advance": READS_ONLY,
+    "cdc_pipeline/consume/consumer.py:read_cuts": READS_ONLY,
     "cdc_pipeline/lake/claim_view.py:_slice_rows": IN_A_STEP + "lake_claim.fold",
     "cdc_pipeline/lake/claim_view.py:drop_all": OWN_SESSION,
     "cdc_pipeline/lake/claim_view.py:keep_sql": IN_A_STEP + "lake_claim.fold",

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.apply_tables import apply_tables
@@ -58,7 +59,7 @@ def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = F
             if consumer is None or anew:
                 consumers.close()
                 consumer = consumers.enter_context(open_consumer(pipeline))
-            consumer.run_until_idle()
+            stream_to_slices_until_idle(consumer)
             apply(pipeline, list(dict.fromkeys(name for each, _ in chunks for name in each.tables())))
             for each, chunk in chunks:
                 differences |= _differences(pipeline, each, each.expected(chunk.passed), read, f"chunk {number + 1}")

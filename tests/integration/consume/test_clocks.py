@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.wiring import Pipeline, utc_now
@@ -39,7 +40,7 @@ def test_an_idle_stream_is_cut_at_every_slice_by_a_clock_that_is_hours_behind_or
     stop, store_url = Event(), pipeline.endpoints.metadata_store_url
     there = replace(pipeline, clock=lambda: utc_now() + timedelta(hours=hours))
     with open_consumer(there) as consumer:
-        thread = Thread(target=consumer.run, args=(stop,))
+        thread = Thread(target=stream_to_slices, args=(consumer, stop.is_set))
         thread.start()
         try:
             assert eventually(lambda: len(query(store_url, LABELS)) > 3, seconds=30)

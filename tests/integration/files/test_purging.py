@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.states import QuarantineState
@@ -192,4 +193,4 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
     with opened(events) as pipeline, open_consumer(pipeline) as consumer:
         pipeline.store.horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
         with pytest.raises(RegistryError, match="goes back to the version"):
-            consumer.run_until_idle()
+            stream_to_slices_until_idle(consumer)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap, StaleEpoch, UsageError
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.record import TableName
@@ -136,7 +137,7 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
     events.write("0/a.jsonl", create(1))
     stop = Event()
     with events.opened() as pipeline, open_consumer(pipeline) as consumer:
-        thread = Thread(target=consumer.run, args=(stop,))
+        thread = Thread(target=stream_to_slices, args=(consumer, stop.is_set))
         thread.start()
         try:
             assert registers(pipeline, 1)
@@ -154,7 +155,7 @@ def test_a_second_consumer_takes_the_folder_from_the_first(events: EventFolder) 
         events.consume()
         events.write("0/a.jsonl", create(2))
         with pytest.raises(StaleEpoch):
-            first.run_until_idle()
+            stream_to_slices_until_idle(first)
     events.consume()
     assert ids(events) == [1, 2]
 
@@ -223,7 +224,7 @@ def test_a_consumer_that_dies_anywhere_registers_every_line_once(events: EventFo
             events.settings, store_url=events.store_url, spark_url=NOBODY_LISTENS, on_step=Failpoint(site)
         )
         with pytest.raises(Crash), dying as pipeline, open_consumer(pipeline) as consumer:
-            consumer.run_until_idle()
+            stream_to_slices_until_idle(consumer)
     events.consume()
     assert ids(events) == list(range(2 * len(sites)))
     with events.opened() as pipeline:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
@@ -163,7 +164,7 @@ def test_a_publication_that_goes_while_it_is_read_registers_nothing_more(world: 
         with open_consumer(pipeline) as consumer:
             damage(world, ('DROP PUBLICATION "{name}"', UNSEEN))
             with pytest.raises(StreamMoved, match="otherwise than when its stream was opened"):
-                consumer.run_until_idle()
+                stream_to_slices_until_idle(consumer)
         assert pipeline.store.positions.last_boundary(pipeline.settings.name) == before
     stopped = go_on(world)
     assert {table: "is not in the publication" in why for table, why in stopped.items()} == {

@@ -1,0 +1,34 @@
+"""stream_to_slices: change events of the source -> registered slice files; only then the source may forget them."""
+
+from collections.abc import Callable
+
+from cdc_pipeline.consume.consumer import Consumer
+
+
+def stream_to_slices(consumer: Consumer, is_done: Callable[[], bool], beat: Callable[[], None] = lambda: None) -> None:
+    """Reads the stream until `is_done` says so; it is asked between two reads. `beat` is called before each read.
+
+    Every cut is durable before its events are confirmed to the source. Events of the open slice are not registered
+    when the call ends; the next consumer reads them again.
+
+    Raises StaleEpoch when another consumer took the stream, StreamMoved when the stream has to be opened again.
+    """
+    while not is_done():
+        beat()
+        for cut in consumer.read_cuts():
+            ranges = consumer.offset_ranges(cut)
+            if not consumer.is_to_be_registered(cut, ranges):
+                continue
+            consumer.check_tables()
+            slices = consumer.write_slice_files(cut, ranges)
+            consumer.decide_and_register(cut, ranges, slices)
+            consumer.confirm(cut)
+            consumer.end_column_changes(cut)
+        consumer.send_heartbeat_if_due()
+
+
+def stream_to_slices_until_idle(consumer: Consumer) -> int:
+    """Registers everything that the source held when this was called; returns the position behind it."""
+    marker = consumer.send_marker()
+    stream_to_slices(consumer, lambda: consumer.is_behind(marker))
+    return consumer.position
