@@ -27,9 +27,9 @@ from cdc_pipeline.sources.postgres.position import HeldPosition, hold_position, 
 from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.steps import OnStep, step
-from snapshot.compaction import data_files, plan_compaction
 from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at
 from snapshot.plan import plan_ranges
+from snapshot.staging_to_lake import data_files, plan_compaction
 
 log = structlog.get_logger()
 

@@ -20,11 +20,10 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
-from cdc_pipeline.sources.postgres.position import snapshot_connection
 from cdc_pipeline.steps import OnStep
-from snapshot.compaction import staging_to_lake, to_json
-from snapshot.plan import PageRange, range_query
-from snapshot.staging import Staging, export_range, snapshot_to_staging
+from snapshot.plan import PageRange
+from snapshot.snapshot_to_staging import SnapshotToStaging
+from snapshot.staging_to_lake import staging_to_lake, to_json
 
 log = structlog.get_logger()
 
@@ -97,12 +96,13 @@ class SnapshotWorker:
         row = self.store.tables.table_by_id(snapshot.table_id)
         schema = self.store.tables.schema(row.table_id, snapshot.schema_id)
         table = replace(self.lake_table(row.name), schema=schema)
-        staging = Staging(
+        staging = SnapshotToStaging(
             table=row.name,
             schema=schema,
             snapshot_id=snapshot.snapshot_id,
             update_time=table.update_time,
             partition_by=table.partition_by,
+            source_url=self.source_url,
             objects=self.objects,
             on_step=self.on_step,
         )
@@ -110,7 +110,7 @@ class SnapshotWorker:
             case TaskKind.EXPORT:
                 return self._export(staging, task, snapshot)
             case TaskKind.STAGE:
-                files = snapshot_to_staging(staging, task.input["snapshot_key"], task.input["file_id"])
+                files = staging.stage(task.input["snapshot_key"], task.input["file_id"])
                 return Done(
                     output={"files": [asdict(file) for file in files]},
                     rows=sum(file.rows for file in files),
@@ -124,7 +124,7 @@ class SnapshotWorker:
                     size_bytes=sum(file.size_bytes for file in written),
                 )
 
-    def _export(self, staging: Staging, task: SnapshotTask, snapshot: Snapshot) -> Done:
+    def _export(self, staging: SnapshotToStaging, task: SnapshotTask, snapshot: Snapshot) -> Done:
         if snapshot.exported_snapshot is None:
             raise SnapshotError(
                 f"the snapshot {snapshot.snapshot_id} names no exported snapshot",
@@ -132,9 +132,7 @@ class SnapshotWorker:
                 remedy="run cdc snapshot again: it starts over at a new position",
             )
         file_id = f"{task.ordinal:06d}"
-        with snapshot_connection(self.source_url, snapshot.exported_snapshot) as connection:
-            query = range_query(connection, PageRange(**task.input), staging.schema)
-            file = export_range(staging, connection, query, file_id)
+        file = staging.export(snapshot.exported_snapshot, PageRange(**task.input), file_id)
         if file.unfit:
             kept = [
                 KeptRow(

@@ -80,7 +80,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/settings/yaml_text.py:read_text": READS_ONLY,
     "plugins/cdc_hosts.py:allowed_hosts": READS_ONLY,
     "snapshot/plan.py:plan_ranges": READS_ONLY,
-    "snapshot/staging.py:export_range": "a folder of this process's own",
+    "snapshot/snapshot_to_staging.py:export": "a folder of this process's own",
 }
 """Functions that reach outside without a step around the call, and why that is right."""
 

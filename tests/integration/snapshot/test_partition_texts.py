@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.columns import partition_expression
 from cdc_pipeline.settings import PartitionBy
-from snapshot.staging import partition_values
+from snapshot.snapshot_to_staging import partition_values
 
 UNITS: tuple[Literal["year", "month", "day", "hour"], ...] = ("year", "month", "day", "hour")
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)

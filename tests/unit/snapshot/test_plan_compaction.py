@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cdc_pipeline.lake.protocol import DataFile
 from cdc_pipeline.metadata_store.rows import SnapshotTask
 from cdc_pipeline.metadata_store.states import TaskKind, TaskState
-from snapshot.compaction import data_files, plan_compaction, to_json
+from snapshot.staging_to_lake import data_files, plan_compaction, to_json
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 TARGET = 1000

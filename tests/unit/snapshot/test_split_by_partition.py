@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_pipeline.settings import PartitionBy
-from snapshot.staging import partition_values, split_by_partition
+from snapshot.snapshot_to_staging import partition_values, split_by_partition
 
 MOMENTS = st.none() | st.integers(0, 4_000_000_000).map(
     lambda seconds: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)

@@ -10,19 +10,22 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
-from snapshot.staging import NULL_PARTITION, Staging, snapshot_to_staging
+from snapshot.snapshot_to_staging import NULL_PARTITION, SnapshotToStaging
 
 AWKWARD = ["", ".", "..", "é" * 300, "x" * 300, NULL_PARTITION, "__", "a/b", "%2E", "A", "a", " ", None]
 COLUMNS = (Column(name="place", type="text"), Column(name="number", type="int8"))
 
 
-def staging_in(folder: Path, *, key: tuple[str, ...] = (), partition_by: tuple[PartitionBy, ...] = ()) -> Staging:
-    return Staging(
+def staging_in(
+    folder: Path, *, key: tuple[str, ...] = (), partition_by: tuple[PartitionBy, ...] = ()
+) -> SnapshotToStaging:
+    return SnapshotToStaging(
         table=TableName.parse("shop.public.notes"),
         schema=TableSchema(columns=COLUMNS, key=key),
         snapshot_id="first",
         update_time=None,
         partition_by=partition_by,
+        source_url="",
         objects=LocalObjectStore(folder),
         on_step=no_step,
     )
@@ -42,18 +45,18 @@ def staged_rows(folder: Path, key: str) -> list[tuple[object, ...]]:
 def test_every_text_of_a_partition_has_a_folder_of_its_own(tmp_path: Path) -> None:
     key = put_rows(tmp_path, AWKWARD * 2)
     staging = staging_in(tmp_path, partition_by=(PartitionBy(column="place"),))
-    staged = snapshot_to_staging(staging, key, "000000")
+    staged = staging.stage(key, "000000")
     assert len({file.key for file in staged}) == len(staged) == len(AWKWARD)
     for file in staged:
         ((_, place),) = file.partition
         assert [found[0] for found in staged_rows(tmp_path, file.key)] == [place] * 2
         assert max(len(part.encode()) for part in file.key.split("/")) <= 255
-    assert snapshot_to_staging(staging, key, "000000") == staged
+    assert staging.stage(key, "000000") == staged
 
 
 @pytest.mark.parametrize("key", [(), ("number",)])
 def test_a_table_without_a_key_keeps_every_row_and_its_order(tmp_path: Path, key: tuple[str, ...]) -> None:
     snapshot_key = put_rows(tmp_path, ["a", "a", None])
-    (staged,) = snapshot_to_staging(staging_in(tmp_path, key=key), snapshot_key, "000000")
+    (staged,) = staging_in(tmp_path, key=key).stage(snapshot_key, "000000")
     expected: list[tuple[object, ...]] = [("a", 3), ("a", 2), (None, 1)]
     assert staged_rows(tmp_path, staged.key) == (expected[::-1] if key else expected)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psycopg2.extensions
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,8 +18,10 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.sources.postgres.copy_stream import CopiedRows, UnfitRow, copy_record_batches
+from cdc_pipeline.sources.postgres.position import snapshot_connection
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
+from snapshot.plan import PageRange, range_query
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARQUET = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
@@ -50,37 +51,76 @@ class SnapshotFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staging:
-    """What a worker slot needs for one snapshot of one table. `update_time`: the column to sort by, if there is one."""
+class SnapshotToStaging:
+    """The verb for one snapshot of one table: `export` each page range, then `stage` each snapshot data file.
+
+    These are two tasks, so that the source's rows of the cutoff are held no longer than the export takes. Both may be
+    repeated after a crash. `update_time`: the column to sort by, if there is one.
+    """
 
     table: TableName
     schema: TableSchema
     snapshot_id: str
     update_time: str | None
     partition_by: tuple[PartitionBy, ...]
+    source_url: str
     objects: ObjectStore
     on_step: OnStep
 
+    def export(self, exported_snapshot: str, pages: PageRange, file_id: str) -> SnapshotFile:
+        """Copies a page range, as of the exported snapshot, into one snapshot data file; durable on return.
 
-def export_range(
-    staging: Staging, connection: psycopg2.extensions.connection, query: str, file_id: str
-) -> SnapshotFile:
-    """Streams the rows that the connection's snapshot sees; memory holds one block. The file's rows have no order."""
-    key = f"{snapshot_prefix(staging.table, staging.snapshot_id)}/{file_id}.parquet"
-    rows = 0
-    unfit: list[UnfitRow] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "snapshot.parquet"
-        with pq.ParquetWriter(path, arrow_schema(staging.schema), **_PARQUET) as writer:
-            for copied in copy_record_batches(connection, query, staging.schema, on_step=staging.on_step):
-                fitting = _fitting(copied)
-                writer.write_batch(fitting)
-                rows += fitting.num_rows
-                unfit.extend(copied.unfit_rows)
-        size_bytes = path.stat().st_size
-        with step(staging.on_step, "snapshot_file.put"):
-            staging.objects.put_file_if_absent(key, path)
-    return SnapshotFile(key=key, rows=rows, size_bytes=size_bytes, unfit=tuple(unfit))
+        Memory holds one block of rows. The file's rows have no order.
+        """
+        rows = 0
+        unfit: list[UnfitRow] = []
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "snapshot.parquet"
+            with (
+                snapshot_connection(self.source_url, exported_snapshot) as connection,
+                pq.ParquetWriter(path, arrow_schema(self.schema), **_PARQUET) as writer,
+            ):
+                query = range_query(connection, pages, self.schema)
+                for copied in copy_record_batches(connection, query, self.schema, on_step=self.on_step):
+                    fitting = _fitting(copied)
+                    writer.write_batch(fitting)
+                    rows += fitting.num_rows
+                    unfit.extend(copied.unfit_rows)
+            key = f"{snapshot_prefix(self.table, self.snapshot_id)}/{file_id}.parquet"
+            size_bytes = path.stat().st_size
+            with step(self.on_step, "snapshot_file.put"):
+                self.objects.put_file_if_absent(key, path)
+        return SnapshotFile(key=key, rows=rows, size_bytes=size_bytes, unfit=tuple(unfit))
+
+    def stage(self, snapshot_key: str, file_id: str) -> tuple[StagedFile, ...]:
+        """Splits one snapshot data file by data partition and sorts each part by update_time and id, if there are any.
+
+        Durable on return. Holds one snapshot data file in memory, whose size the plan bounds. The same input gives the
+        same bytes, so a second attempt finds its files already there.
+        """
+        rows = self._sorted(self._read(snapshot_key))
+        return tuple(self._put(values, part, file_id) for values, part in split_by_partition(rows, self.partition_by))
+
+    def _read(self, snapshot_key: str) -> pa.Table:
+        filesystem, root = self.objects.filesystem()
+        with step(self.on_step, "snapshot_file.get"):
+            return pq.read_table(f"{root}/{snapshot_key}", filesystem=filesystem, page_checksum_verification=True)
+
+    def _sorted(self, rows: pa.Table) -> pa.Table:
+        sort_by = ((self.update_time,) if self.update_time else ()) + self.schema.key
+        if not sort_by:
+            return rows
+        return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in sort_by]))
+
+    def _put(self, partition: tuple[tuple[str, str | None], ...], rows: pa.Table, file_id: str) -> StagedFile:
+        folders = (f"{_folder_part(name)}={_folder_part(value)}" for name, value in partition)
+        key = "/".join((staging_prefix(self.table, self.snapshot_id), *folders, f"{file_id}.parquet"))
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, **_PARQUET)
+        content = sink.getvalue().to_pybytes()
+        with step(self.on_step, "staging_file.put"):
+            self.objects.put_if_absent(key, content)
+        return StagedFile(key=key, partition=partition, rows=rows.num_rows, size_bytes=len(content))
 
 
 def _fitting(copied: CopiedRows) -> pa.RecordBatch:
@@ -89,31 +129,6 @@ def _fitting(copied: CopiedRows) -> pa.RecordBatch:
     fits = np.ones(copied.rows.num_rows, dtype=np.bool_)
     fits[[unfit.row for unfit in copied.unfit_rows]] = False
     return copied.rows.filter(pa.array(fits))
-
-
-def snapshot_to_staging(staging: Staging, snapshot_key: str, file_id: str) -> tuple[StagedFile, ...]:
-    """Splits one snapshot data file by data partition and sorts each part by update_time, then id, if there are any.
-
-    Holds one snapshot data file in memory, whose size the plan bounds. The same input gives the same bytes, so a
-    second attempt finds its files already there.
-    """
-    filesystem, root = staging.objects.filesystem()
-    with step(staging.on_step, "snapshot_file.get"):
-        rows = pq.read_table(f"{root}/{snapshot_key}", filesystem=filesystem, page_checksum_verification=True)
-    sort_by = ((staging.update_time,) if staging.update_time else ()) + staging.schema.key
-    if sort_by:
-        rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in sort_by]))
-    staged = []
-    for values, part in split_by_partition(rows, staging.partition_by):
-        folders = (f"{_folder_part(name)}={_folder_part(value)}" for name, value in values)
-        staged_key = "/".join((staging_prefix(staging.table, staging.snapshot_id), *folders, f"{file_id}.parquet"))
-        sink = pa.BufferOutputStream()
-        pq.write_table(part, sink, **_PARQUET)
-        content = sink.getvalue().to_pybytes()
-        with step(staging.on_step, "staging_file.put"):
-            staging.objects.put_if_absent(staged_key, content)
-        staged.append(StagedFile(key=staged_key, partition=values, rows=part.num_rows, size_bytes=len(content)))
-    return tuple(staged)
 
 
 def _folder_part(text: str | None) -> str:
