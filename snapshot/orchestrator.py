@@ -1,27 +1,22 @@
 """The orchestrator of snapshots: holds the cutoff, plans tasks, polls them, publishes each table when it is whole."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Event
 from uuid import UUID
 
 import structlog
 
-from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
-from cdc_pipeline.lake.history import PublishedTable
-from cdc_pipeline.lake.protocol import DataFile, Lake, LakePublication, LakeTable
-from cdc_pipeline.metadata_store import snapshots as registry
-from cdc_pipeline.metadata_store.lease_keeper import awaited_lease, held_lease
+from cdc_pipeline.lake.protocol import Lake
+from cdc_pipeline.metadata_store.lease_keeper import awaited_lease
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres.position import HeldPosition, hold_position, is_held, snapshot_connection
 from cdc_pipeline.sources.postgres.session import session
@@ -29,7 +24,7 @@ from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at
 from snapshot.plan import plan_ranges
-from snapshot.staging_to_lake import data_files, plan_compaction
+from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
 log = structlog.get_logger()
 
@@ -48,9 +43,8 @@ class SnapshotOrchestrator:
     poll_interval: timedelta
     lease_length: timedelta
     store: MetadataStore
-    objects: ObjectStore
     lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
+    staging_to_lake: StagingToLake
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
@@ -162,7 +156,7 @@ class SnapshotOrchestrator:
                 return self._after(snapshot, TaskKind.COMPACT, self._announce)
             case SnapshotState.PUBLISHING:
                 with suppress(LeaseBusy):
-                    return self._publish(snapshot)
+                    return self.staging_to_lake.publish(snapshot)
                 return snapshot
             case SnapshotState.PUBLISHED | SnapshotState.FAILED | SnapshotState.ABANDONED:
                 return snapshot
@@ -196,89 +190,12 @@ class SnapshotOrchestrator:
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
 
     def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
-        self.lake.create_table(self._table(snapshot), snapshot_id=snapshot.snapshot_id)
+        self.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.COMPACTING)
 
     def _announce(self, snapshot: Snapshot, _compacted: Sequence[SnapshotTask]) -> Snapshot:
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.PUBLISHING)
-
-    def _publish(self, snapshot: Snapshot) -> Snapshot:
-        """One commit shows everything, with the fence at the cutoff; then the registry learns it."""
-        files = data_files(self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
-        with held_lease(self.store.leases, snapshot.table_id, owner=self.owner, duration=self.lease_length) as (
-            lease,
-            keeper,
-        ):
-            fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
-            kept = self._keep_aside(snapshot)
-            keeper.check()
-            version = self.lake.publish(
-                self._table(snapshot),
-                LakePublication(
-                    snapshot_id=snapshot.snapshot_id,
-                    files=files,
-                    fence_number=fence,
-                    table=replace(self._published(snapshot, files, fence), kept=kept),
-                ),
-            )
-            published = self.store.snapshots.publish_snapshot(
-                lease,
-                snapshot.snapshot_id,
-                registry.SnapshotPublication(
-                    fence_number=fence,
-                    lake_version=version,
-                    rows=sum(file.rows for file in files),
-                    files=len(files),
-                    bytes=sum(file.size_bytes for file in files),
-                ),
-            )
-        log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
-        return published
-
-    def _keep_aside(self, snapshot: Snapshot) -> int:
-        """How many of its rows wait in quarantine; they lie in the bucket too, for a store that is made anew."""
-        entries = self.store.quarantine.entries(table_id=snapshot.table_id)
-        rows = [
-            {
-                "quarantine_id": entry.quarantine_id,
-                "place": entry.place,
-                "column": entry.column,
-                "reason": entry.reason,
-                "payload": entry.payload,
-            }
-            for entry in entries
-            if entry.snapshot_id == snapshot.snapshot_id
-        ]
-        if rows:
-            key = kept_rows_key(self.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
-            with step(self.on_step, "kept_rows.put"):
-                self.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
-        return len(rows)
-
-    def _published(self, snapshot: Snapshot, files: Sequence[DataFile], fence: int) -> PublishedTable:
-        """What `cdc rebuild` reads when nothing but the lake is left."""
-        row = self.store.tables.table_by_id(snapshot.table_id)
-        return PublishedTable(
-            table_uuid=row.table_uuid,
-            source_oid=row.source_oid,
-            stream=asdict(self.store.streams.stream(row.stream)),
-            settings=row.settings,
-            schema=self.store.tables.schema(row.table_id, snapshot.schema_id),
-            snapshot_id=snapshot.snapshot_id,
-            fence_number=fence,
-            cutoff_offset=snapshot.cutoff_offset,
-            cutoff_version=snapshot.cutoff_version,
-            cutoff_time=snapshot.cutoff_time,
-            rows=sum(file.rows for file in files),
-            files=len(files),
-            bytes=sum(file.size_bytes for file in files),
-        )
-
-    def _table(self, snapshot: Snapshot) -> LakeTable:
-        """With the columns of the snapshot: its stream may have shown others since."""
-        table = self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
-        return replace(table, schema=self.store.tables.schema(snapshot.table_id, snapshot.schema_id))
 
 
 def _slot_name(run_id: str) -> str:

@@ -2,14 +2,27 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import Any
 
-from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakeTable
+import structlog
+
+from cdc_pipeline.areas import kept_rows_key
+from cdc_pipeline.lake.history import PublishedTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakePublication, LakeTable
+from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
+from cdc_pipeline.metadata_store.snapshots import SnapshotPublication
 from cdc_pipeline.metadata_store.states import TaskKind
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
 
 
 def plan_compaction(staged: Sequence[SnapshotTask], target_file_bytes: int) -> list[NewTask]:
@@ -35,17 +48,114 @@ def plan_compaction(staged: Sequence[SnapshotTask], target_file_bytes: int) -> l
     ]
 
 
-def staging_to_lake(lake: Lake, table: LakeTable, snapshot: Snapshot, task: SnapshotTask) -> tuple[DataFile, ...]:
-    """Sorted by id, so that later slices find their rows in few files. Invisible until published."""
-    return lake.compact(
-        table,
-        Compaction(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingToLake:
+    """The verb: `compact` each data partition, then `publish` a whole snapshot by one commit.
+
+    Compaction is one task per data partition; readers see nothing of it until the commit. Both may be repeated after a
+    crash.
+    """
+
+    owner: str
+    lease_length: timedelta
+    store: MetadataStore
+    objects: ObjectStore
+    lake: Lake
+    lake_table: Callable[[TableName], LakeTable]
+    on_step: OnStep
+
+    def table(self, snapshot: Snapshot) -> LakeTable:
+        """The snapshot's table with the columns of the snapshot: its stream may have shown others since."""
+        table = self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
+        return replace(table, schema=self.store.tables.schema(snapshot.table_id, snapshot.schema_id))
+
+    def compact(self, snapshot: Snapshot, task: SnapshotTask) -> tuple[DataFile, ...]:
+        """Writes the staged rows of one data partition into lake files; invisible to readers until published.
+
+        The rows are sorted by id, so that later slices find theirs in few files.
+        """
+        return self.lake.compact(
+            self.table(snapshot),
+            Compaction(
+                snapshot_id=snapshot.snapshot_id,
+                attempt=f"{task.ordinal}-{task.attempt}",
+                staged_keys=tuple(task.input["staged_keys"]),
+                target_files=task.input["target_files"],
+                version=snapshot.cutoff_version,
+            ),
+        )
+
+    def publish(self, snapshot: Snapshot) -> Snapshot:
+        """Replaces the table's content by one commit, with the fence at the cutoff; then the metadata store learns it.
+
+        Both are durable on return. Raises LeaseBusy while another process works on the table.
+        """
+        files = data_files(self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.COMPACT))
+        with held_lease(self.store.leases, snapshot.table_id, owner=self.owner, duration=self.lease_length) as (
+            lease,
+            keeper,
+        ):
+            fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
+            quarantined = self._put_quarantined_rows(snapshot)
+            keeper.check()
+            description = replace(self._description(snapshot, files, fence), kept=quarantined)
+            version = self.lake.publish(
+                self.table(snapshot),
+                LakePublication(snapshot_id=snapshot.snapshot_id, files=files, fence_number=fence, table=description),
+            )
+            published = self.store.snapshots.publish_snapshot(
+                lease, snapshot.snapshot_id, _figures(files, fence, version)
+            )
+        log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
+        return published
+
+    def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
+        """Puts the snapshot's rows in quarantine into the bucket, where `cdc rebuild` finds them; returns how many."""
+        entries = self.store.quarantine.entries(table_id=snapshot.table_id)
+        rows = [
+            {
+                "quarantine_id": entry.quarantine_id,
+                "place": entry.place,
+                "column": entry.column,
+                "reason": entry.reason,
+                "payload": entry.payload,
+            }
+            for entry in entries
+            if entry.snapshot_id == snapshot.snapshot_id
+        ]
+        if rows:
+            key = kept_rows_key(self.store.tables.table_by_id(snapshot.table_id).name, snapshot.snapshot_id)
+            with step(self.on_step, "kept_rows.put"):
+                self.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
+        return len(rows)
+
+    def _description(self, snapshot: Snapshot, files: Sequence[DataFile], fence: int) -> PublishedTable:
+        """What `cdc rebuild` reads when nothing but the lake is left."""
+        row = self.store.tables.table_by_id(snapshot.table_id)
+        return PublishedTable(
+            table_uuid=row.table_uuid,
+            source_oid=row.source_oid,
+            stream=asdict(self.store.streams.stream(row.stream)),
+            settings=row.settings,
+            schema=self.store.tables.schema(row.table_id, snapshot.schema_id),
             snapshot_id=snapshot.snapshot_id,
-            attempt=f"{task.ordinal}-{task.attempt}",
-            staged_keys=tuple(task.input["staged_keys"]),
-            target_files=task.input["target_files"],
-            version=snapshot.cutoff_version,
-        ),
+            fence_number=fence,
+            cutoff_offset=snapshot.cutoff_offset,
+            cutoff_version=snapshot.cutoff_version,
+            cutoff_time=snapshot.cutoff_time,
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            bytes=sum(file.size_bytes for file in files),
+        )
+
+
+def _figures(files: Sequence[DataFile], fence: int, version: int) -> SnapshotPublication:
+    return SnapshotPublication(
+        fence_number=fence,
+        lake_version=version,
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        bytes=sum(file.size_bytes for file in files),
     )
 
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from cdc_pipeline.wiring import Pipeline
 from snapshot.orchestrator import SnapshotOrchestrator
+from snapshot.staging_to_lake import StagingToLake
 from snapshot.worker import SnapshotWorker
 
 _IDLE_WAIT = timedelta(seconds=1)
@@ -21,9 +22,8 @@ def snapshot_orchestrator(
         poll_interval=poll_interval or settings.poll_interval,
         lease_length=pipeline.settings.worker.lease,
         store=pipeline.store,
-        objects=pipeline.objects,
         lake=pipeline.lake,
-        lake_table=pipeline.lake_table,
+        staging_to_lake=staging_to_lake(pipeline),
         clock=pipeline.clock,
         new_id=pipeline.new_id,
         on_step=pipeline.on_step,
@@ -36,6 +36,17 @@ def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
         source_url=pipeline.source_url,
         task_lease=pipeline.settings.worker.lease,
         idle_wait=_IDLE_WAIT,
+        store=pipeline.store,
+        objects=pipeline.objects,
+        staging_to_lake=staging_to_lake(pipeline),
+        on_step=pipeline.on_step,
+    )
+
+
+def staging_to_lake(pipeline: Pipeline) -> StagingToLake:
+    return StagingToLake(
+        owner=pipeline.owner,
+        lease_length=pipeline.settings.worker.lease,
         store=pipeline.store,
         objects=pipeline.objects,
         lake=pipeline.lake,

@@ -1,9 +1,9 @@
 """A worker slot: claims the tasks of running snapshots one by one until those snapshots have ended."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
-from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import kept
 from cdc_pipeline.metadata_store.quarantine import KeptRow
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
@@ -23,7 +22,7 @@ from cdc_pipeline.sources.event_texts import snapshot_row_payload
 from cdc_pipeline.steps import OnStep
 from snapshot.plan import PageRange
 from snapshot.snapshot_to_staging import SnapshotToStaging
-from snapshot.staging_to_lake import staging_to_lake, to_json
+from snapshot.staging_to_lake import StagingToLake, to_json
 
 log = structlog.get_logger()
 
@@ -49,8 +48,7 @@ class SnapshotWorker:
     idle_wait: timedelta
     store: MetadataStore
     objects: ObjectStore
-    lake: Lake
-    lake_table: Callable[[TableName], LakeTable]
+    staging_to_lake: StagingToLake
     on_step: OnStep
 
     def run(self, tables: Sequence[TableName], since: datetime, stop: Event) -> int:
@@ -93,12 +91,29 @@ class SnapshotWorker:
                 self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)
 
     def _do(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
-        row = self.store.tables.table_by_id(snapshot.table_id)
-        schema = self.store.tables.schema(row.table_id, snapshot.schema_id)
-        table = replace(self.lake_table(row.name), schema=schema)
-        staging = SnapshotToStaging(
-            table=row.name,
-            schema=schema,
+        match task.kind:
+            case TaskKind.EXPORT:
+                return self._export(task, snapshot)
+            case TaskKind.STAGE:
+                files = self._snapshot_to_staging(snapshot).stage(task.input["snapshot_key"], task.input["file_id"])
+                return Done(
+                    output={"files": [asdict(file) for file in files]},
+                    rows=sum(file.rows for file in files),
+                    size_bytes=sum(file.size_bytes for file in files),
+                )
+            case TaskKind.COMPACT:
+                written = self.staging_to_lake.compact(snapshot, task)
+                return Done(
+                    output=to_json(written),
+                    rows=sum(file.rows for file in written),
+                    size_bytes=sum(file.size_bytes for file in written),
+                )
+
+    def _snapshot_to_staging(self, snapshot: Snapshot) -> SnapshotToStaging:
+        table = self.staging_to_lake.table(snapshot)
+        return SnapshotToStaging(
+            table=table.name,
+            schema=table.schema,
             snapshot_id=snapshot.snapshot_id,
             update_time=table.update_time,
             partition_by=table.partition_by,
@@ -106,25 +121,8 @@ class SnapshotWorker:
             objects=self.objects,
             on_step=self.on_step,
         )
-        match task.kind:
-            case TaskKind.EXPORT:
-                return self._export(staging, task, snapshot)
-            case TaskKind.STAGE:
-                files = staging.stage(task.input["snapshot_key"], task.input["file_id"])
-                return Done(
-                    output={"files": [asdict(file) for file in files]},
-                    rows=sum(file.rows for file in files),
-                    size_bytes=sum(file.size_bytes for file in files),
-                )
-            case TaskKind.COMPACT:
-                written = staging_to_lake(self.lake, table, snapshot, task)
-                return Done(
-                    output=to_json(written),
-                    rows=sum(file.rows for file in written),
-                    size_bytes=sum(file.size_bytes for file in written),
-                )
 
-    def _export(self, staging: SnapshotToStaging, task: SnapshotTask, snapshot: Snapshot) -> Done:
+    def _export(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
         if snapshot.exported_snapshot is None:
             raise SnapshotError(
                 f"the snapshot {snapshot.snapshot_id} names no exported snapshot",
@@ -132,6 +130,7 @@ class SnapshotWorker:
                 remedy="run cdc snapshot again: it starts over at a new position",
             )
         file_id = f"{task.ordinal:06d}"
+        staging = self._snapshot_to_staging(snapshot)
         file = staging.export(snapshot.exported_snapshot, PageRange(**task.input), file_id)
         if file.unfit:
             kept = [
