@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 HOUSES = ("cdc_pipeline", "snapshot")
+VERBS = ["stream_to_slices", "slice_to_lake", "snapshot_to_staging", "staging_to_lake"]
 
 
 def listed(house: str) -> list[tuple[str, str]]:
@@ -42,6 +43,16 @@ def test_rooms_are_listed_floor_by_floor_as_the_contract_has_them(house: str) ->
     level = {room: number for number, floor in enumerate(floors(house)) for room in floor}
     places = [level[name] for name, _ in listed(house)]
     assert places == sorted(places)
+
+
+def test_each_verb_is_followed_through_at_most_twelve_files_that_exist() -> None:
+    page = (ROOT / "docs" / "floor-plan.md").read_text(encoding="utf-8")
+    followed = ROW.findall(page.split("\n## Following a verb\n")[1].split("\n## ")[0])
+    assert [verb for verb, _ in followed] == VERBS
+    for verb, row in followed:
+        files = re.findall(r"`([^`]+)`", row)
+        assert len(files) <= 12, verb
+        assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
 @pytest.mark.parametrize("house", HOUSES)
