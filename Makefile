@@ -41,12 +41,12 @@ test:
 	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not stack and (chaos_cut or not chaos)" $(TESTS)
 	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "stack and not chaos" $(TESTS)
 
-# Real faults on real processes, at most 60 minutes; writes docs/chaos.md. CDC_CHAOS_SEED chooses the random ones.
+# Real faults on real processes, at most 60 minutes; writes docs/reports/chaos.md. CDC_CHAOS_SEED chooses the random ones.
 chaos: python
 	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3 --jars s3proxy
-	CDC_CHAOS_REPORT=docs/chaos.md $(BIN)/pytest -m chaos tests/chaos
+	CDC_CHAOS_REPORT=docs/reports/chaos.md $(BIN)/pytest -m chaos tests/chaos
 
-# The protocol's model in its larger spaces: docs/model.md.
+# The protocol's model in its larger spaces: docs/explanation/model.md.
 explore: setup-dev
 	$(BIN)/python docs/model/protocol_model.py --bounds explore
 
@@ -73,7 +73,7 @@ lock: setup
 	$(COMPILE) requirements.in --output-file requirements.txt
 	$(COMPILE) requirements-dev.in --constraint requirements.txt --output-file requirements-dev.txt
 
-# How old the pinned versions are: docs/versions.md. docs/security.md says what else to ask.
+# How old the pinned versions are: docs/reports/versions.md. docs/explanation/security.md says what else to ask.
 audit: setup-dev
 	$(BIN)/python -m tests.support.versions
 

@@ -79,7 +79,7 @@ def _refuse_unless_one_wins(objects: ObjectStore) -> None:
         raise SettingsError(
             f"{objects.url} let {winners} of {len(_CONTENTS)} writers of one object win",
             expected="a store where of all puts with If-None-Match exactly one succeeds",
-            remedy="move the lake to such a store (docs/object-stores.md)",
+            remedy="move the lake to such a store (docs/how-to/lake-on-s3.md)",
         )
 
 

@@ -84,7 +84,7 @@ def _mend(code: str, status: int) -> tuple[str, str]:
     if status in DENIED:
         expected = "credentials that may list, get, put and delete there; without s3:ListBucket nothing looks missing"
         return expected, "mend AWS's variables in the environment, or what their owner may do"
-    return "a store that speaks S3 with conditional writes", "move the lake to such a store (docs/object-stores.md)"
+    return "a store that speaks S3 with conditional writes", "move the lake to such a store (docs/how-to/lake-on-s3.md)"
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The protocol of docs/protocol.md under every interleaving and every fault: `python docs/model/protocol_model.py`."""
+"""Explores the protocol under every interleaving and every fault: `python docs/model/protocol_model.py`."""
 
 import argparse
 import sys

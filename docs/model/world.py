@@ -11,7 +11,7 @@ DAMAGED = (98, 100)
 
 
 class Guard(StrEnum):
-    """What the protocol does so that nothing is lost or doubled; docs/model.md tells what happens without."""
+    """What the protocol does so that nothing is lost or doubled; docs/explanation/model.md: what happens without."""
 
     OFFSET = "offset"
     ASSIGNMENT = "assignment"

@@ -24,6 +24,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings
 from tests.support.command_line import end_by
 from tests.support.command_server import CommandServer
+from tests.support.doc_pages import README, commands, pages_for_the_demo, text_of
 from tests.support.eventually import eventually
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("demo")]
@@ -33,7 +34,6 @@ COMMAND_SECONDS = 300
 PORTS_THAT_SPARK_OPENS_FOR_ITSELF = 2
 AIRFLOW = {"airflow-migrate", "api-server", "dag-processor", "scheduler", "triggerer"}
 PROCESSES = {"postgres", "databases", "spark-connect", "warm-up", "migrate", "consumer"} | AIRFLOW
-DOCUMENTS = ("README.md", "docs/operations.md", "docs/inspection.md", "docs/airflow.md")
 BY_MAKE = ("make demo", "make test", "make down", "make setup", "make fuzz", "make bank")
 
 
@@ -155,16 +155,9 @@ def test_airflow_answers_nobody_without_its_password_nor_under_another_name(demo
         assert (rebound.status_code, rebound.text) == (httpx.codes.BAD_REQUEST, "Invalid host header")
 
 
-def commands(document: str) -> list[str]:
-    """Lines of its `sh` blocks; a line that only makes sense once per machine is left to `make`."""
-    text = (PROJECT / document).read_text(encoding="utf-8")
-    return [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines() if line]
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_command_of_the_documents_works(demo: Demo, document: str, command_server: CommandServer) -> None:
-    assert commands(document) or document != "docs/operations.md"
-    for command in commands(document):
+@pytest.mark.parametrize("page", pages_for_the_demo())
+def test_every_command_of_the_documents_works(demo: Demo, page: str, command_server: CommandServer) -> None:
+    for command in commands(page):
         program, *words = shlex.split(command, comments=True)
         assert program == ".venv/bin/cdc", command
         environment = {**os.environ, "CDC_CONFIG": str(demo.config)}
@@ -173,7 +166,7 @@ def test_every_command_of_the_documents_works(demo: Demo, document: str, command
 
 
 def test_what_make_is_told_in_the_readme_is_what_the_makefile_has() -> None:
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    readme = text_of(README)
     targets = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for line in BY_MAKE:
         assert line in readme

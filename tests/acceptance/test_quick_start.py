@@ -1,8 +1,7 @@
-"""As a user would: a folder with a pipeline.yml and events, the commands of docs/sources.md, and the lake is there."""
+"""docs/how-to/debezium-files.md: its pipeline.yml, its events and its commands make a lake."""
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -17,31 +16,26 @@ from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.marked import STACK_VARIABLE
 from cdc_pipeline.launcher.project import PROJECT
 from tests.support.delta_rows import delta_rows, seen
+from tests.support.doc_pages import blocks, commands
 from tests.support.spark import ONE_COMPILER
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 COMMAND_SECONDS = 300
+PAGE = "docs/how-to/debezium-files.md"
 ADA = {"id": 1, "customer": "Ada", "amount": Decimal("9.50"), "created": datetime(2026, 1, 1, 10, tzinfo=UTC)}
-
-
-def blocks(language: str) -> list[str]:
-    """Of the part about files."""
-    text = (PROJECT / "docs" / "sources.md").read_text(encoding="utf-8")
-    part = text[text.index("## Debezium's events from files") :]
-    return re.findall(rf"```{language}\n(.*?)```", part, re.DOTALL)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "events" / "0").mkdir(parents=True)
-    (tmp_path / "pipeline.yml").write_text(blocks("yaml")[0], encoding="utf-8")
+    (tmp_path / "pipeline.yml").write_text(blocks(PAGE, "yaml")[0], encoding="utf-8")
     return tmp_path
 
 
 def run_the_commands(folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CDC_")}
-    for command in blocks("sh")[0].splitlines():
+    for command in commands(PAGE):
         program, *words = shlex.split(command)
         assert program == "cdc"
         ended = subprocess.run(
@@ -70,7 +64,7 @@ def _belongs_to(process: psutil.Process, identity: str) -> bool:
 
 def test_a_folder_of_events_becomes_a_lake_by_two_commands_and_grows_by_the_same(folder: Path) -> None:
     first, second = (folder / "events" / "0" / f"00000{number}.jsonl" for number in (1, 2))
-    first.write_text(blocks("json")[0], encoding="utf-8")
+    first.write_text(blocks(PAGE, "json")[0], encoding="utf-8")
     run_the_commands(folder)
     orders = str(folder / "lake" / "datalake" / "shop" / "public" / "orders")
     assert seen(delta_rows(orders)) == [ADA]

@@ -1,4 +1,4 @@
-"""What every lake makes of events that come partial, late, twice, or without an id: docs/fold.md, at the protocol."""
+"""What every lake makes of events that are partial, late, repeated or without an id: docs/explanation/merge.md."""
 
 from collections import Counter
 from dataclasses import replace

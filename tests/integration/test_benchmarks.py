@@ -1,14 +1,14 @@
-"""The benchmarks of docs/benchmarks.md in small: they run, and give figures of arms that did the same work, or none."""
+"""docs/reports/benchmarks.md: each benchmark runs, and gives figures only if its arms did the same work."""
 
 import re
 from importlib import import_module
 
 import pytest
 
-from cdc_pipeline.launcher.project import PROJECT
+from tests.support.doc_pages import text_of
 
-PAGE = PROJECT / "docs" / "benchmarks.md"
-COMMANDS = re.findall(r"^\.venv/bin/python -m (benchmarks\.\w+)$", PAGE.read_text(), re.MULTILINE)
+PAGE = text_of("docs/reports/benchmarks.md")
+COMMANDS = re.findall(r"^\.venv/bin/python -m (benchmarks\.\w+)$", PAGE, re.MULTILINE)
 WITH_STACK = {"benchmarks.idle"}
 WITH_SPARK = {"benchmarks.slice", "benchmarks.snapshot_memory"}
 SMALL = {

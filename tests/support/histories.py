@@ -1,4 +1,4 @@
-"""Random logs with everything in them, and every order of arrival that docs/fold.md promises to bear.
+"""Random logs with everything in them, and every order of arrival that docs/explanation/merge.md promises to bear.
 
 A history is drawn as small numbers, so that hypothesis can shrink it; `history_of` plays them on a source table: each
 becomes an insert, an update of some columns, a delete, a key change (chains, and swaps by a free id), a row read again,
@@ -164,7 +164,7 @@ def cut_anywhere(history: History, chance: Random) -> Claims:
 
 
 def arrive_anyhow(history: History, chance: Random) -> Claims:
-    """Any event in any claim, also again in later ones; only what a move asks for keeps its order (docs/fold.md)."""
+    """Any event in any claim, also repeated; only what a move reads keeps its order (docs/explanation/merge.md)."""
     events = sorted(history.events, key=lambda event: (event.version, event.operation is Operation.DELETE))
     claims: Claims = [[] for _ in range(chance.randint(1, 6))]
     arrived: list[tuple[Event, int]] = []

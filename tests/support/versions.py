@@ -1,4 +1,4 @@
-"""How old the pinned versions are: `make audit` writes the page docs/versions.md.
+"""How old the pinned versions are: `make audit` writes the page docs/reports/versions.md.
 
 uv asks the index that it is set to, and resolves twice: what the lock pins, and the newest that requirements.in allows.
 Jars tell their age themselves, by the newest file inside.
@@ -17,11 +17,11 @@ from zipfile import ZipFile
 from cdc_pipeline.launcher.jars import Jar, read_lock
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK, PROJECT
 
-PAGE = PROJECT / "docs" / "versions.md"
+PAGE = PROJECT / "docs" / "reports" / "versions.md"
 UV = str(Path(sys.executable).parent / "uv")
 HEAD = """# How old the pinned versions are
 
-Written by `make audit`. It knows no advisories: docs/security.md says when to run it, and what else to run.
+Written by `make audit`. It knows no advisories: docs/explanation/security.md says when to run it, and what else to run.
 
 """
 JARS_HEAD = """

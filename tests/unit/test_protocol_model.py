@@ -1,4 +1,4 @@
-"""docs/model.md: the protocol holds in every state that its model can reach, and each guard is what the page says."""
+"""docs/explanation/model.md: the protocol holds in every reachable state, and each guard is what the page says."""
 
 import re
 import subprocess
@@ -10,8 +10,10 @@ import pytest
 from protocol_model import SPACES, explore, report, space
 from world import Guard
 
+from tests.support.doc_pages import text_of
+
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
+PAGE = text_of("docs/explanation/model.md")
 GUARD = re.compile(
     r"^\| `([a-z-]+)` \| .+? \| ([a-z ]+) \| `(.+?)`(?: without (.+?))? \| (?:(\d+): )?(.*?) ?\|$", re.MULTILINE
 )

@@ -2,16 +2,16 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import CommandLine, query
+from tests.support.doc_pages import text_of
 from tests.support.streams import run_sql
 
 OK, ERROR, USAGE, STILL_KEPT = 0, 1, 2, 3
 MEND = "UPDATE cdc.quarantine SET payload = replace(payload::text, 'infinity', '9999-12-31')::json"
-RUNBOOK = Path(__file__).parents[3] / "docs" / "operations.md"
+RUNBOOK = "docs/how-to/quarantine.md"
 MISFIT = "the value of ends does not fit the lake's date"
 
 
@@ -67,9 +67,8 @@ def test_a_damaged_slice_file_is_listed_by_its_name(kept: CommandLine) -> None:
 
 
 def test_the_commands_of_the_runbook_work_in_their_order(kept: CommandLine) -> None:
-    (section,) = re.findall(r"## Events in quarantine\n(.*?)\n## ", RUNBOOK.read_text(encoding="utf-8"), re.DOTALL)
-    blocks = re.findall(r"```(?:sh|text)\n(.*?)```", section, re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines()]
+    section = text_of(RUNBOOK).split("\n## Events\n")[1].split("\n## ")[0]
+    commands = re.findall(r"^(?:\.venv/bin/)?cdc .*$", section, re.MULTILINE)
     ended = [kept.run(*shlex.split(line.replace("ID", "1"))[1:]) for line in commands]
     assert [each.exit_code for each in ended] == [OK, OK, OK, OK, STILL_KEPT, STILL_KEPT, OK], commands
     run_sql(kept.store_url, MEND)

@@ -1,15 +1,14 @@
-"""docs/postgres-role.md: the role of its script can do all that the pipeline does, and is told what it lacks before."""
+"""docs/how-to/postgres-role.md: its role can do all that the pipeline does; a role that lacks rights is told which."""
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database
-from cdc_pipeline.launcher.project import PROJECT
 from tests.support.command_line import CommandLine, query
+from tests.support.doc_pages import blocks
 from tests.support.postgres import started_server
 from tests.support.streams import run_sql
 
@@ -22,8 +21,7 @@ PASSWORD = "choose-another-one"
 
 
 def scripts() -> list[list[str]]:
-    text = (PROJECT / "docs" / "postgres-role.md").read_text(encoding="utf-8")
-    return [block.strip().split(";\n") for block in re.findall(r"```sql\n(.*?)```", text, re.DOTALL)]
+    return [block.strip().split(";\n") for block in blocks("docs/how-to/postgres-role.md", "sql")]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every row of docs/bad-input.md: what comes in gives what the page says."""
+"""Every row of docs/reference/bad-input.md: what comes in gives what the page says."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.sources.debezium.rows import line_in
 from cdc_pipeline.sources.postgres.session import connect
 from tests.support.command_line import query
+from tests.support.doc_pages import text_of
 from tests.support.event_files import EventFolder, Row, events_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "bad-input.md"
 COLUMNS = {"id": "text", "n": "int", "f": "float8"}
 TABLE = {"name": "public.t", "columns": COLUMNS, "id": ["id"]}
 OTHER = {**TABLE, "name": "public.other"}
@@ -25,7 +25,7 @@ DIGITS, BYTES = "@digits", "@bytes"
 
 def documented(section: str) -> dict[str, list[str]]:
     """What comes in -> the words that it gives, of one section of the page."""
-    text = PAGE.read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    text = text_of("docs/reference/bad-input.md").split(f"\n## {section}\n")[1].split("\n## ")[0]
     rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("|")][2:]
     return {cells[0]: re.findall(r"`([^`]+)`", cells[1]) for cells in rows}
 

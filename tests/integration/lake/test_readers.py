@@ -1,7 +1,6 @@
-"""What other readers see of a lake table: docs/readers.md has the same in a table."""
+"""What other readers see of a lake table: docs/how-to/read-the-lake.md has the same in a table."""
 
 import json
-import re
 import runpy
 import subprocess
 from collections.abc import Callable
@@ -29,12 +28,13 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from tests.support.delta_rows import delta_rows, seen
+from tests.support.doc_pages import blocks
 from tests.support.lake import Feed, event, table_of
 from tests.support.shapes import columns
 
 PLAIN, STRANGE = ("name", "Größe", "at"), ("full name", "Größe", "at, when")
 KERNEL_READER = Path(__file__).parents[2] / "support" / "KernelReader.java"
-PAGE = Path(__file__).parents[3] / "docs" / "readers.md"
+PAGE = "docs/how-to/read-the-lake.md"
 NAMES = {False: "a b/é%", True: "plain"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
@@ -181,7 +181,7 @@ def test_the_lines_of_the_page_give_what_the_view_gives(
     feed = Feed(store=store, table=table, next_number=3)
     schema = columns("id int8 1", "Größe int4 3")
     lake.upsert(table, feed.claim([event("u", 21, 2, Größe=22)], schema=schema))
-    (lines,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (lines,) = blocks(PAGE, "python")
     program = tmp_path / "page.py"
     program.write_text(lines)
     known = runpy.run_path(str(program), init_globals={"url": store.delta_url(lake_key(table.name))})

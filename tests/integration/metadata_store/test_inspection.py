@@ -1,8 +1,6 @@
 """Every query that ships or is written down runs, as a role that may do nothing else."""
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -10,10 +8,11 @@ from sqlalchemy.exc import ProgrammingError
 
 from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
 from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, query_names, view_names
+from tests.support.doc_pages import blocks, text_of
 from tests.support.metadata_store import Shop, new_table, opened_shop
 
-PAGE = (Path(__file__).parents[3] / "docs" / "inspection.md").read_text(encoding="utf-8")
-BLOCKS = tuple(re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
+PAGE = "docs/reference/inspection.md"
+BLOCKS = tuple(blocks(PAGE, "sql"))
 BECOME_READER = f"SET LOCAL ROLE {READER_ROLE}"
 
 
@@ -43,8 +42,8 @@ def test_every_query_of_the_page_runs_as_the_read_only_role(shop: Shop) -> None:
 
 
 def test_the_page_describes_every_view_and_every_named_query() -> None:
-    assert [name for name in view_names() if f"## {name}\n" not in PAGE] == []
-    assert [name for name in query_names() if f"| `{name}` |" not in PAGE] == []
+    assert [name for name in view_names() if f"## {name}\n" not in text_of(PAGE)] == []
+    assert [name for name in query_names() if f"| `{name}` |" not in text_of(PAGE)] == []
 
 
 @pytest.mark.parametrize("name", query_names())

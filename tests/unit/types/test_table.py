@@ -1,20 +1,20 @@
 """Promises of the table of types."""
 
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.types import TABLE, arrow_schema, canonical_name, debezium_column, parse_text, resolve, spark_ddl
+from tests.support.doc_pages import text_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "types.md"
+PAGE = text_of("docs/reference/types.md")
 
 
 def rows_of(heading: str) -> list[list[str]]:
     """Of the page's table whose first line begins so."""
-    lines = PAGE.read_text().split(f"\n| {heading} |")[1].split("\n\n")[0].splitlines()[2:]
+    lines = PAGE.split(f"\n| {heading} |")[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
