@@ -7,7 +7,7 @@ SET_UP := $(PYTHON) -m cdc_pipeline.launcher.set_up $(if $(JARS),--jars $(JARS))
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev packages demo down test chaos explore fuzz fuzz-lines fuzz-shapes bank lint lock audit clean python compose
+.PHONY: setup setup-dev packages demo down docs test test-fast chaos explore fuzz fuzz-lines fuzz-shapes bank lint lock audit clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -34,6 +34,15 @@ lint: packages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The unit tests: no server, no Java.
+test-fast: packages
+	$(IN_MEMORY) $(BIN)/pytest -q -n 2 tests/unit
+
+# Writes the pages that are made from the code, and builds docs/ as a site in .cdc/site.
+docs: packages
+	$(BIN)/python -m tests.support.reference_pages
+	$(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 
 # The check of the code needs no jars: it runs while they are fetched.
 test:

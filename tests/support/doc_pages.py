@@ -8,7 +8,6 @@ DOCS = PROJECT / "docs"
 README = "README.md"
 RUN_BY_THE_DEMO = "tests/acceptance/test_demo.py"
 RUN_ELSEWHERE = {
-    "docs/tutorial.md": "tests/acceptance/test_tutorial.py",
     "docs/how-to/debezium-files.md": "tests/acceptance/test_quick_start.py",
     "docs/how-to/lake-on-s3.md": "tests/acceptance/test_object_stores.py",
 }
@@ -21,7 +20,7 @@ def pages() -> list[str]:
 
 
 def text_of(page: str) -> str:
-    """`page`: relative to the project, such as `docs/tutorial.md`."""
+    """`page`: relative to the project, such as `docs/index.md`."""
     return (PROJECT / page).read_text(encoding="utf-8")
 
 

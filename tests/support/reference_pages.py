@@ -1,0 +1,141 @@
+"""Pages of the reference that are written from the code: `python -m tests.support.reference_pages`, or `make docs`."""
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import typer.core
+import typer.main
+
+from cdc_pipeline import errors
+from cdc_pipeline.cli.application import application
+from cdc_pipeline.errors import CdcError
+from cdc_pipeline.launcher.project import PROJECT
+from cdc_pipeline.settings.file import json_schema
+
+_WRITTEN = "This page is written by `make docs` from the code; a test holds it current.\n"
+_DURATION = re.compile(r'"PT?(?P<number>\d+)(?P<unit>[SMHD])"')
+
+
+def reference_pages() -> dict[str, str]:
+    """Path below docs/ -> the page's text."""
+    return {
+        "reference/settings.md": settings_page(),
+        "reference/cli.md": command_line_page(),
+        "reference/errors.md": errors_page(),
+    }
+
+
+def settings_page() -> str:
+    """One table per section of pipeline.yml, from the JSON Schema that `cdc schema` prints."""
+    schema = json_schema()
+    sections = {"pipeline.yml": schema, **schema["$defs"]}
+    introduction = (
+        "# Settings\n\n"
+        + _WRITTEN
+        + "\nA pipeline is described by one file, `pipeline.yml`. `--config` or `CDC_CONFIG` names it. A variable"
+        " of the environment overrides each value: `CDC_SLICE_LENGTH=10s`, `CDC_SOURCE__URL=…`.\n"
+    )
+    return introduction + "".join(_section(name, section) for name, section in sections.items())
+
+
+def _section(name: str, section: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"| `{key}` | {_type(value)} | {_default(key, value, section)} | {_cell(value.get('description', ''))} |\n"
+        for key, value in section.get("properties", {}).items()
+    )
+    described = f"\n{section['description']}\n" if "description" in section else ""
+    return f"\n## {name}\n{described}\n| setting | type | default | meaning |\n|---|---|---|---|\n{rows}"
+
+
+def _type(value: Mapping[str, Any]) -> str:
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in value:
+        return ", ".join(f"`{choice}`" for choice in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    for several in ("anyOf", "oneOf"):
+        if several in value:
+            return " or ".join(_type(choice) for choice in value[several])
+    if value.get("type") == "array":
+        return f"list of {_type(value.get('items', {}))}"
+    return str(value.get("type", "any"))
+
+
+def _default(key: str, value: Mapping[str, Any], section: Mapping[str, Any]) -> str:
+    if key in section.get("required", ()):
+        return "required"
+    if "$ref" in value or value.get("default") is None:
+        return ""
+    default = json.dumps(value["default"])
+    return f"`{_DURATION.sub(_as_written, default)}`"
+
+
+def _as_written(found: re.Match[str]) -> str:
+    """`"PT1M"` -> `1m`: durations as pipeline.yml has them."""
+    return f"{found['number']}{found['unit'].lower()}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def command_line_page() -> str:
+    """Every command with its arguments and options."""
+    exit_codes = "Exit codes: 0 success, 1 error, 2 usage or settings, 3 a check failed, 4 somebody else is at work.\n"
+    commands = _commands(typer.main.get_command(application()), "cdc")
+    return "# Command line\n\n" + _WRITTEN + "\n" + exit_codes + "".join(commands)
+
+
+def _commands(command: Any, path: str) -> list[str]:
+    """`command`: one of typer's, a group or a single one; `path`: the words that call it."""
+    context = command.make_context(path, [], resilient_parsing=True)
+    if isinstance(command, typer.core.TyperGroup):
+        return [page for name in command.list_commands(context) for page in _subcommands(command, context, path, name)]
+    rows = "".join(
+        f"| `{' '.join(record[0].split())}` | {_cell(record[1])} |\n"
+        for parameter in command.params
+        if (record := parameter.get_help_record(context)) is not None
+    )
+    table = f"\n| option | meaning |\n|---|---|\n{rows}" if rows else ""
+    usage = " ".join(command.collect_usage_pieces(context))
+    help_text = _cell(inspect.cleandoc(command.help or ""))
+    return [f"\n## {path}\n\n{help_text}\n\n```text\n{path} {usage}\n```\n{table}"]
+
+
+def _subcommands(group: Any, context: Any, path: str, name: str) -> list[str]:
+    return _commands(group.get_command(context, name), f"{path} {name}")
+
+
+def errors_page() -> str:
+    """The tree of errors, and for each its exit code and whether the same call may succeed later."""
+    tree = inspect.getdoc(errors) or ""
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CdcError)]
+    rows = "".join(
+        f"| `{kind.__name__}` | {kind.exit_code} | {'yes' if kind.retryable else 'no'} |"
+        f" {'yes' if kind.outage else 'no'} |\n"
+        for kind in kinds
+    )
+    return (
+        "# Errors\n\n"
+        + _WRITTEN
+        + "\nEach message says what was found, what was expected and what to do. No message shows a password.\n"
+        + f"\n```text\n{tree[tree.index('CdcError') :]}\n```\n"
+        + "\n| error | exit code | a retry can help by itself | a server is away |\n|---|---|---|---|\n"
+        + rows
+    )
+
+
+def main() -> None:
+    for path, text in reference_pages().items():
+        (PROJECT / "docs" / path).write_text(text, encoding="utf-8")
+        sys.stdout.write(f"docs/{path}\n")
+
+
+if __name__ == "__main__":
+    main()
