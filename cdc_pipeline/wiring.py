@@ -231,8 +231,7 @@ def opened_pipeline(config: Path | None = None, *, on_step: OnStep = no_step) ->
 
     Raises SettingsError before anything is touched.
     """
-    settings = load_settings(settings_path(config, os.environ))
-    found = endpoints(settings, home_of(settings, os.environ))
+    settings, found = _configured(config)
     with left_on_termination(), open_pipeline(settings, found, on_step=on_step) as pipeline:
         yield pipeline
 
@@ -256,5 +255,9 @@ def left_on_termination() -> Iterator[None]:
 
 def configured_endpoints(config: Path | None = None) -> Endpoints:
     """Where the servers are now; read anew at each call, since an installation may move to other ports."""
+    return _configured(config)[1]
+
+
+def _configured(config: Path | None) -> tuple[Settings, Endpoints]:
     settings = load_settings(settings_path(config, os.environ))
-    return endpoints(settings, home_of(settings, os.environ))
+    return settings, endpoints(settings, home_of(settings, os.environ))

@@ -98,7 +98,7 @@ class StagingToLake:
             fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
             quarantined = self._put_quarantined_rows(snapshot)
             keeper.check()
-            description = replace(self._description(snapshot, files, fence), kept=quarantined)
+            description = self._description(snapshot, files, fence, quarantined)
             version = self.lake.publish(
                 self.table(snapshot),
                 LakePublication(snapshot_id=snapshot.snapshot_id, files=files, fence_number=fence, table=description),
@@ -129,7 +129,9 @@ class StagingToLake:
                 self.objects.put_if_absent(key, json.dumps(rows, separators=(",", ":")).encode())
         return len(rows)
 
-    def _description(self, snapshot: Snapshot, files: Sequence[DataFile], fence: int) -> PublishedTable:
+    def _description(
+        self, snapshot: Snapshot, files: Sequence[DataFile], fence: int, quarantined: int
+    ) -> PublishedTable:
         """What `cdc rebuild` reads when nothing but the lake is left."""
         row = self.store.tables.table_by_id(snapshot.table_id)
         return PublishedTable(
@@ -146,6 +148,7 @@ class StagingToLake:
             rows=sum(file.rows for file in files),
             files=len(files),
             bytes=sum(file.size_bytes for file in files),
+            kept=quarantined,
         )
 
 

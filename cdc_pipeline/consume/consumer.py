@@ -35,7 +35,10 @@ _NOT_READ_YET = 1 << 64
 
 
 class Consumer:
-    """Owns all stream partitions of one stream, under one assignment epoch. Not safe for two threads."""
+    """Owns all stream partitions of one stream, under one assignment epoch. Not safe for two threads.
+
+    `position`: the end of the last cut, also of one that brought nothing to register.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,6 @@ class Consumer:
         self._place = assignment.place
         self._stream = stream
         self._cutter = cutter
-        self._registered_end = cutter.start
         self._table_ids = table_ids
         self._schema_ids: dict[tuple[int, TableSchema], str] = {}
         self._schemas: dict[str, TableSchema] = {}
@@ -77,8 +79,7 @@ class Consumer:
         self._ignored_truncates = ignored_truncates
         self.check_tables = check_tables
         self._changing = dict(changing or {})
-        self.position = cutter.start
-        """End of the last cut, also of one that brought nothing to register."""
+        self.position = self._registered_end = cutter.start
 
     def read_cuts(self) -> Iterator[CutSlices]:
         """One read of the stream; yields each cut that it completes, in order. Waits at most a second for events."""

@@ -1,4 +1,7 @@
-"""Slices applied to many tables: each on its own, so that one that fails never stops its neighbours."""
+"""Applies slices to many tables, each on its own, and reports the runs that a scheduler starts.
+
+A table that fails never stops the others.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -182,6 +182,17 @@ def new_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
             yield world
 
 
+@contextmanager
+def waiting_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
+    """A world in which every table is live and has slices that wait."""
+    with new_world(postgres, folder) as world:
+        with world.process() as pipeline:
+            consume(pipeline)
+            take_snapshot(pipeline, pipeline.table_names())
+        register_changes(world)
+        yield world
+
+
 def memory_lake(pipeline: Pipeline) -> MemoryLake:
     assert isinstance(pipeline.lake, MemoryLake)
     return pipeline.lake

@@ -12,8 +12,7 @@ from cdc_pipeline.operations.apply_tables import run_backfill, run_slices
 from cdc_pipeline.operations.maintenance import maintain
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash
-from tests.crash.world import World, new_world, register_changes, take_snapshot
-from tests.support.pipelines import consume
+from tests.crash.world import World, waiting_world
 
 LONG_AGO = datetime(2024, 1, 1, tzinfo=UTC)
 WEEK = timedelta(days=7)
@@ -21,11 +20,7 @@ WEEK = timedelta(days=7)
 
 @pytest.fixture
 def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
-    with new_world(postgres, tmp_path) as world:
-        with world.process() as pipeline:
-            consume(pipeline)
-            take_snapshot(pipeline, pipeline.table_names())
-        register_changes(world)
+    with waiting_world(postgres, tmp_path) as world:
         yield world
 
 

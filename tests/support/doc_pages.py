@@ -6,7 +6,6 @@ from cdc_pipeline.launcher.project import PROJECT
 
 DOCS = PROJECT / "docs"
 README = "README.md"
-RUN_BY_THE_DEMO = "tests/acceptance/test_demo.py"
 RUN_ELSEWHERE = {
     "docs/how-to/debezium-files.md": "tests/acceptance/test_quick_start.py",
     "docs/how-to/lake-on-s3.md": "tests/acceptance/test_object_stores.py",

@@ -12,8 +12,7 @@ from cdc_pipeline.operations.apply_tables import apply_tables, run_backfill, run
 from cdc_pipeline.steps import Moment, OnStep
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.invariants import check
-from tests.crash.world import World, apply_all, new_world, register_changes, take_snapshot
-from tests.support.pipelines import consume
+from tests.crash.world import World, apply_all, register_changes, waiting_world
 from tests.support.streams import run_sql
 
 EVERYTHING = "every event that is registered is applied"
@@ -21,12 +20,7 @@ EVERYTHING = "every event that is registered is applied"
 
 @pytest.fixture
 def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
-    """Every table is live and has slices that wait."""
-    with new_world(postgres, tmp_path) as world:
-        with world.process() as pipeline:
-            consume(pipeline)
-            take_snapshot(pipeline, pipeline.table_names())
-        register_changes(world)
+    with waiting_world(postgres, tmp_path) as world:
         yield world
 
 
