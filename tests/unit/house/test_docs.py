@@ -1,5 +1,6 @@
 """The documentation: generated pages are those of the code, the site builds, and its links lead somewhere."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,14 @@ from tests.support.doc_pages import pages, text_of
 from tests.support.reference_pages import reference_pages
 
 ROOT = Path(__file__).parents[3]
+PAGES_WITH_MESSAGES = (
+    "docs/how-to/troubleshoot.md",
+    "docs/how-to/source-changed.md",
+    "docs/how-to/quarantine.md",
+    "docs/reference/inspection.md",
+    "docs/reference/bad-input.md",
+)
+SHORTEST_QUOTE = 12
 NAMED_TEST = re.compile(r"tests/[\w/]+(?:\.py)?")
 
 
@@ -41,3 +50,27 @@ def test_every_test_that_a_page_names_exists() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(text_of("README.md").splitlines()) <= 150
+
+
+def texts_of_the_code() -> str:
+    """All string constants of the product, with the blanks of values in between, and its SQL."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "cdc_pipeline").rglob("*.sql")]
+    for folder in ("cdc_pipeline", "snapshot", "plugins"):
+        for path in (ROOT / folder).rglob("*.py"):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            texts += [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n".join(texts)
+
+
+def quoted_messages(page: str) -> list[str]:
+    """The first cells of its tables that are messages: words in backticks, with `…` for values."""
+    cells = re.findall(r"^\| (.*?) \|", text_of(page), re.MULTILINE)
+    quotes = [quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell) if "…" in quote]
+    return [part for quote in quotes for part in quote.split("…") if len(part) >= SHORTEST_QUOTE]
+
+
+def test_every_message_that_a_page_quotes_is_one_of_the_code() -> None:
+    said = texts_of_the_code()
+    quoted = [(page, part) for page in PAGES_WITH_MESSAGES for part in quoted_messages(page)]
+    assert len(quoted) > len(PAGES_WITH_MESSAGES)
+    assert [(page, part) for page, part in quoted if part.strip() not in said] == []
