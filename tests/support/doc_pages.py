@@ -7,6 +7,7 @@ from cdc_pipeline.launcher.project import PROJECT
 DOCS = PROJECT / "docs"
 README = "README.md"
 RUN_ELSEWHERE = {
+    "docs/tutorial.md": "tests/acceptance/test_tutorial.py",
     "docs/how-to/debezium-files.md": "tests/acceptance/test_quick_start.py",
     "docs/how-to/lake-on-s3.md": "tests/acceptance/test_object_stores.py",
 }
