@@ -35,9 +35,9 @@ lint: packages
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The unit tests: no server, no Java.
+# What needs no server and no Java.
 test-fast: packages
-	$(IN_MEMORY) $(BIN)/pytest -q -n 2 tests/unit
+	$(IN_MEMORY) $(BIN)/pytest -q -n 2 -m "not postgres and not spark and not s3" tests/unit tests/property
 
 # Writes the pages that are made from the code, and builds docs/ as a site in .cdc/site.
 docs: packages

@@ -19,6 +19,8 @@ from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
+NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint"}
+"""Mark -> the fixture that starts the server."""
 GARBAGE_THRESHOLD = 50_000
 """New objects until the youngest are looked through: a hundredth of what a worker may well keep for a moment."""
 settings.register_profile("machine with neighbours", deadline=None)
@@ -33,6 +35,14 @@ def pytest_configure() -> None:
     """
     os.environ.update(ACCOUNT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks each test by the servers that its fixtures start; `make test-fast` takes those without a mark."""
+    for item in items:
+        for mark, fixture in NEEDS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:

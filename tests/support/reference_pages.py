@@ -14,6 +14,7 @@ from cdc_pipeline import errors
 from cdc_pipeline.cli.application import application
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.launcher.project import PROJECT
+from cdc_pipeline.metadata_store.inspection_files import sql, view_names
 from cdc_pipeline.settings.file import json_schema
 
 _WRITTEN = "This page is written by `make docs` from the code; a test holds it current.\n"
@@ -26,6 +27,7 @@ def reference_pages() -> dict[str, str]:
         "reference/settings.md": settings_page(),
         "reference/cli.md": command_line_page(),
         "reference/errors.md": errors_page(),
+        "reference/views.md": views_page(),
     }
 
 
@@ -129,6 +131,28 @@ def errors_page() -> str:
         + "\n| error | exit code | a retry can help by itself | a server is away |\n|---|---|---|---|\n"
         + rows
     )
+
+
+def views_page() -> str:
+    """What a row of each inspection view is, by the comment of its SQL, and the view's columns."""
+    introduction = "Examples and the meaning of each column's values: [Inspection views](inspection.md).\n"
+    return "# Columns of the views\n\n" + _WRITTEN + "\n" + introduction + "".join(_view(name) for name in view_names())
+
+
+def _view(name: str) -> str:
+    statement = sql(name)
+    comment = " ".join(line.removeprefix("-- ") for line in statement.splitlines() if line.startswith("-- "))
+    columns = "".join(f"- `{column}`\n" for column in view_columns(statement))
+    return f"\n## {name}\n\n{comment}\n\n{columns}"
+
+
+def view_columns(statement: str) -> list[str]:
+    """Names in the outermost SELECT list of a `CREATE VIEW`: what lies in parentheses is no column of the view."""
+    body = re.sub(r"--.*", "", statement.partition("CREATE VIEW")[2])
+    while body != (shallow := re.sub(r"\([^()]*\)", "", body)):
+        body = shallow
+    items = re.split(r"\bFROM\b", body.partition("SELECT")[2], maxsplit=1)[0]
+    return [re.findall(r'(\w+)"?\s*$', item)[0] for item in items.split(",")]
 
 
 def main() -> None:

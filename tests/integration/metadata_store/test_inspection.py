@@ -7,12 +7,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
-from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, query_names, view_names
+from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, query_names, sql, view_names
 from tests.support.doc_pages import blocks, text_of
 from tests.support.metadata_store import Shop, new_table, opened_shop
+from tests.support.reference_pages import view_columns
 
 PAGE = "docs/reference/inspection.md"
-BLOCKS = tuple(blocks(PAGE, "sql"))
+BLOCKS = (*blocks(PAGE, "sql"), *blocks("docs/reference/metrics.md", "sql"))
 BECOME_READER = f"SET LOCAL ROLE {READER_ROLE}"
 
 
@@ -35,7 +36,7 @@ def ask_as_reader(shop: Shop, statement: str) -> list[object]:
         return list(connection.execute(text(statement)).all())
 
 
-def test_every_query_of_the_page_runs_as_the_read_only_role(shop: Shop) -> None:
+def test_every_query_of_the_pages_runs_as_the_read_only_role(shop: Shop) -> None:
     assert len(BLOCKS) >= len(view_names())
     for block in BLOCKS:
         ask_as_reader(shop, block)
@@ -44,6 +45,13 @@ def test_every_query_of_the_page_runs_as_the_read_only_role(shop: Shop) -> None:
 def test_the_page_describes_every_view_and_every_named_query() -> None:
     assert [name for name in view_names() if f"## {name}\n" not in text_of(PAGE)] == []
     assert [name for name in query_names() if f"| `{name}` |" not in text_of(PAGE)] == []
+
+
+@pytest.mark.parametrize("name", view_names())
+def test_the_reference_lists_the_columns_that_a_view_has(shop: Shop, name: str) -> None:
+    with shop.engine.begin() as connection:
+        columns = list(connection.execute(text(f"SELECT * FROM cdc.{name} LIMIT 0")).keys())
+    assert view_columns(sql(name)) == columns
 
 
 @pytest.mark.parametrize("name", query_names())

@@ -2,13 +2,17 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer.core
+import typer.main
 
-from tests.support.doc_pages import pages, text_of
+from cdc_pipeline.cli.application import application
+from tests.support.doc_pages import blocks, pages, text_of
 from tests.support.reference_pages import reference_pages
 
 ROOT = Path(__file__).parents[3]
@@ -74,3 +78,31 @@ def test_every_message_that_a_page_quotes_is_one_of_the_code() -> None:
     quoted = [(page, part) for page in PAGES_WITH_MESSAGES for part in quoted_messages(page)]
     assert len(quoted) > len(PAGES_WITH_MESSAGES)
     assert [(page, part) for page, part in quoted if part.strip() not in said] == []
+
+
+def test_the_glossary_names_what_is_in_the_code_and_the_sql() -> None:
+    rows = [line.strip("| ").split(" | ") for line in text_of("docs/glossary.md").splitlines() if line.startswith("| ")]
+    sources = [path for folder in ("cdc_pipeline", "snapshot", "plugins") for path in (ROOT / folder).rglob("*.*")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.suffix in {".py", ".sql"})
+    named = [name for row in rows[2:] for cell in row[2:] for name in re.findall(r"`([^`]+)`", cell)]
+    words = [word for name in named for word in re.findall(r"\w{3,}", name)]
+    assert words
+    assert [word for word in words if not re.search(rf"\b{word}\b", code)] == []
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Words behind `cdc` of each command in its `sh` and `text` blocks."""
+    lines = "".join(block for language in ("sh", "text") for block in blocks(page, language)).splitlines()
+    return [shlex.split(line)[1:] for line in lines if re.match(r"(\.venv/bin/)?cdc (?!.*\[)", line)]
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if commands_of(page)])
+def test_every_command_that_a_page_shows_is_one_of_cdc(page: str) -> None:
+    """Also those that no test runs: names, options and the number of arguments."""
+    for words in commands_of(page):
+        command, names = typer.main.get_command(application()), list(words)
+        while isinstance(command, typer.core.TyperGroup):
+            found = command.get_command(command.make_context("cdc", [], resilient_parsing=True), names.pop(0))
+            assert found is not None, words
+            command = found
+        command.make_context("cdc", [name.replace("ID", "1") for name in names])
