@@ -35,9 +35,9 @@ lint: packages
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What needs no server and no Java.
+# Unit and property tests that need no server, in at most 90 seconds on two idle cores.
 test-fast: packages
-	$(IN_MEMORY) $(BIN)/pytest -q -n 2 -m "not postgres and not spark and not s3" tests/unit tests/property
+	$(IN_MEMORY) $(BIN)/pytest -q -n 2 -m "not slow and not postgres and not spark and not s3" tests/unit tests/property
 
 # Writes the pages that are made from the code, and builds docs/ as a site in .cdc/site.
 docs: packages

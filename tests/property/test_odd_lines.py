@@ -69,6 +69,7 @@ def test_recorded_lines_with_other_parts_are_read_or_kept_aside_one_by_one(reade
     reader.replay(reader.read(list(LineFuzz(Random(seed), RECORDED).lines(5))))
 
 
+@pytest.mark.slow
 def test_many_odd_lines_take_little_time_and_memory() -> None:
     """As a process of its own, whose memory is its own; `make fuzz-lines` reads a million."""
     program = [sys.executable, "-m", "tests.support.odd_lines_read", str(LINES), "1"]

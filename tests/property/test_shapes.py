@@ -176,8 +176,13 @@ def follow(arm: Arm, seed: object, rounds: int, *, keeps_dropped: bool) -> None:
 Arms = Callable[[LocalObjectStore, pytest.FixtureRequest], AbstractContextManager[Arm]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arms", "seeds", "rounds"), [(memory_arm, 60, 12), (spark_arm, 1, 8)], ids=["memory", "spark"]
+    ("arms", "seeds", "rounds"),
+    [
+        pytest.param(memory_arm, 60, 12, id="memory"),
+        pytest.param(spark_arm, 1, 8, id="spark", marks=pytest.mark.spark),
+    ],
 )
 @pytest.mark.parametrize("dropped", ["keep", "drop"])
 def test_the_lake_shows_the_rows_of_its_source_through_every_change_of_columns(
