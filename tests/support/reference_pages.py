@@ -1,10 +1,12 @@
 """Pages of the reference that are written from the code: `python -m tests.support.reference_pages`, or `make docs`."""
 
+import ast
 import inspect
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer.core
@@ -130,7 +132,37 @@ def errors_page() -> str:
         + f"\n```text\n{tree[tree.index('CdcError') :]}\n```\n"
         + "\n| error | exit code | a retry can help by itself | a server is away |\n|---|---|---|---|\n"
         + rows
+        + "\n## Remedies\n\nWhat the messages of each error ask for; `…` stands for a value.\n"
+        + "".join(f"\n**{name}**\n\n{_items(texts)}" for name, texts in sorted(_remedies().items()))
     )
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "".join(f"- {text}\n" for text in sorted(texts))
+
+
+def _remedies() -> dict[str, set[str]]:
+    """Name of an error -> the remedies that the code gives with it."""
+    found = defaultdict[str, set[str]](set)
+    for folder in ("cdc_pipeline", "snapshot"):
+        for path in (PROJECT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    texts = [_text(each.value) for each in node.keywords if each.arg == "remedy"]
+                    if texts and hasattr(errors, node.func.id):
+                        found[node.func.id] |= {text for text in texts if text.strip("… ")}
+    return found
+
+
+def _text(value: ast.expr) -> str:
+    """A text of the code with `…` for what is known at run time alone."""
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) for part in parts)
+        case _:
+            return "…"
 
 
 def views_page() -> str:
