@@ -2,12 +2,22 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, identity_json, identity_of
+import msgspec
+
+from cdc_pipeline.consume.cut_file import (
+    CutFile,
+    TableIdentity,
+    damage_named,
+    identity_of,
+    json_bytes,
+    label_values,
+    table_array,
+)
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.cut import Cut, PartitionRange, place_behind
 from cdc_pipeline.metadata_store.rows import Boundary, Stream
@@ -53,40 +63,24 @@ class ChainBase:
 
     def to_bytes(self) -> bytes:
         """Durable format, like that of a cut file."""
-        document = {
-            "format": FORMAT,
-            "stream": asdict(self.stream),
-            "position": self.position,
-            "late_slices": self.late_slices,
-            "commit_time": self.commit_time.isoformat(),
-            "label": [self.label.start.isoformat(), self.label.end.isoformat()],
-            "partitions": [asdict(part) for part in self.partitions],
-            "tables": [identity_json(table) for table in self.tables],
-            "rows": self.rows,
-        }
-        return json.dumps(document, separators=(",", ":")).encode()
+        values = msgspec.to_builtins(self, builtin_types=(datetime,))
+        label, tables = list(values["label"].values()), list(map(table_array, self.tables))
+        return json_bytes({"format": FORMAT, **values, "label": label, "tables": tables})
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "ChainBase":
-        """Raises RegistryError for a format that this code does not know."""
-        document = json.loads(content)
-        if document.get("format") != FORMAT:
-            raise RegistryError(
-                f"the base of a chain of cut files has the format {document.get('format')}",
-                expected=f"format {FORMAT}",
-                remedy="install the version of cdc-pipeline that wrote it, or a newer one",
-            )
-        start, end = map(datetime.fromisoformat, document["label"])
-        return cls(
-            stream=Stream(**document["stream"]),
-            position=document["position"],
-            late_slices=document["late_slices"],
-            commit_time=datetime.fromisoformat(document["commit_time"]),
-            label=Label(start=start, end=end),
-            partitions=tuple(ReadThrough(**part) for part in document["partitions"]),
-            tables=tuple(map(identity_of, document["tables"])),
-            rows=document["rows"],
-        )
+        """Raises RegistryError for a damaged file, and for a format that this code does not know."""
+        with damage_named("the base of a chain of cut files"):
+            document = json.loads(content)
+            if document.get("format") != FORMAT:
+                raise RegistryError(
+                    f"the base of a chain of cut files has the format {document.get('format')}",
+                    expected=f"format {FORMAT}",
+                    remedy="install the version of cdc-pipeline that wrote it, or a newer one",
+                )
+            tables = tuple(map(identity_of, document["tables"]))
+            values = {**document, "label": label_values(document["label"]), "tables": ()}
+            return replace(msgspec.convert(values, cls), tables=tables)
 
 
 def chain_base(

@@ -1,21 +1,26 @@
 """Cut files: the one object per cut, or per late slice, that decides what follows at a place of a stream; as JSON."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.cut import Cut, LateSlice, NewSlice, PartitionRange, QuarantinedEvent
+from cdc_pipeline.metadata_store.cut import Cut, LateSlice
 from cdc_pipeline.metadata_store.rows import Stream
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.time_slice import Label
 
 FORMAT = 2
 _WITH_EMPTY_SLICES = 1
 """The format of older cut files: they name a slice of every table and stream partition, also where nothing came."""
+_NOT_IN_CUT = ("stream", "owner", "epoch", "tables")
+"""Fields of a cut that its file names elsewhere, or that belong to who registers it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,35 +51,40 @@ class CutFile:
     content: Cut | LateSlice
 
     def to_bytes(self) -> bytes:
-        """Durable format: what is written once has to be read for ever."""
+        """Durable format: every later version of this code has to read it."""
+        content = msgspec.to_builtins(self.content, builtin_types=(datetime,))
+        if isinstance(self.content, Cut):
+            content = {name: value for name, value in content.items() if name not in _NOT_IN_CUT}
+            content["label"] = list(content["label"].values())
         document = {
             "format": FORMAT,
-            "stream": asdict(self.stream),
-            "tables": [identity_json(table) for table in self.tables],
+            "stream": msgspec.to_builtins(self.stream),
+            "tables": list(map(table_array, self.tables)),
             "schemas": {schema_id: schema.to_json() for schema_id, schema in self.schemas.items()},
-            **(_cut(self.content) if isinstance(self.content, Cut) else _late(self.content)),
+            "cut" if isinstance(self.content, Cut) else "late": content,
         }
-        return json.dumps(document, separators=(",", ":")).encode()
+        return json_bytes(document)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "CutFile":
-        """Raises RegistryError for a format that this code does not know."""
-        document = json.loads(content)
-        if document.get("format") not in (_WITH_EMPTY_SLICES, FORMAT):
-            raise RegistryError(
-                f"a cut file has the format {document.get('format')}",
-                expected=f"format {FORMAT} or older",
-                remedy="install the version of cdc-pipeline that wrote it, or a newer one",
+        """Raises RegistryError for a damaged file, and for a format that this code does not know."""
+        with damage_named("a cut file"):
+            document = json.loads(content)
+            if document.get("format") not in (_WITH_EMPTY_SLICES, FORMAT):
+                raise RegistryError(
+                    f"a cut file has the format {document.get('format')}",
+                    expected=f"format {FORMAT} or older",
+                    remedy="install the version of cdc-pipeline that wrote it, or a newer one",
+                )
+            tables = tuple(map(identity_of, document["tables"]))
+            return cls(
+                stream=msgspec.convert(document["stream"], Stream),
+                tables=tables,
+                schemas={name: TableSchema.from_json(schema) for name, schema in document["schemas"].items()},
+                content=msgspec.convert(document["late"], LateSlice)
+                if "late" in document
+                else _cut_of(document["cut"], document["stream"]["name"], tables=range(len(tables))),
             )
-        stream, tables = Stream(**document["stream"]), tuple(map(identity_of, document["tables"]))
-        return cls(
-            stream=stream,
-            tables=tables,
-            schemas={name: TableSchema.from_json(schema) for name, schema in document["schemas"].items()},
-            content=_late_of(document["late"])
-            if "late" in document
-            else _cut_of(document["cut"], stream.name, tables=range(len(tables))),
-        )
 
     def of_tables(self, uuids: Collection[UUID]) -> "CutFile":
         """Without those that were removed since: what came later under their names is another table."""
@@ -126,80 +136,51 @@ def _renumbered(content: Cut | LateSlice, numbers: Mapping[int, int]) -> Cut | L
     )
 
 
-def identity_json(table: TableIdentity) -> list[Any]:
-    """Short: every cut file has one of each table."""
-    name = [table.name.database, table.name.schema, table.name.table]
-    state = [table.publication_mark, table.stale, table.cutoff_offset]
-    return [str(table.table_uuid), name, table.source_oid, *state]
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """Compact JSON in ASCII.
+
+    Text is made and read by `json`, values by msgspec: msgspec's own JSON refuses the lone surrogates by which
+    quarantined payloads keep bytes that are no UTF-8.
+    """
+    return json.dumps(document, separators=(",", ":"), default=datetime.isoformat).encode()
 
 
-def identity_of(document: list[Any]) -> TableIdentity:
-    uuid, (database, schema, table), source_oid, publication_mark, stale, cutoff_offset = document
-    return TableIdentity(
-        table_uuid=UUID(uuid),
-        name=TableName(database=database, schema=schema, table=table),
-        source_oid=source_oid,
-        publication_mark=publication_mark,
-        stale=stale,
-        cutoff_offset=cutoff_offset,
+@contextmanager
+def damage_named(what: str) -> Iterator[None]:
+    """Turns the errors of JSON, values and schemas into RegistryError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RegistryError(
+            f"{what} cannot be read: {type(error).__name__}: {error}",
+            expected="the bytes that were written",
+            remedy="bring the object back from a copy of the bucket: nothing was changed",
+        ) from error
+
+
+def table_array(table: TableIdentity) -> list[Any]:
+    """The fields without their names: every cut file has them for each table."""
+    values = msgspec.to_builtins(table)
+    return list((values | {"name": list(values["name"].values())}).values())
+
+
+def identity_of(values: list[Any]) -> TableIdentity:
+    named = dict(zip((field.name for field in fields(TableIdentity)), values, strict=True))
+    database, schema, table = named["name"]
+    return msgspec.convert(
+        named | {"name": {"database": database, "schema": schema, "table": table}}, type=TableIdentity
     )
-
-
-def _late(late: LateSlice) -> dict[str, Any]:
-    return {"late": {"slice": asdict(late.slice), "slice_id": late.slice_id, "events": late.events}}
-
-
-def _late_of(document: dict[str, Any]) -> LateSlice:
-    return LateSlice(
-        slice=_slice_of(document["slice"]),
-        slice_id=document["slice_id"],
-        events=tuple((snapshot, place) for snapshot, place in document["events"]),
-    )
-
-
-def _cut(cut: Cut) -> dict[str, Any]:
-    """The tables that were read are those that the file names."""
-    return {
-        "cut": {
-            "start": cut.start,
-            "position": cut.position,
-            "commit_time": cut.commit_time.isoformat(),
-            "label": [cut.label.start.isoformat(), cut.label.end.isoformat()],
-            "requested": cut.requested,
-            "partitions": [asdict(part) for part in cut.partitions],
-            "slices": [asdict(new) for new in cut.slices],
-            "quarantined": [asdict(event) for event in cut.quarantined],
-        }
-    }
 
 
 def _cut_of(document: dict[str, Any], stream: str, *, tables: Sequence[int]) -> Cut:
-    slices = [
-        *map(_slice_of, document["slices"]),
-        *(NewSlice(table_id=table, stream_partition=number) for table, number in document.get("empty", ())),
-    ]
-    start, end = map(datetime.fromisoformat, document["label"])
-    return Cut(
-        stream=stream,
-        owner="",
-        epoch=None,
-        start=document.get("start"),
-        position=document["position"],
-        commit_time=datetime.fromisoformat(document["commit_time"]),
-        label=Label(start=start, end=end),
-        requested=document["requested"],
-        partitions=tuple(map(_range_of, document["partitions"])),
-        tables=tuple(tables),
-        slices=tuple(sorted(slices, key=lambda new: (new.table_id, new.stream_partition))),
-        quarantined=tuple(QuarantinedEvent(**event) for event in document["quarantined"]),
-    )
+    """`tables` are those that were read. Empty slices stand by themselves in the first format."""
+    empty = [{"table_id": table, "stream_partition": number} for table, number in document.get("empty", ())]
+    slices = sorted((*document["slices"], *empty), key=itemgetter("table_id", "stream_partition"))
+    outside = {"stream": stream, "owner": "", "epoch": None, "tables": list(tables)}
+    values = {"start": None, **document, **outside, "slices": slices, "label": label_values(document["label"])}
+    return msgspec.convert(values, Cut, str_keys=True)
 
 
-def _range_of(document: dict[str, Any]) -> PartitionRange:
-    begun = {int(number): name for number, name in document["begun"].items()}
-    return PartitionRange(**{**document, "begun": begun})
-
-
-def _slice_of(document: dict[str, Any]) -> NewSlice:
-    ranges = tuple((low, high) for low, high in document["key_ranges"])
-    return NewSlice(**{**document, "key_ranges": ranges})
+def label_values(label: list[str]) -> dict[str, str]:
+    start, end = label
+    return {"start": start, "end": end}

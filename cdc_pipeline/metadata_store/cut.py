@@ -129,15 +129,15 @@ class Cut:
     stream: str
     owner: str
     epoch: int | None
+    tables: tuple[int, ...]
     start: str | None
     position: str
     commit_time: datetime
     label: Label
+    requested: bool = False
     partitions: tuple[PartitionRange, ...]
-    tables: tuple[int, ...]
     slices: tuple[NewSlice, ...] = ()
     quarantined: tuple[QuarantinedEvent, ...] = ()
-    requested: bool = False
 
     @property
     def is_empty(self) -> bool:

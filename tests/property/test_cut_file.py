@@ -306,3 +306,17 @@ def test_a_file_of_either_format_is_read_with_the_same_content() -> None:
     empty = (NewSlice(table_id=3, stream_partition=1), NewSlice(table_id=7, stream_partition=0))
     assert older == replace(GOLDEN_CUT, start=None, slices=(orders, *empty, customers))
     assert ChainBase.from_bytes(golden("base")) == GOLDEN_BASE
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"format":2}', b"\xff", golden("format2_cut")[:-40]])
+def test_a_damaged_file_is_refused_as_such(damage: bytes) -> None:
+    with pytest.raises(RegistryError, match="a cut file cannot be read"):
+        CutFile.from_bytes(damage)
+
+
+@pytest.mark.parametrize("name", ["format2_cut", "format2_late", "base"])
+def test_a_file_with_a_field_of_another_type_is_refused(name: str) -> None:
+    read = ChainBase.from_bytes if name == "base" else CutFile.from_bytes
+    content = golden(name).replace(b'"stream_partition":0', b'"stream_partition":"zero"')
+    with pytest.raises(RegistryError, match="cannot be read"):
+        read(content)
