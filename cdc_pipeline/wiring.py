@@ -35,7 +35,6 @@ from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
-    from cdc_pipeline.lake.session import OpenSession
     from cdc_pipeline.lake.spark_lake import SparkLake
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -45,17 +44,13 @@ LakeFactory = Callable[[ObjectStore, OnStep], Lake]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Everything that a verb works with. One per process; safe to share between threads, except for `lake`.
-
-    `spark_session` opens the session at its first call; who only reads and writes through `lake` need not know of it.
-    """
+    """Everything that a verb works with. One per process; safe to share between threads, except for `lake`."""
 
     settings: Settings
     endpoints: Endpoints
     objects: ObjectStore
     store: MetadataStore
     open_lake: Callable[[], Lake]
-    spark_session: "OpenSession"
     owner: str
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
@@ -155,7 +150,6 @@ def open_pipeline(
                 objects=objects,
                 store=store,
                 open_lake=spark if make_lake is None else cache(lambda: make_lake(objects, on_step)),
-                spark_session=lambda: spark().session,
                 owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
                 clock=utc_now,
                 new_id=uuid.uuid4,

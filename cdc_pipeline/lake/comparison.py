@@ -1,75 +1,49 @@
-"""A lake table at one version against the rows of its source at one position, row by row."""
+"""Compares one version of a lake table with rows of its source, row by row, on Spark."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.connect import functions as spark_functions
 
 from cdc_pipeline.lake.columns import definition
+from cdc_pipeline.lake.differences import MOST_SHOWN, Comparison, Difference
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier
-from cdc_pipeline.lake.session import spark_calls
 from cdc_pipeline.record import DELETED, OPERATION, Operation
 
-MOST_SHOWN = 100
 _IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """`kind`: missing (in the source only), extra (in the lake only) or different; `columns` only for the last."""
+def compare(session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int) -> Comparison:
+    """Counts and shows the rows that differ between a source file and what readers see of `lake_version`.
 
-    id: dict[str, Any]
-    kind: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """`differing_rows` counts all of them, `differences` shows the first MOST_SHOWN by id.
-
-    Rows of a table without a key are counted per content, which then is their id: they are missing or extra.
+    `source_url` names a Parquet file with the columns of the table's schema; the lake has them too. NULL equals NULL
+    and NaN equals NaN.
     """
-
-    source_rows: int
-    lake_rows: int
-    differing_rows: int
-    differences: tuple[Difference, ...]
-
-
-def compare(
-    session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
-) -> Comparison:
-    """`source_urls`: Parquet files with the columns of the table's schema, which the lake has too.
-
-    NULL equals NULL and NaN equals NaN.
-    """
-    with spark_calls(f"comparing {table.name} with its source"):
-        names = table.schema.names
-        source, lake = _both(session, table, source_urls, lake_url, lake_version)
-        if table.schema.is_bag:
-            return _compare_copies(source, lake)
-        joined = _joined(source, lake, table)
-        counts = joined.select(
-            spark_functions.count(f"{_IN_SOURCE}"),
-            spark_functions.count(f"{_IN_LAKE}"),
-            spark_functions.count_if(_differs(names)),
-        ).collect()[0]
-        shown = _shown(joined, table) if counts[2] else ()
+    source, lake = _both(session, table, source_url, lake_url, lake_version)
+    if table.schema.is_bag:
+        return _compare_copies(source, lake)
+    joined = _joined(source, lake, table)
+    counts = joined.select(
+        spark_functions.count(f"{_IN_SOURCE}"),
+        spark_functions.count(f"{_IN_LAKE}"),
+        spark_functions.count_if(_differs(table.schema.names)),
+    ).collect()[0]
+    shown = _shown(joined, table) if counts[2] else ()
     return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
 
 
 def differing_rows(
     session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int, *, most: int
 ) -> pa.Table:
-    """At most `most` rows of a table with a key that differ, with the source's values, and OPERATION: 'i' for a row
-    that the lake lacks or has otherwise; 'd', with nothing but its id, for one that it should not have.
+    """Returns at most `most` rows of a keyed table that differ, as events without a version.
+
+    OPERATION is 'i', with the source's values, for a row that the lake lacks or has with other values. It is 'd', with
+    nothing but the id, for a row that only the lake has.
     """
-    source, lake = _both(session, table, [source_url], lake_url, lake_version)
+    source, lake = _both(session, table, source_url, lake_url, lake_version)
     extra = _quoted(_IN_SOURCE).isNull()
     columns = [
         spark_functions.when(extra, _side(_IN_LAKE, name)).otherwise(_side(_IN_SOURCE, name))
@@ -84,27 +58,27 @@ def differing_rows(
 
 
 def _both(
-    session: SparkSession, table: LakeTable, source_urls: Sequence[str], lake_url: str, lake_version: int
+    session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int
 ) -> tuple[DataFrame, DataFrame]:
-    """The schema's columns on both sides; of the lake, what readers see."""
+    """Returns the rows of source and lake with the schema's columns only; of the lake, without hidden rows."""
     lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
     if DELETED in lake.columns:
         lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
     lake = lake.select(*(_quoted(name) for name in table.schema.names))
     definitions = ", ".join(map(definition, table.schema.columns))
-    source = session.read.schema(definitions).parquet(*source_urls) if source_urls else lake.limit(0)
-    return source, lake
+    return session.read.schema(definitions).parquet(source_url), lake
 
 
 def _joined(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:
-    return _marked(source, _IN_SOURCE).join(
-        _marked(lake, _IN_LAKE),
+    return _with_side(source, _IN_SOURCE).join(
+        _with_side(lake, _IN_LAKE),
         on=reduce(lambda left, right: left & right, [_same(name) for name in table.schema.key]),
         how="full_outer",
     )
 
 
 def _compare_copies(source: DataFrame, lake: DataFrame) -> Comparison:
+    """Compares a keyless table: counts the copies of each content on both sides."""
     names = lake.columns
     both = source.select(*map(_quoted, names), spark_functions.lit(1).alias(_IN_SOURCE)).unionByName(
         lake.select(*map(_quoted, names), spark_functions.lit(0).alias(_IN_SOURCE))
@@ -135,18 +109,21 @@ def _compare_copies(source: DataFrame, lake: DataFrame) -> Comparison:
     )
 
 
-def _marked(rows: DataFrame, mark: str) -> DataFrame:
-    """Columns named apart by their side, with a column that is never NULL."""
-    renamed = [_quoted(name).alias(f"{mark}.{name}") for name in rows.columns]
-    return rows.select(*renamed, spark_functions.lit(1).alias(mark))
+def _with_side(rows: DataFrame, side: str) -> DataFrame:
+    """Prefixes each column with its side, and adds the column `side`, which is never NULL.
+
+    After the outer join, that column is NULL exactly where this side has no row.
+    """
+    renamed = [_quoted(name).alias(f"{side}.{name}") for name in rows.columns]
+    return rows.select(*renamed, spark_functions.lit(1).alias(side))
 
 
 def _quoted(name: str) -> Column:
     return spark_functions.col(identifier(name))
 
 
-def _side(mark: str, name: str) -> Column:
-    return _quoted(f"{mark}.{name}")
+def _side(side: str, name: str) -> Column:
+    return _quoted(f"{side}.{name}")
 
 
 def _same(name: str) -> Column:
@@ -154,7 +131,7 @@ def _same(name: str) -> Column:
 
 
 def _differs(names: Sequence[str]) -> Column:
-    """One side is missing, or a value is another."""
+    """True where one side has no row, or a value differs."""
     sides = _quoted(_IN_SOURCE).isNull() | _quoted(_IN_LAKE).isNull()
     return reduce(lambda left, right: left | right, [~_same(name) for name in names], sides)
 
@@ -172,17 +149,17 @@ def _shown(joined: DataFrame, table: LakeTable) -> tuple[Difference, ...]:
     rows = (
         joined.where(_differs(table.schema.names))
         .select(
-            *(column.alias(f"id_{place}") for place, column in enumerate(ids)),
+            *(column.alias(f"id_{index}") for index, column in enumerate(ids)),
             kind.alias("kind"),
             columns.alias("columns"),
         )
-        .orderBy(*(f"id_{place}" for place in range(len(ids))))
+        .orderBy(*(f"id_{index}" for index in range(len(ids))))
         .limit(MOST_SHOWN)
         .collect()
     )
     return tuple(
         Difference(
-            id={name: row[f"id_{place}"] for place, name in enumerate(table.schema.key)},
+            id={name: row[f"id_{index}"] for index, name in enumerate(table.schema.key)},
             kind=row["kind"],
             columns=tuple(row["columns"]) if row["kind"] == "different" else (),
         )

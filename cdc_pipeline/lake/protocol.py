@@ -6,6 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
+import pyarrow as pa
+
+from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.history import LakeLedger, PublishedTable, SliceIdentity
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
@@ -246,6 +249,19 @@ class Lake(Protocol):
         """The content and the fence of an older version become the table's again, in one commit; again: nothing.
 
         Raises LakeError where files of that version may be deleted, or its log.
+        """
+
+    def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
+        """Compares one Parquet file of source rows, in the lake's object store, with what readers see of a version.
+
+        File and lake table have all columns of the table's schema. Reads only.
+        """
+
+    def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
+        """Returns at most `most` rows of a keyed table that differ, as events without a version.
+
+        OPERATION is 'i', with the source's values, for a row that the lake lacks or has with other values. It is 'd',
+        with nothing but the id, for a row that only the lake has.
         """
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:

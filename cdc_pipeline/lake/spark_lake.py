@@ -6,16 +6,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
-from cdc_pipeline.lake import compaction, maintenance, outcomes, publication, rewind
+from cdc_pipeline.lake import compaction, comparison, maintenance, outcomes, publication, rewind
 from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge
 from cdc_pipeline.lake.claim_view import opened_views
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import (
     claim_metadata,
     commit_info,
@@ -159,6 +161,16 @@ class SparkLake:
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
+
+    def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
+        source, lake = self._store.spark_url(source_key), self._url(table)
+        with step(self._on_step, "lake_table.compare"), self._calls(f"comparing {table.name} with its source"):
+            return comparison.compare(self.session, table, source, lake, lake_version)
+
+    def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
+        source, lake = self._store.spark_url(source_key), self._url(table)
+        with step(self._on_step, "lake_table.compare"), self._calls(f"comparing {table.name} with its source"):
+            return comparison.differing_rows(self.session, table, source, lake, lake_version, most=most)
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
         with step(self._on_step, "fence.move"):

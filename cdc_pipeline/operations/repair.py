@@ -13,7 +13,6 @@ import pyarrow as pa
 import structlog
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
-from cdc_pipeline.lake.comparison import differing_rows
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.rows import Boundary, Lease
 from cdc_pipeline.operations.late_slices import register_late_slice
@@ -21,7 +20,6 @@ from cdc_pipeline.operations.verification import held_cut, shown_version, source
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.postgres.position import HeldPosition
-from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -99,13 +97,8 @@ def _register(
     pipeline: Pipeline, table: TableName, held: HeldPosition, boundary: Boundary, version: int, lease: Lease
 ) -> Repaired:
     lake_table = pipeline.lake_table(table)
-    with (
-        source_copy(pipeline, table, held, lake_table.schema) as copy,
-        step(pipeline.on_step, "lake_table.compare"),
-    ):
-        found = differing_rows(
-            pipeline.spark_session(), lake_table, copy.url, pipeline.lake_url(table), version, most=MOST_ROWS + 1
-        )
+    with source_copy(pipeline, table, held, lake_table.schema) as copy:
+        found = pipeline.lake.differing_rows(lake_table, copy.key, version, most=MOST_ROWS + 1)
     if found.num_rows > MOST_ROWS:
         raise CdcError(
             f"more than {MOST_ROWS:,} rows of {table} differ",

@@ -17,8 +17,8 @@ from psycopg2 import sql
 from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import CdcError, LeaseBusy
-from cdc_pipeline.lake.comparison import Comparison, compare
 from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.schema_change import shape_at
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.rows import Boundary
@@ -67,9 +67,12 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCopy:
-    """`url`: a Parquet file with rows of the source. `rows_withheld`: so many of them have values that are left out."""
+    """Rows of the source as one Parquet file in the object store, under `key`.
 
-    url: str
+    `rows_withheld` counts those with a value that the lake's type cannot hold; the file has NULL in its place.
+    """
+
+    key: str
     rows_withheld: int
 
 
@@ -191,14 +194,8 @@ def _compared(pipeline: Pipeline, table: TableName, held: HeldPosition, version:
         if not common or not names.issuperset(registered.schema.key):
             return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
         schema = TableSchema(columns=_as_in_lake(pipeline, table, common), key=registered.schema.key)
-        with _copied(pipeline, table, connection, schema) as copy, step(pipeline.on_step, "lake_table.compare"):
-            comparison = compare(
-                pipeline.spark_session(),
-                replace(registered, schema=schema),
-                [copy.url],
-                pipeline.lake_url(table),
-                version,
-            )
+        with _copied(pipeline, table, connection, schema) as copy:
+            comparison = pipeline.lake.compare(replace(registered, schema=schema), copy.key, version)
     return replace(verdict, comparison=comparison, rows_withheld=copy.rows_withheld)
 
 
@@ -263,7 +260,7 @@ def _copied(
         with step(pipeline.on_step, "verification_file.put"):
             pipeline.objects.put_file_if_absent(key, path)
     try:
-        yield SourceCopy(url=pipeline.objects.spark_url(key), rows_withheld=rows_withheld)
+        yield SourceCopy(key=key, rows_withheld=rows_withheld)
     finally:
         with step(pipeline.on_step, "verification_file.delete"):
             pipeline.objects.delete(key)

@@ -24,7 +24,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, opened_pipeline, take_snapshot
+from tests.support.pipelines import consume, opened_pipeline, spark_session, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql
 
@@ -101,7 +101,7 @@ def sums_at(pipeline: Pipeline, versions: dict[str, int]) -> dict[str, int]:
         f"(SELECT coalesce(sum({column}), 0) FROM delta.`{urls[f'pgbench_{table}']}@v{versions[table]}`) AS {table}"
         for table, column in BANK.items()
     ]
-    row = pipeline.spark_session().sql(f"SELECT {', '.join(parts)}").collect()[0]
+    row = spark_session(pipeline).sql(f"SELECT {', '.join(parts)}").collect()[0]
     return {name: int(value) for name, value in row.asDict().items()}
 
 

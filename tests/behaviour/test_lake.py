@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.lake import Lake, LakePublication
+from cdc_pipeline.lake import Lake, LakePublication, LakeTable
 from cdc_pipeline.lake.schema_change import SchemaConflict
-from cdc_pipeline.record import DELETED, Column, TableSchema
+from cdc_pipeline.record import DELETED, OPERATION, Column, TableSchema
 from cdc_pipeline.steps import no_step
+from cdc_pipeline.types import arrow_schema
 from tests.support.lake import PEOPLE, Feed, event, move, table_of, version
 from tests.support.lakes import Arm, published
 
@@ -200,6 +204,52 @@ def test_an_added_column_is_added_and_a_changed_type_is_refused(lake: Lake, arm:
             replace(feed.table, schema=changed),
             feed.claim([event("i", 3, 3, name="c", age="old")], schema=changed),
         )
+
+
+def put_source(arm: Arm, table: LakeTable, *rows: tuple[int, str, int]) -> str:
+    """The key of a file with these rows of the source."""
+    sink = pa.BufferOutputStream()
+    people = [{"id": id_, "name": name, "age": age} for id_, name, age in rows]
+    pq.write_table(pa.Table.from_pylist(people, schema=arrow_schema(table.schema)), sink)
+    key = f"{staging_prefix(table.name, 'verify')}/source.parquet"
+    arm.store.put_if_absent(key, sink.getvalue().to_pybytes())
+    return key
+
+
+def test_a_version_is_compared_with_the_source_row_by_row(lake: Lake, arm: Arm, feed: Feed) -> None:
+    people = [event("i", number, number, name="a", age=number) for number in (1, 2, 3)]
+    shown = lake.upsert(feed.table, feed.claim(people)).lake_version
+    lake.upsert(feed.table, feed.claim([event("u", 4, 1, name="later"), event("d", 5, 2)]))
+    source = put_source(arm, feed.table, (1, "a", 1), (2, "other", 2), (4, "new", 4))
+    found = lake.compare(feed.table, source, shown)
+    assert (found.source_rows, found.lake_rows, found.differing_rows) == (3, 3, 3)
+    assert [(each.id["id"], each.kind, each.columns) for each in found.differences] == [
+        (2, "different", ("name",)),
+        (3, "extra", ()),
+        (4, "missing", ()),
+    ]
+    rows = lake.differing_rows(feed.table, source, shown, most=9).sort_by("id").to_pylist()
+    assert [(row["id"], row["name"], row[OPERATION]) for row in rows] == [
+        (2, "other", "i"),
+        (3, None, "d"),
+        (4, "new", "i"),
+    ]
+    assert lake.differing_rows(feed.table, source, shown, most=1).num_rows == 1
+
+
+def test_copies_of_rows_without_a_key_are_compared_by_their_number(lake: Lake, arm: Arm) -> None:
+    table = table_of(TableSchema(columns=PEOPLE.columns, key=()))
+    lake.create_table(table)
+    feed = Feed(store=arm.store, table=table)
+    twice = [event("i", number, id=1, name="a", age=1) for number in (1, 2)]
+    shown = lake.upsert(table, feed.claim([*twice, event("i", 3, id=2, name="b", age=2)])).lake_version
+    found = lake.compare(table, put_source(arm, table, (1, "a", 1), (3, "c", 3)), shown)
+    assert (found.source_rows, found.lake_rows, found.differing_rows) == (2, 3, 3)
+    assert sorted((each.id["id"], each.kind) for each in found.differences) == [
+        (1, "extra"),
+        (2, "extra"),
+        (3, "missing"),
+    ]
 
 
 def test_merging_small_files_changes_neither_rows_nor_fence(lake: Lake, arm: Arm, feed: Feed) -> None:

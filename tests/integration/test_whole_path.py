@@ -10,7 +10,7 @@ import pytest
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, spark_session, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -105,9 +105,9 @@ def test_verify_finds_every_row_that_differs_and_says_how(pipeline: Pipeline, da
     assert equal.comparison is not None
     assert (equal.is_equal, equal.comparison.source_rows, equal.comparison.lake_rows) == (True, 4, 4)
     lake = f"delta.`{pipeline.lake_url(items)}`"
-    pipeline.spark_session().sql(f"UPDATE {lake} SET name = 'tampered' WHERE id = 1").collect()
-    pipeline.spark_session().sql(f"DELETE FROM {lake} WHERE id = 2").collect()
-    pipeline.spark_session().sql(f"INSERT INTO {lake} SELECT 9, * EXCEPT (id) FROM {lake} WHERE id = 3").collect()
+    spark_session(pipeline).sql(f"UPDATE {lake} SET name = 'tampered' WHERE id = 1").collect()
+    spark_session(pipeline).sql(f"DELETE FROM {lake} WHERE id = 2").collect()
+    spark_session(pipeline).sql(f"INSERT INTO {lake} SELECT 9, * EXCEPT (id) FROM {lake} WHERE id = 3").collect()
     (found,) = verify(pipeline, [items])
     assert not found.is_equal
     assert found.comparison is not None

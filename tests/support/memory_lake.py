@@ -8,22 +8,23 @@ through the kernel, and the table's one data file is written anew.
 import io
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import encode_component, lake_key
-from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake import publication, rewind
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
+from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import (
     claim_metadata,
     commit_info,
@@ -51,21 +52,23 @@ from cdc_pipeline.lake.reshaping import Reshaping
 from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
 from cdc_pipeline.lake.shape import Shape, shape_of_source
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.steps import OnStep, step
 from tests.support.fold.model import Event
-from tests.support.memory_rows import bag_claim, event_of, keyed_claim, lake_schema, purged, source_columns
+from tests.support.memory_comparison import Rows, compared, differing
+from tests.support.memory_rows import (
+    Stored,
+    bag_claim,
+    checked_fence,
+    event_of,
+    keyed_claim,
+    lake_schema,
+    outcome_of,
+    purged,
+    replaced_files,
+    source_columns,
+)
 from tests.support.memory_shape import described, described_again, reshaped, stored_schema
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A table as its log shows it at `version`, and the files that hold it."""
-
-    version: int
-    rows: pa.Table
-    files: tuple[Action, ...]
-    transaction: int | None
 
 
 class MemoryLake:
@@ -113,7 +116,7 @@ class MemoryLake:
         started = time.monotonic()
         log = self._log(table)
         with step(self._on_step, "fence.read"):
-            fence = _checked_fence(read_fence(log, table.app_id), table, work)
+            fence = checked_fence(read_fence(log, table.app_id), table, work)
         if fence.number < work.last_number:
             may_commit()
             if not work.slices:
@@ -124,7 +127,7 @@ class MemoryLake:
         commit = find_claim(log, table.app_id, work, log.latest_version() or 0)
         prove_applied(commit, work)
         version = fence.lake_version if commit is None else commit.version
-        return _outcome({}, version=version, already=True, started=started)
+        return outcome_of({}, version=version, already=True, started=started)
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
         staged = [pq.read_table(io.BytesIO(self._store.get(key))) for key in compaction.staged_keys]
@@ -144,6 +147,16 @@ class MemoryLake:
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
 
+    def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
+        with step(self._on_step, "lake_table.compare"):
+            source, lake = self._both(table, source_key, lake_version)
+            return compared(table, source.to_pylist(), lake)
+
+    def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
+        with step(self._on_step, "lake_table.compare"):
+            source, lake = self._both(table, source_key, lake_version)
+            return differing(table, source.to_pylist(), lake, source.schema, most)
+
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
         with step(self._on_step, "fence.move"):
             return write_again(self._log(table), table.app_id, self._clock(), older_than)
@@ -154,7 +167,7 @@ class MemoryLake:
         file = self._data_file(table, f"optimized-{uuid.uuid4()}", stored.rows)
         info = commit_info(operation="OPTIMIZE", user_metadata="", read_version=stored.version, now=self._clock())
         with step(self._on_step, "lake_table.optimize"):
-            log.append(stored.version + 1, [info, *_replace(table, stored, file, data_change=False)])
+            log.append(stored.version + 1, [info, *replaced_files(table, stored, file, data_change=False)])
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         log = self._log(table)
@@ -167,7 +180,7 @@ class MemoryLake:
         file = self._data_file(table, f"purged-{uuid.uuid4()}", rows)
         info = commit_info(operation="DELETE", user_metadata="", read_version=stored.version, now=self._clock())
         with step(self._on_step, "lake_table.purge"):
-            log.append(stored.version + 1, [info, *_replace(table, stored, file, data_change=True)])
+            log.append(stored.version + 1, [info, *replaced_files(table, stored, file, data_change=True)])
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         """Nothing is ever old enough."""
@@ -185,8 +198,14 @@ class MemoryLake:
     def _log(self, table: LakeTable) -> DeltaLog:
         return DeltaLog(self._store, lake_key(table.name))
 
-    def _stored(self, log: DeltaLog, table: LakeTable) -> Stored:
-        latest = log.latest_version()
+    def _both(self, table: LakeTable, source_key: str, lake_version: int) -> tuple[pa.Table, Rows]:
+        source = pq.read_table(io.BytesIO(self._store.get(source_key)))
+        rows: Rows = self._stored(self._log(table), table, lake_version).rows.to_pylist()
+        return source, [row for row in rows if not row[DELETED]]
+
+    def _stored(self, log: DeltaLog, table: LakeTable, version: int | None = None) -> Stored:
+        """At `version`, or at the latest one."""
+        latest = log.latest_version() if version is None else version
         if latest is None:
             raise LakeError(f"there is no lake table {table.name}", remedy="create it first")
         files = tuple(log.active_files(latest).values())
@@ -207,7 +226,7 @@ class MemoryLake:
         )
         with step(self._on_step, "fence.move"):
             log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
-        return _outcome({}, version=fence.lake_version + 1, already=False, started=started)
+        return outcome_of({}, version=fence.lake_version + 1, already=False, started=started)
 
     def _follow(self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence) -> Fitted:
         """As the real lake, but for the rows, which are rewritten here."""
@@ -218,7 +237,7 @@ class MemoryLake:
                 return [{"metaData": metadata}]
             rows = reshaped(stored.rows, shaped.change, stored_schema(metadata))
             file = self._data_file(table, f"shape-{uuid.uuid4()}", rows)
-            return [{"metaData": metadata}, *_replace(table, stored, file, data_change=True)]
+            return [{"metaData": metadata}, *replaced_files(table, stored, file, data_change=True)]
 
         read, on_step = fence.lake_version, self._on_step
         return follow(log, table, work, read, actions_of=actions, may_commit=always, clock=self._clock, on_step=on_step)
@@ -250,10 +269,12 @@ class MemoryLake:
         ]
         if set(effects) - {"unchanged", "ignored", "tied"} or len(after) != len(before):
             rows = pa.Table.from_pylist(after, schema=schema)
-            actions += _replace(table, stored, self._data_file(table, f"claim-{uuid.uuid4()}", rows), data_change=True)
+            actions += replaced_files(
+                table, stored, self._data_file(table, f"claim-{uuid.uuid4()}", rows), data_change=True
+            )
         with step(self._on_step, "lake_table.merge"):
             log.append(stored.version + 1, actions)
-        return _outcome(effects, version=stored.version + 1, already=False, started=started, work=work)
+        return outcome_of(effects, version=stored.version + 1, already=False, started=started, work=work)
 
     def _events(self, work: ClaimWork, lake: Shape) -> list[Event]:
         return [
@@ -269,31 +290,3 @@ class MemoryLake:
         with step(self._on_step, "lake_file.put"):
             self._store.put_if_absent(key, sink.getvalue())
         return DataFile(key=key, size_bytes=sink.tell(), rows=rows.num_rows, partition_values=(), stats="{}")
-
-
-def _checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fence:
-    if fence is None:
-        raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
-    if fence.number != work.first_number - 1 and fence.number < work.last_number:
-        raise FenceMismatch(f"the lake is at slice {fence.number}", expected=f"{work.first_number - 1}")
-    return fence
-
-
-def _replace(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:
-    removed = [{"remove": {"path": old["path"], "dataChange": data_change}} for old in stored.files]
-    path = quote(file.key.removeprefix(f"{lake_key(table.name)}/"))
-    added = {"path": path, "partitionValues": {}, "size": file.size_bytes, "modificationTime": 0}
-    return [*removed, {"add": {**added, "dataChange": data_change}}]
-
-
-def _outcome(
-    effects: Mapping[str, int], *, version: int, already: bool, started: float, work: ClaimWork | None = None
-) -> UpsertOutcome:
-    return UpsertOutcome(
-        rows_read=sum(content.rows for content in work.slices) if work else 0,
-        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "parked", "tied")},
-        lake_version=version,
-        bytes_written=0,
-        already_applied=already,
-        seconds=time.monotonic() - started,
-    )

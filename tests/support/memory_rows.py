@@ -1,14 +1,20 @@
 """What the fast lake keeps in its files: the kernel's states of a keyed table, or the rows of a bag, as Arrow rows."""
 
 import json
+import time as clock
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
-from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, SliceInput
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.lake.delta_log import Action
+from cdc_pipeline.lake.protocol import ClaimWork, DataFile, Fence, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
 from cdc_pipeline.types import arrow_schema
@@ -36,6 +42,16 @@ class Copy:
 
     def row(self, content: Content, *, deleted: bool) -> dict[str, Any]:
         return {**dict(content), **self.dropped, VERSION: self.version, DELETED: deleted, STATE: None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A table as its log shows it at `version`, and the files that hold it."""
+
+    version: int
+    rows: pa.Table
+    files: tuple[Action, ...]
+    transaction: int | None
 
 
 def lake_schema(table: LakeTable) -> pa.Schema:
@@ -207,3 +223,34 @@ def _widened(value: Any, type_: str) -> Any:
     if type_ == "TIMESTAMP_NTZ" and isinstance(value, date) and not isinstance(value, datetime):
         return datetime.combine(value, time())
     return value
+
+
+def outcome_of(
+    effects: Mapping[str, int], *, version: int, already: bool, started: float, work: ClaimWork | None = None
+) -> UpsertOutcome:
+    """`effects`: ids by what became of them. `started`: by the monotonic clock."""
+    return UpsertOutcome(
+        rows_read=sum(content.rows for content in work.slices) if work else 0,
+        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "parked", "tied")},
+        lake_version=version,
+        bytes_written=0,
+        already_applied=already,
+        seconds=clock.monotonic() - started,
+    )
+
+
+def checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fence:
+    """Raises LakeError without a table, FenceMismatch where the claim is not the next one."""
+    if fence is None:
+        raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
+    if fence.number != work.first_number - 1 and fence.number < work.last_number:
+        raise FenceMismatch(f"the lake is at slice {fence.number}", expected=f"{work.first_number - 1}")
+    return fence
+
+
+def replaced_files(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:
+    """Actions after which `file` alone holds the table."""
+    removed = [{"remove": {"path": old["path"], "dataChange": data_change}} for old in stored.files]
+    path = quote(file.key.removeprefix(f"{lake_key(table.name)}/"))
+    added = {"path": path, "partitionValues": {}, "size": file.size_bytes, "modificationTime": 0}
+    return [*removed, {"add": {**added, "dataChange": data_change}}]

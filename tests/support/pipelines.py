@@ -6,8 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
@@ -35,6 +38,13 @@ def pipeline_settings(folder: Path, source_url: str, tables: Sequence[dict[str, 
         **more,
     }
     return Settings.model_validate(document)
+
+
+def spark_session(pipeline: Pipeline) -> SparkSession:
+    """The session of the pipeline's lake, which is one on Spark: for tests that change a lake from outside."""
+    lake = pipeline.lake
+    assert isinstance(lake, SparkLake)
+    return lake.session
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key, slice_key
 from cdc_pipeline.lake import ClaimWork, LakeTable, SliceInput
-from cdc_pipeline.lake.comparison import compare
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, Column, TableSchema
@@ -97,8 +96,8 @@ def test_every_type_comes_back_from_the_lake_as_it_left_the_source_and_verify_se
     for name, column in columns.items():
         assert shown(found[name].to_pylist()) == shown(column.to_pylist()), name
     pq.write_table(pa.table(columns), tmp_path / "source.parquet")
-    source = f"file://{tmp_path}/source.parquet"
+    store.put_file_if_absent("source.parquet", tmp_path / "source.parquet")
     lake_version = lake.read_version(table)
     assert lake_version is not None
-    compared = compare(session, table, [source], store.spark_url(lake_key(table.name)), lake_version)
+    compared = lake.compare(table, "source.parquet", lake_version)
     assert (compared.source_rows, compared.lake_rows, compared.differing_rows) == (ROWS, ROWS, 0)

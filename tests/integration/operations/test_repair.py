@@ -13,7 +13,7 @@ from cdc_pipeline.operations.repair import Repaired, repair
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, spark_session, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -56,7 +56,7 @@ def test_only_the_rows_that_differ_are_written_and_flagged_ones_stay(pipeline: P
         f"INSERT INTO {lake} SELECT 77, * EXCEPT (id) FROM {lake} WHERE id = 3",
         f"UPDATE {lake} SET name = 'tampered' WHERE id = 2",
     ):
-        pipeline.spark_session().sql(statement).collect()
+        spark_session(pipeline).sql(statement).collect()
     before = written_by(pipeline)
     run_sql(database, "UPDATE things SET name = 'meanwhile' WHERE id = 4", "INSERT INTO things VALUES (10, 'new', 1)")
     repaired = repair(pipeline, things)
@@ -84,7 +84,7 @@ def test_a_repair_killed_before_its_slice_is_registered_brings_no_deleted_row_ba
     run_sql(database, "INSERT INTO parts VALUES (1, 'one'), (2, 'two')")
     consume(pipeline)
     pipeline.slice_worker().slice_to_lake(name)
-    pipeline.spark_session().sql(f"DELETE FROM delta.`{pipeline.lake_url(name)}`").collect()
+    spark_session(pipeline).sql(f"DELETE FROM delta.`{pipeline.lake_url(name)}`").collect()
 
     compared = Event()
 

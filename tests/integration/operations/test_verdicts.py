@@ -11,7 +11,7 @@ from cdc_pipeline.operations.verification import Verified, verify
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, spark_session, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -57,7 +57,7 @@ def damage_file(pipeline: Pipeline, table: str) -> None:
 def tamper(pipeline: Pipeline, table: str, *statements: str) -> None:
     lake = f"delta.`{pipeline.lake_url(named(pipeline, table))}`"
     for statement in statements:
-        pipeline.spark_session().sql(statement.format(lake)).collect()
+        spark_session(pipeline).sql(statement.format(lake)).collect()
 
 
 def verdicts(pipeline: Pipeline) -> dict[str, Verified]:

@@ -1,0 +1,33 @@
+"""What a comparison of a lake table with its source found, as values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+MOST_SHOWN = 100
+"""Rows that a comparison shows one by one; it counts all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One row that differs.
+
+    `kind`: missing (only the source has it), extra (only the lake has it) or different (`columns` names the columns
+    whose values differ). `id`: key column -> value; in a keyless table, all columns.
+    """
+
+    id: dict[str, Any]
+    kind: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`differing_rows` counts every row that differs; `differences` holds the first MOST_SHOWN of them, by id.
+
+    In a keyless table equal rows are counted per content: surplus copies are missing or extra.
+    """
+
+    source_rows: int
+    lake_rows: int
+    differing_rows: int
+    differences: tuple[Difference, ...]
