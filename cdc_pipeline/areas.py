@@ -8,9 +8,9 @@
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
 
-Every component comes from data: it is encoded to [A-Za-z0-9_.-] and !XX, injectively, and refused when it is empty,
-`.`, `..` or longer than 200 bytes once encoded. Keys never begin or end with a slash. An encoded name holds no `=`, so
-no database shares its folder with a stream's.
+Each component comes from data. It is encoded, reversibly, to [A-Za-z0-9_.-] and !XX, and refused if it is empty, `.`,
+`..` or longer than 200 bytes when encoded. Keys never begin or end with a slash. An encoded name contains no `=`, so no
+database shares a folder with a stream.
 """
 
 from urllib.parse import quote, unquote
@@ -27,7 +27,7 @@ _ESCAPE = "!"
 
 
 def encode_component(component: str) -> str:
-    """One path component as [A-Za-z0-9_.-] and !XX of UTF-8; raises UsageError for one that no store may hold."""
+    """Encodes one path component to [A-Za-z0-9_.-] and !XX (UTF-8 bytes). Raises UsageError for a refused one."""
     # Not %XX: readers of Delta tables decode a path once more than Spark does, and find no folder with a percent sign.
     encoded = quote(component, safe="").replace("~", "%7E").replace("%", _ESCAPE)
     if component in ("", ".", "..") or len(encoded) > MAX_COMPONENT_BYTES:

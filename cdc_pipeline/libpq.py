@@ -1,4 +1,4 @@
-"""How every connection to a PostgreSQL server is made, and what to do about what a server or its driver says; pure."""
+"""Parameters of every connection to a PostgreSQL server, and remedies for what a server or its driver reports. Pure."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -11,7 +11,7 @@ CONNECTION_DEFAULTS: Mapping[str, int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-"""A network that drops everything is noticed within 25 seconds. `tcp_user_timeout` is in milliseconds."""
+"""A connection over a dead network fails within 25 seconds. `tcp_user_timeout` is in milliseconds."""
 URL_FORM = "postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /"
 INSUFFICIENT_PRIVILEGE = "42501"
 _BY_STATE = {
@@ -47,9 +47,9 @@ _ANYTHING = "start it, or mend {setting}"
 
 
 def missing_defaults(given: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, int | str]:
-    """The connection parameters to add to those that a URL names itself.
+    """Returns the connection parameters to add to those that the URL itself gives.
 
-    A server on another machine is asked for TLS, unless the URL or PGSSLMODE says another `sslmode`.
+    A server on another machine gets `sslmode=require`, unless the URL or PGSSLMODE sets `sslmode`.
     """
     found: dict[str, int | str] = {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
     host = given.get("host") or given.get("hostaddr") or environment.get("PGHOST", "")

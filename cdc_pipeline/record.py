@@ -14,7 +14,7 @@ OLD_ID_PREFIX = "_cdc_old_"
 DELETED = "_cdc_deleted"
 STATE = "_cdc_state"
 STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
-"""Spark's type of STATE: the row's last deletion, and the versions of those columns that have another than the row."""
+"""Spark's type of STATE: the version of the row's last deletion, and column -> version where it is not the row's."""
 OWN_PREFIX = "_cdc_"
 
 _PART = r'("(?:[^"]|"")+"|[^".][^.]*)'
@@ -27,9 +27,9 @@ SNAPSHOT_ORDINAL = 0
 class Operation(StrEnum):
     """What one row of a slice file does to its id.
 
-    A key change arrives as DELETE of the old id and MOVE of the new one at the same version;
-    MOVE is an insert whose absent columns live on from the old id (columns `_cdc_old_<id column>`).
-    TRUNCATE has no id and empties the table of everything with a lower version.
+    A key change is a DELETE of the old id and a MOVE of the new id at the same version. A MOVE is an insert whose
+    absent columns keep the values of the old id's row; the columns `_cdc_old_<id column>` hold the old id. A TRUNCATE
+    has no id and deletes every row with a lower version.
     """
 
     INSERT = "i"
@@ -40,22 +40,23 @@ class Operation(StrEnum):
 
 
 def encode_position(position: int) -> str:
-    """A place in a stream partition as text that orders like the number: 16 hexadecimal digits."""
+    """Returns a stream position as 16 hexadecimal digits: text order equals numeric order."""
     return f"{position:016x}"
 
 
 def decode_position(text: str) -> int:
+    """Inverts `encode_position`. Raises ValueError for other text."""
     return int(text, 16)
 
 
 def encode_version(commit_position: int, ordinal: int) -> str:
-    """(commit position, ordinal in the transaction) as text that orders like the pair: 16-8 hexadecimal digits."""
+    """Returns (commit position, ordinal in the transaction) as 16-8 hexadecimal digits, which order like the pair."""
     return f"{commit_position:016x}-{ordinal:08x}"
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class TableName:
-    """`db.schema.table` of the source; a part that holds a dot or begins with a quote is quoted as in SQL."""
+    """`db.schema.table` of the source. A part that contains a dot or starts with a quote is quoted as in SQL."""
 
     database: str
     schema: str
@@ -107,17 +108,17 @@ class Column:
     missing: str | None = None
 
     def to_json(self) -> list[object]:
-        """Two entries, or four for a column with a number: what is hashed and stored never changes its form."""
+        """Returns two entries, or four for a column with a number. Hashed and stored: the form must never change."""
         known: list[object] = [self.name, self.type]
         return known if self.number is None else [*known, self.number, self.missing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """The columns of a source table in the source's order, and its id. A table without a key is a bag of rows.
+    """The columns of a source table in the source's order, and its key. A keyless table is a multiset of rows.
 
-    `generation` rises whenever the source's table changes its columns: of two schemas of one table, the one with the
-    higher generation is the newer one. 0 where the source does not tell.
+    `generation` rises whenever the columns of the source table change: of two schemas of one table, the one with the
+    higher generation is newer. 0 where the source gives no generation.
     """
 
     columns: tuple[Column, ...]
@@ -140,7 +141,7 @@ class TableSchema:
         return not self.key
 
     def to_json(self) -> dict[str, object]:
-        """What is hashed and stored; a schema without a generation never changes its form."""
+        """Returns what is hashed and stored. The form of a schema without a generation must never change."""
         known: dict[str, object] = {
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key),

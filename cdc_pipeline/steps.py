@@ -1,4 +1,4 @@
-"""Named steps: every call that touches the outside announces itself, so that a test can kill it anywhere."""
+"""Named steps around every call outside the process, so that a test can kill or fail the process at each of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,10 @@ from enum import StrEnum
 
 
 class Moment(StrEnum):
-    """BEFORE: nothing happened yet. AFTER: it happened, nobody was told. ACKNOWLEDGED: the caller has the answer."""
+    """BEFORE: the call was not made yet. AFTER: it took effect, but its answer can still be lost.
+
+    ACKNOWLEDGED: the caller has the answer.
+    """
 
     BEFORE = "before"
     AFTER = "after"
@@ -17,14 +20,14 @@ OnStep = Callable[[str, Moment], None]
 
 
 def no_step(_name: str, _moment: Moment) -> None:
-    """What production injects."""
+    """Does nothing; production passes it as `on_step`."""
 
 
 @contextmanager
 def step(on_step: OnStep, name: str) -> Iterator[None]:
-    """Wrap exactly one outside call: `with step(on_step, "slice_file.put"): store.put(...)`.
+    """Wraps exactly one outside call: `with step(on_step, "slice_file.put"): store.put(...)`.
 
-    `name` is `noun.verb`. An exception of the call itself passes through, and AFTER is then not announced.
+    `name` is `noun.verb`. An exception of the call passes through; AFTER and ACKNOWLEDGED are not announced then.
     """
     on_step(name, Moment.BEFORE)
     yield

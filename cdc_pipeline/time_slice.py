@@ -24,7 +24,7 @@ class Label:
 
 
 def label_of(commit_time: datetime, slice_length: timedelta) -> Label:
-    """The interval of the grid from 1970-01-01T00:00:00Z that holds `commit_time`."""
+    """Returns the interval that contains `commit_time`, on a grid of `slice_length` from 1970-01-01T00:00:00Z."""
     start = EPOCH + (commit_time - EPOCH) // slice_length * slice_length
     return Label(start=start, end=start + slice_length)
 
@@ -33,7 +33,8 @@ def label_of(commit_time: datetime, slice_length: timedelta) -> Label:
 class SliceFileName:
     """`<start>-<end>.<first offset>-<next offset>.<first 16 digits of the SHA-256>.parquet`.
 
-    Offsets are half-open and encoded by `record.encode_position`. Basic ISO stamps: Spark cannot read a ':' in a name.
+    The offsets are a half-open range, encoded by `record.encode_position`. Times are in the basic ISO form, because
+    Spark cannot read a file with ':' in its name.
     """
 
     label: Label
@@ -46,7 +47,7 @@ class SliceFileName:
 
     @classmethod
     def parse(cls, name: str) -> "SliceFileName":
-        """`sha256` holds the 16 digits that the name carries. Raises ValueError for any other name."""
+        """Parses a name; `sha256` then holds only its first 16 digits. Raises ValueError for any other name."""
         match = _NAME.fullmatch(name)
         if match is None:
             message = f"{name!r} is not the name of a slice file"
