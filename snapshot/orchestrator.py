@@ -23,6 +23,7 @@ from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.steps import OnStep, step
 from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at
+from snapshot.hand_offs import SnapshotFile, new_tasks, output_of
 from snapshot.plan import plan_ranges
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
@@ -178,14 +179,7 @@ class SnapshotOrchestrator:
             name = self.store.tables.table_by_id(snapshot.table_id).name
             with step(self.on_step, "source.check"), session(self.source_url) as connection:
                 refuse_rewritten(connection, name, shape)
-        tasks = [
-            NewTask(
-                kind=TaskKind.STAGE,
-                ordinal=task.ordinal,
-                input={"snapshot_key": (task.output or {})["snapshot_key"], "file_id": (task.output or {})["file_id"]},
-            )
-            for task in exported
-        ]
+        tasks = new_tasks(TaskKind.STAGE, [output_of(task, SnapshotFile) for task in exported])
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
 

@@ -21,6 +21,7 @@ from cdc_pipeline.sources.postgres.copy_stream import CopiedRows, UnfitRow, copy
 from cdc_pipeline.sources.postgres.position import snapshot_connection
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
+from snapshot.hand_offs import SnapshotFile, StagedFile, StagedFiles
 from snapshot.plan import PageRange, range_query
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -31,20 +32,10 @@ _OWN_NAME = "__"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
-    """One staging data file, of one data partition: ((lake column, value or None), …)."""
+class ExportedPages:
+    """One snapshot data file as it was written. The rows that `unfit` lists are not in it."""
 
-    key: str
-    partition: tuple[tuple[str, str | None], ...]
-    rows: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFile:
-    """One snapshot data file; what `unfit` lists is not in it."""
-
-    key: str
+    file: SnapshotFile
     rows: int
     size_bytes: int
     unfit: tuple[UnfitRow, ...]
@@ -67,7 +58,7 @@ class SnapshotToStaging:
     objects: ObjectStore
     on_step: OnStep
 
-    def export(self, exported_snapshot: str, pages: PageRange, file_id: str) -> SnapshotFile:
+    def export(self, exported_snapshot: str, pages: PageRange, file_id: str) -> ExportedPages:
         """Copies a page range, as of the exported snapshot, into one snapshot data file; durable on return.
 
         Memory holds one block of rows. The file's rows have no order.
@@ -90,16 +81,18 @@ class SnapshotToStaging:
             size_bytes = path.stat().st_size
             with step(self.on_step, "snapshot_file.put"):
                 self.objects.put_file_if_absent(key, path)
-        return SnapshotFile(key=key, rows=rows, size_bytes=size_bytes, unfit=tuple(unfit))
+        file = SnapshotFile(snapshot_key=key, file_id=file_id)
+        return ExportedPages(file=file, rows=rows, size_bytes=size_bytes, unfit=tuple(unfit))
 
-    def stage(self, snapshot_key: str, file_id: str) -> tuple[StagedFile, ...]:
+    def stage(self, file: SnapshotFile) -> StagedFiles:
         """Splits one snapshot data file by data partition and sorts each part by update_time and id, if there are any.
 
         Durable on return. Holds one snapshot data file in memory, whose size the plan bounds. The same input gives the
         same bytes, so a second attempt finds its files already there.
         """
-        rows = self._sorted(self._read(snapshot_key))
-        return tuple(self._put(values, part, file_id) for values, part in split_by_partition(rows, self.partition_by))
+        rows = self._sorted(self._read(file.snapshot_key))
+        parts = split_by_partition(rows, self.partition_by)
+        return StagedFiles(files=tuple(self._put(partition, part, file.file_id) for partition, part in parts))
 
     def _read(self, snapshot_key: str) -> pa.Table:
         filesystem, root = self.objects.filesystem()

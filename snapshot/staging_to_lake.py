@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import structlog
 
@@ -21,6 +20,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
+from snapshot.hand_offs import CompactedFiles, StagedFile, StagedFiles, StagedPartition, new_tasks, output_of
 
 log = structlog.get_logger()
 
@@ -30,22 +30,19 @@ def plan_compaction(staged: Sequence[SnapshotTask], target_file_bytes: int) -> l
 
     A partition becomes as many files as its staged bytes hold the target size, rounded up.
     """
-    partitions: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    partitions: dict[str, list[StagedFile]] = defaultdict(list)
     for task in staged:
-        for file in (task.output or {})["files"]:
-            partitions[json.dumps(file["partition"])].append(file)
-    return [
-        NewTask(
-            kind=TaskKind.COMPACT,
-            ordinal=ordinal,
-            input={
-                "partition": json.loads(partition),
-                "staged_keys": [file["key"] for file in files],
-                "target_files": max(1, -(-sum(file["size_bytes"] for file in files) // target_file_bytes)),
-            },
+        for file in output_of(task, StagedFiles).files:
+            partitions[json.dumps(file.partition)].append(file)
+    inputs = [
+        StagedPartition(
+            partition=files[0].partition,
+            staged_keys=tuple(file.key for file in files),
+            target_files=max(1, -(-sum(file.size_bytes for file in files) // target_file_bytes)),
         )
-        for ordinal, (partition, files) in enumerate(sorted(partitions.items()))
+        for _, files in sorted(partitions.items())
     ]
+    return new_tasks(TaskKind.COMPACT, inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +66,20 @@ class StagingToLake:
         table = self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
         return replace(table, schema=self.store.tables.schema(snapshot.table_id, snapshot.schema_id))
 
-    def compact(self, snapshot: Snapshot, task: SnapshotTask) -> tuple[DataFile, ...]:
+    def compact(self, snapshot: Snapshot, staged: StagedPartition, attempt: str) -> CompactedFiles:
         """Writes the staged rows of one data partition into lake files; invisible to readers until published.
 
-        The rows are sorted by id, so that later slices find theirs in few files.
+        The rows are sorted by id, so that later slices find theirs in few files. `attempt` is unique in the snapshot:
+        a worker that lost its task never writes into its successor's files.
         """
-        return self.lake.compact(
-            self.table(snapshot),
-            Compaction(
-                snapshot_id=snapshot.snapshot_id,
-                attempt=f"{task.ordinal}-{task.attempt}",
-                staged_keys=tuple(task.input["staged_keys"]),
-                target_files=task.input["target_files"],
-                version=snapshot.cutoff_version,
-            ),
+        compaction = Compaction(
+            snapshot_id=snapshot.snapshot_id,
+            attempt=attempt,
+            staged_keys=staged.staged_keys,
+            target_files=staged.target_files,
+            version=snapshot.cutoff_version,
         )
+        return CompactedFiles(files=self.lake.compact(self.table(snapshot), compaction))
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
         """Replaces the table's content by one commit, with the fence at the cutoff; then the metadata store learns it.
@@ -162,14 +158,6 @@ def _figures(files: Sequence[DataFile], fence: int, version: int) -> SnapshotPub
     )
 
 
-def to_json(files: Sequence[DataFile]) -> dict[str, Any]:
-    return {"files": [asdict(file) for file in files]}
-
-
 def data_files(compacted: Sequence[SnapshotTask]) -> tuple[DataFile, ...]:
     """What the finished compaction tasks wrote."""
-    documents = [file for task in compacted for file in (task.output or {})["files"]]
-    return tuple(
-        DataFile(**{**file, "partition_values": tuple((name, value) for name, value in file["partition_values"])})
-        for file in documents
-    )
+    return tuple(file for task in compacted for file in output_of(task, CompactedFiles).files)

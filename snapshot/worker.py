@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any
@@ -19,10 +19,12 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
+from cdc_pipeline.sources.postgres.copy_stream import UnfitRow
 from cdc_pipeline.steps import OnStep
+from snapshot.hand_offs import CompactedFiles, SnapshotFile, StagedFiles, StagedPartition, input_of, to_json
 from snapshot.plan import PageRange
 from snapshot.snapshot_to_staging import SnapshotToStaging
-from snapshot.staging_to_lake import StagingToLake, to_json
+from snapshot.staging_to_lake import StagingToLake
 
 log = structlog.get_logger()
 
@@ -95,19 +97,11 @@ class SnapshotWorker:
             case TaskKind.EXPORT:
                 return self._export(task, snapshot)
             case TaskKind.STAGE:
-                files = self._snapshot_to_staging(snapshot).stage(task.input["snapshot_key"], task.input["file_id"])
-                return Done(
-                    output={"files": [asdict(file) for file in files]},
-                    rows=sum(file.rows for file in files),
-                    size_bytes=sum(file.size_bytes for file in files),
-                )
+                staged = self._snapshot_to_staging(snapshot).stage(input_of(task, SnapshotFile))
+                return _wrote(staged)
             case TaskKind.COMPACT:
-                written = self.staging_to_lake.compact(snapshot, task)
-                return Done(
-                    output=to_json(written),
-                    rows=sum(file.rows for file in written),
-                    size_bytes=sum(file.size_bytes for file in written),
-                )
+                attempt = f"{task.ordinal}-{task.attempt}"
+                return _wrote(self.staging_to_lake.compact(snapshot, input_of(task, StagedPartition), attempt))
 
     def _snapshot_to_staging(self, snapshot: Snapshot) -> SnapshotToStaging:
         table = self.staging_to_lake.table(snapshot)
@@ -129,17 +123,25 @@ class SnapshotWorker:
                 expected="the name under which the source shows its rows at the cutoff",
                 remedy="run cdc snapshot again: it starts over at a new position",
             )
-        file_id = f"{task.ordinal:06d}"
         staging = self._snapshot_to_staging(snapshot)
-        file = staging.export(snapshot.exported_snapshot, PageRange(**task.input), file_id)
-        if file.unfit:
-            kept = [
-                KeptRow(
-                    column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time)
-                )
-                for row in file.unfit
-            ]
-            self.store.quarantine.keep_snapshot_rows(snapshot, task.ordinal, kept)
-            log.warning("rows kept aside", table=str(staging.table), rows=len(kept), first=kept[0].reason)
-        output = {"snapshot_key": file.key, "file_id": file_id}
-        return Done(output=output, rows=file.rows, size_bytes=file.size_bytes)
+        exported = staging.export(snapshot.exported_snapshot, PageRange(**task.input), f"{task.ordinal:06d}")
+        if exported.unfit:
+            self._quarantine(snapshot, task, exported.unfit)
+        return Done(output=to_json(exported.file), rows=exported.rows, size_bytes=exported.size_bytes)
+
+    def _quarantine(self, snapshot: Snapshot, task: SnapshotTask, unfit: Sequence[UnfitRow]) -> None:
+        """Durable on return; the rows of one task are quarantined once, however often it is tried."""
+        rows = [
+            KeptRow(column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time))
+            for row in unfit
+        ]
+        self.store.quarantine.keep_snapshot_rows(snapshot, task.ordinal, rows)
+        log.warning("rows quarantined", snapshot_id=snapshot.snapshot_id, rows=len(rows), first=rows[0].reason)
+
+
+def _wrote(left: StagedFiles | CompactedFiles) -> Done:
+    return Done(
+        output=to_json(left),
+        rows=sum(file.rows for file in left.files),
+        size_bytes=sum(file.size_bytes for file in left.files),
+    )

@@ -1,52 +1,29 @@
 """Staged files are compacted per data partition, into as many files as their bytes ask for."""
 
-from dataclasses import asdict
-from datetime import UTC, datetime
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.lake.protocol import DataFile
 from cdc_pipeline.metadata_store.rows import SnapshotTask
-from cdc_pipeline.metadata_store.states import TaskKind, TaskState
-from snapshot.staging_to_lake import data_files, plan_compaction, to_json
+from cdc_pipeline.metadata_store.states import TaskKind
+from snapshot.staging_to_lake import plan_compaction
+from tests.support.snapshot_tasks import finished_task
 
-NOW = datetime(2024, 1, 1, tzinfo=UTC)
 TARGET = 1000
 PARTITIONS = st.sampled_from([None, "2024-01", "2024-02"])
 FILES = st.lists(st.tuples(PARTITIONS, st.integers(1, 3 * TARGET)), max_size=4)
 
 
-def finished(ordinal: int, output: dict[str, object], kind: TaskKind = TaskKind.STAGE) -> SnapshotTask:
-    return SnapshotTask(
-        snapshot_id="first",
-        kind=kind,
-        ordinal=ordinal,
-        state=TaskState.DONE,
-        attempt=1,
-        slot="slot",
-        lease_expires_at=None,
-        input={},
-        output=output,
-        rows=0,
-        bytes=0,
-        error=None,
-        created_at=NOW,
-        started_at=NOW,
-        finished_at=NOW,
-    )
-
-
 def staged(tasks: list[list[tuple[str | None, int]]]) -> list[SnapshotTask]:
     return [
-        finished(
-            ordinal,
+        finished_task(
+            TaskKind.STAGE,
             {
                 "files": [
                     {"key": f"{ordinal}/{place}", "partition": [["month", month]], "rows": 1, "size_bytes": size}
                     for place, (month, size) in enumerate(files)
                 ]
             },
+            ordinal=ordinal,
         )
         for ordinal, files in enumerate(tasks)
     ]
@@ -81,11 +58,3 @@ def test_the_plan_is_the_same_each_time(tasks: list[list[tuple[str | None, int]]
 
 def test_an_empty_table_has_nothing_to_compact() -> None:
     assert plan_compaction(staged([[], []]), TARGET) == []
-
-
-def test_written_lake_files_survive_the_metadata_store() -> None:
-    file = DataFile(key="a", size_bytes=1, rows=2, partition_values=(("month", None), ("day", "1")), stats="{}")
-    document = to_json([file])
-    assert document == {"files": [asdict(file)]}
-    document["files"][0]["partition_values"] = [list(pair) for pair in document["files"][0]["partition_values"]]
-    assert data_files([finished(0, document, TaskKind.COMPACT)]) == (file,)

@@ -1,0 +1,92 @@
+"""What the tasks of a snapshot are given and leave behind: typed here, JSON in the metadata store.
+
+An export task is given a page range (`snapshot.plan`). Every other hand-off is one of the types below.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.lake.protocol import DataFile
+from cdc_pipeline.metadata_store.rows import SnapshotTask
+from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
+from cdc_pipeline.metadata_store.states import TaskKind
+
+HandOff = TypeVar("HandOff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFile:
+    """One snapshot data file: left by an export task, given to a staging task. `file_id` names its staging files."""
+
+    snapshot_key: str
+    file_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """One staging data file, of one data partition: ((lake column, value or None), …)."""
+
+    key: str
+    partition: tuple[tuple[str, str | None], ...]
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """Left by a staging task: at most one file per data partition."""
+
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPartition:
+    """Given to a compaction task: all staging files of one data partition, to become `target_files` lake files."""
+
+    partition: tuple[tuple[str, str | None], ...]
+    staged_keys: tuple[str, ...]
+    target_files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedFiles:
+    """Left by a compaction task: lake files that no commit names yet."""
+
+    files: tuple[DataFile, ...]
+
+
+def new_tasks(kind: TaskKind, inputs: Sequence[object]) -> list[NewTask]:
+    """One task per input, numbered in their order."""
+    return [NewTask(kind=kind, ordinal=ordinal, input=to_json(each)) for ordinal, each in enumerate(inputs)]
+
+
+def input_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
+    """What the task was given. Raises SnapshotError when it is no `kind`."""
+    return _from_json(task, kind, task.input)
+
+
+def output_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
+    """What the finished task left behind. Raises SnapshotError when it is no `kind`."""
+    return _from_json(task, kind, task.output)
+
+
+def to_json(hand_off: object) -> dict[str, Any]:
+    """The JSON object whose keys are the fields' names."""
+    document: dict[str, Any] = TypeAdapter(type(hand_off)).dump_python(hand_off, mode="json")
+    return document
+
+
+def _from_json(task: SnapshotTask, kind: type[HandOff], document: dict[str, Any] | None) -> HandOff:
+    try:
+        return TypeAdapter(kind).validate_python(document)
+    except ValidationError as error:
+        raise SnapshotError(
+            f"the {task.kind} task {task.ordinal} of snapshot {task.snapshot_id} holds no {kind.__name__}:"
+            f" {error.errors(include_url=False)!r:.300}",
+            expected="what the release that began this snapshot, or an older one, wrote",
+            remedy="take a new snapshot of the table: cdc snapshot",
+        ) from error
