@@ -34,7 +34,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import open_pipeline
-from snapshot.run import run_snapshot
+from snapshot.wiring import snapshot_runs
 from tests.support.command_line import query
 from tests.support.streams import run_sql
 
@@ -123,7 +123,7 @@ def idle_tables(tables: int, seconds: float) -> tuple[dict[str, float], float]:
             run_sql(endpoints.source_url, *statements)
         endpoints = up(settings, config=config, home=home, on_states=lambda _: None)
         with open_pipeline(settings, endpoints) as pipeline:
-            run_snapshot(pipeline, pipeline.table_names(), slots=2, poll_interval=timedelta(seconds=1))
+            snapshot_runs(pipeline, poll_interval=timedelta(seconds=1)).take(pipeline.table_names(), slots=2)
         dag_ids = tuple(slice_dag_id(table.table) for table in settings.tables)
         while query(endpoints.airflow_database_url, PARSED)[0][0] < tables:
             Event().wait(1)

@@ -1,6 +1,6 @@
 """The initial lake, built as of one Snapshot Cutoff; by itself for tables whose changes their stream does not tell."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetWatcher, task
@@ -31,27 +31,33 @@ with DAG(
     @task
     def begin(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         from cdc_pipeline.wiring import opened_pipeline
-        from snapshot.runs import begin_run
+        from snapshot.hand_offs import to_json
+        from snapshot.wiring import snapshot_runs
 
+        chosen = params["tables"] if dag_run.run_type == MANUAL else None
         with opened_pipeline() as pipeline:
-            return begin_run(pipeline, params["tables"] if dag_run.run_type == MANUAL else None, params["concurrency"])
+            return [to_json(order) for order in snapshot_runs(pipeline).begin(chosen, params["concurrency"])]
 
     @task(priority_weight=100)
-    def orchestrate(slots: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
+    def orchestrate(orders: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
         from cdc_pipeline.wiring import opened_pipeline
-        from snapshot.runs import orchestrate_run
+        from snapshot.hand_offs import SlotOrder, from_json, to_json
+        from snapshot.wiring import snapshot_runs
 
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
-            return orchestrate_run(pipeline, slots, target_file_bytes=size, poll_interval=interval)
+            runs = snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval)
+            return [to_json(table) for table in runs.orchestrate([from_json(SlotOrder, order) for order in orders])]
 
     @task
     def work_slot(chosen: list[str], since: str, slot: int) -> int:
         from cdc_pipeline.wiring import opened_pipeline
-        from snapshot.runs import work_run
+        from snapshot.hand_offs import SlotOrder, from_json
+        from snapshot.wiring import snapshot_runs
 
+        order = from_json(SlotOrder, {"chosen": chosen, "since": since, "slot": slot})
         with opened_pipeline() as pipeline:
-            return work_run(pipeline, chosen, datetime.fromisoformat(since), slot)
+            return snapshot_runs(pipeline).work(order)
 
     begun: Any = begin()
     orchestrate(begun)

@@ -36,14 +36,14 @@ def apply(
     its stream does not tell gets a new snapshot first, unless its on_schema_change is stop.
     """
     from cdc_pipeline.operations.apply_tables import apply_tables
-    from snapshot.due import take_due_snapshots
+    from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
-        by_hand = bool(tables)
+        runs, by_hand = snapshot_runs(pipeline), bool(tables)
         while True:
-            take_due_snapshots(pipeline, names)
+            runs.take_wanted(names, slots=pipeline.settings.snapshot.concurrency)
             results = apply_tables(pipeline, names, by_hand=by_hand)
             by_hand = False
             if until_idle:
@@ -60,7 +60,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
     Exit code 3: rows that the lake cannot hold are withheld, and wait in quarantine.
     """
     from cdc_pipeline.source_setup import set_up_source
-    from snapshot.run import run_snapshot
+    from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
@@ -68,7 +68,8 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
         refused = set_up_source(pipeline, begin_again=chosen).refused
         ready = [name for name in chosen if name not in refused]
         slots = pipeline.settings.snapshot.concurrency
-        ended = dict(zip(ready, run_snapshot(pipeline, ready, slots=slots) if ready else (), strict=True))
+        snapshots = snapshot_runs(pipeline).take(ready, slots=slots) if ready else ()
+        ended = dict(zip(ready, snapshots, strict=True))
         withheld = {name: pipeline.store.history.withheld(found.snapshot_id) for name, found in ended.items()}
     context.show([_row(name, ended.get(name), refused.get(name), withheld.get(name, 0)) for name in chosen])
     if refused or any(found.state is not SnapshotState.PUBLISHED for found in ended.values()):

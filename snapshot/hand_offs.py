@@ -1,13 +1,14 @@
-"""What the tasks of a snapshot are given and leave behind: typed here, JSON in the metadata store.
+"""What the parts of a snapshot hand to each other: typed here, JSON in the metadata store and between Airflow's tasks.
 
 An export task is given a page range (`snapshot.plan`). Every other hand-off is one of the types below.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.lake.protocol import DataFile
@@ -59,6 +60,26 @@ class CompactedFiles:
     files: tuple[DataFile, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOrder:
+    """Given to a worker slot of a run: its tables, when the run began by the metadata store's clock, its number."""
+
+    chosen: tuple[str, ...]
+    since: datetime
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRows:
+    """Left by the orchestrator of a run for each table."""
+
+    table: str
+    rows: int
+    rows_withheld: int
+    files: int
+    lake_version: int | None
+
+
 def new_tasks(kind: TaskKind, inputs: Sequence[object]) -> list[NewTask]:
     """One task per input, numbered in their order."""
     return [NewTask(kind=kind, ordinal=ordinal, input=to_json(each)) for ordinal, each in enumerate(inputs)]
@@ -66,12 +87,12 @@ def new_tasks(kind: TaskKind, inputs: Sequence[object]) -> list[NewTask]:
 
 def input_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
     """What the task was given. Raises SnapshotError when it is no `kind`."""
-    return _from_json(task, kind, task.input)
+    return _of_task(task, kind, task.input)
 
 
 def output_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
     """What the finished task left behind. Raises SnapshotError when it is no `kind`."""
-    return _from_json(task, kind, task.output)
+    return _of_task(task, kind, task.output)
 
 
 def to_json(hand_off: object) -> dict[str, Any]:
@@ -80,13 +101,18 @@ def to_json(hand_off: object) -> dict[str, Any]:
     return document
 
 
-def _from_json(task: SnapshotTask, kind: type[HandOff], document: dict[str, Any] | None) -> HandOff:
+def from_json(kind: type[HandOff], document: Mapping[str, Any] | None) -> HandOff:
+    """The inverse of `to_json`. Raises ValueError when the document is no `kind`."""
+    return TypeAdapter(kind).validate_python(document)
+
+
+def _of_task(task: SnapshotTask, kind: type[HandOff], document: Mapping[str, Any] | None) -> HandOff:
     try:
-        return TypeAdapter(kind).validate_python(document)
-    except ValidationError as error:
+        return from_json(kind, document)
+    except ValueError as error:
         raise SnapshotError(
             f"the {task.kind} task {task.ordinal} of snapshot {task.snapshot_id} holds no {kind.__name__}:"
-            f" {error.errors(include_url=False)!r:.300}",
+            f" {error!s:.300}",
             expected="what the release that began this snapshot, or an older one, wrote",
             remedy="take a new snapshot of the table: cdc snapshot",
         ) from error

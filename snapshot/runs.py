@@ -1,71 +1,120 @@
-"""A snapshot in parts that a scheduler runs side by side, each safe to be killed and run again."""
+"""A snapshot of some tables from start to end: in one process, or in parts that a scheduler runs side by side."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Event
-from typing import Any
 
-from cdc_pipeline.errors import SnapshotError
+import structlog
+
+from cdc_pipeline.errors import CdcError, SnapshotError
+from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.states import SnapshotState
-from cdc_pipeline.source_setup import set_up_source
-from cdc_pipeline.wiring import Pipeline
-from snapshot.due import due_tables
-from snapshot.wiring import snapshot_orchestrator, snapshot_worker
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.record import TableName
+from snapshot.hand_offs import PublishedRows, SlotOrder
+from snapshot.orchestrator import SnapshotOrchestrator
+from snapshot.worker import SnapshotWorker
+
+log = structlog.get_logger()
 
 
-def begin_run(pipeline: Pipeline, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
-    """What each worker slot needs to know: the tables, since when (by the store's clock), and its number.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRuns:
+    """Runs snapshots. Every part of a run is safe to be killed and run again.
 
-    `chosen` None: the tables that ask for a snapshot by themselves; no slot has anything to do where there are none.
-    Tables that the source refuses are said in the log and left out; raises the refusal where no table is left.
+    `table_names`: the tables of these names, all of pipeline.yml for none; raises SettingsError for an unknown name.
+    `set_up`: makes the source ready to read the tables; returns those that it refuses, each with the reason.
+    `worker`: builds the worker slot of this number.
     """
-    all_names = pipeline.table_names()
-    names = due_tables(pipeline, all_names) if chosen is None else pipeline.table_names(tuple(chosen))
-    refused = set_up_source(pipeline, begin_again=names).refused if names else {}
-    ready = [name for name in names if name not in refused]
-    if names and not ready:
-        raise next(iter(refused.values()))
-    since = pipeline.store.history.now().isoformat()
-    run = {"chosen": [str(name) for name in ready], "since": since}
-    return [{**run, "slot": slot} for slot in range(slots if ready else 0)]
 
+    store: MetadataStore
+    table_names: Callable[[tuple[str, ...]], tuple[TableName, ...]]
+    set_up: Callable[[Sequence[TableName]], Mapping[TableName, CdcError]]
+    orchestrator: SnapshotOrchestrator
+    worker: Callable[[int], SnapshotWorker]
 
-def orchestrate_run(
-    pipeline: Pipeline, slots: Sequence[Mapping[str, Any]], *, target_file_bytes: int, poll_interval: timedelta
-) -> list[dict[str, Any]]:
-    """The snapshots as they ended, of the run that `begin_run` described. One that ended already is not begun again.
+    def take(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
+        """Runs the orchestrator in this thread and the worker slots in others; returns the snapshots as they ended.
 
-    Raises SnapshotError that names each table that failed, after all others were published.
-    """
-    if not slots:
-        return []
-    chosen, since = slots[0]["chosen"], datetime.fromisoformat(slots[0]["since"])
-    names = {pipeline.store.tables.table(name).table_id: name for name in pipeline.table_names(tuple(chosen))}
-    ended = pipeline.store.history.ended_since(list(names), since)
-    known = {snapshot.table_id for snapshot in ended}
-    orchestrator = snapshot_orchestrator(pipeline, target_file_bytes=target_file_bytes, poll_interval=poll_interval)
-    left = [name for table_id, name in names.items() if table_id not in known]
-    snapshots = (*ended, *orchestrator.run(left, Event()))
-    failed = [found for found in snapshots if found.state is not SnapshotState.PUBLISHED]
-    if failed:
-        raise SnapshotError(
-            "; ".join(f"{names[found.table_id]} {found.state}: {found.error}" for found in failed),
-            expected="every table published",
-            remedy="mend what it names and run the snapshot of these tables again; the others are done",
+        An error that ends a worker slot ends the run and is raised.
+        """
+        since, stop = self.store.history.now(), Event()
+        with ThreadPoolExecutor(max_workers=slots) as threads:
+            running = [threads.submit(self.worker(number).run, tables, since, stop) for number in range(slots)]
+            for future in running:
+                future.add_done_callback(lambda ended: stop.set() if ended.exception() else None)
+            try:
+                snapshots = self.orchestrator.run(tables, stop)
+            finally:
+                stop.set()
+            for future in running:
+                future.result()
+        return snapshots
+
+    def wanted(self, tables: Sequence[TableName]) -> tuple[TableName, ...]:
+        """Those of `tables` that changed in a way that their stream does not show, so that they need a snapshot now."""
+        wanted = {row.name for row in self.store.tables.tables() if row.snapshot_wanted}
+        return tuple(name for name in tables if name in wanted)
+
+    def take_wanted(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
+        """Takes snapshots of the tables that need one now; returns nothing where none does.
+
+        Readers see the old rows until the commit that shows the new ones.
+        """
+        wanted = self.wanted(tables)
+        if not wanted:
+            return ()
+        refused = self.set_up(wanted)
+        ready = tuple(name for name in wanted if name not in refused)
+        log.info("snapshots begin by themselves", tables=", ".join(map(str, ready)))
+        return self.take(ready, slots=slots) if ready else ()
+
+    def begin(self, chosen: Sequence[str] | None, slots: int) -> list[SlotOrder]:
+        """Makes the source ready; returns one order per worker slot.
+
+        `chosen` None: the tables that need a snapshot now. There is no order where there is no table. A table that the
+        source refuses is left out; raises the refusal where no table is left.
+        """
+        names = self.wanted(self.table_names(())) if chosen is None else self.table_names(tuple(chosen))
+        refused = self.set_up(names) if names else {}
+        ready = [name for name in names if name not in refused]
+        if names and not ready:
+            raise next(iter(refused.values()))
+        since, tables = self.store.history.now(), tuple(map(str, ready))
+        return [SlotOrder(chosen=tables, since=since, slot=slot) for slot in range(slots if ready else 0)]
+
+    def orchestrate(self, orders: Sequence[SlotOrder]) -> list[PublishedRows]:
+        """Publishes the tables of a run that `begin` described. A snapshot of it that has ended is not begun again.
+
+        Raises SnapshotError that names each table that failed, after all others were published.
+        """
+        if not orders:
+            return []
+        chosen, since = self.table_names(orders[0].chosen), orders[0].since
+        names = {self.store.tables.table(name).table_id: name for name in chosen}
+        ended = self.store.history.ended_since(list(names), since)
+        known = {snapshot.table_id for snapshot in ended}
+        left = [name for table_id, name in names.items() if table_id not in known]
+        snapshots = (*ended, *self.orchestrator.run(left, Event()))
+        failed = [found for found in snapshots if found.state is not SnapshotState.PUBLISHED]
+        if failed:
+            raise SnapshotError(
+                "; ".join(f"{names[found.table_id]} {found.state}: {found.error}" for found in failed),
+                expected="every table published",
+                remedy="mend what it names and run the snapshot of these tables again; the others are done",
+            )
+        return [self._published(names[found.table_id], found) for found in snapshots]
+
+    def work(self, order: SlotOrder) -> int:
+        """Does tasks until every table has a snapshot that ended in this run; returns their number."""
+        return self.worker(order.slot).run(self.table_names(order.chosen), order.since, Event())
+
+    def _published(self, name: TableName, found: Snapshot) -> PublishedRows:
+        return PublishedRows(
+            table=str(name),
+            rows=found.rows,
+            rows_withheld=self.store.history.withheld(found.snapshot_id),
+            files=found.files,
+            lake_version=found.lake_version,
         )
-    return [
-        {
-            "table": str(names[found.table_id]),
-            "rows": found.rows,
-            "rows_withheld": pipeline.store.history.withheld(found.snapshot_id),
-            "files": found.files,
-            "lake_version": found.lake_version,
-        }
-        for found in snapshots
-    ]
-
-
-def work_run(pipeline: Pipeline, chosen: Sequence[str], since: datetime, slot: int) -> int:
-    """Number of tasks that this slot did; ends when every table has a snapshot that ended at or after `since`."""
-    names = pipeline.table_names(tuple(chosen))
-    return snapshot_worker(pipeline, f"{pipeline.owner}:{slot}").run(names, since, Event())

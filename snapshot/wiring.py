@@ -1,13 +1,28 @@
-"""Where the snapshot's orchestrator and worker slots are built from a pipeline."""
+"""Where runs of snapshots, their orchestrator and their worker slots are built from a pipeline."""
 
 from datetime import timedelta
 
+from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
 from snapshot.orchestrator import SnapshotOrchestrator
+from snapshot.runs import SnapshotRuns
 from snapshot.staging_to_lake import StagingToLake
 from snapshot.worker import SnapshotWorker
 
 _IDLE_WAIT = timedelta(seconds=1)
+
+
+def snapshot_runs(
+    pipeline: Pipeline, *, target_file_bytes: int | None = None, poll_interval: timedelta | None = None
+) -> SnapshotRuns:
+    """The figures of pipeline.yml, unless the caller gives others."""
+    return SnapshotRuns(
+        store=pipeline.store,
+        table_names=pipeline.table_names,
+        set_up=lambda tables: set_up_source(pipeline, begin_again=tables).refused,
+        orchestrator=snapshot_orchestrator(pipeline, target_file_bytes=target_file_bytes, poll_interval=poll_interval),
+        worker=lambda number: snapshot_worker(pipeline, f"{pipeline.owner}:{number}"),
+    )
 
 
 def snapshot_orchestrator(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.wiring import Pipeline
-from snapshot.runs import begin_run, orchestrate_run, work_run
+from snapshot.hand_offs import SlotOrder
+from snapshot.wiring import snapshot_runs
 from tests.dags.airflow_process import DagRuns
 from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
 from tests.support.postgres import fresh_store
@@ -126,22 +127,22 @@ def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
     installation: Installation,
 ) -> None:
     pipeline, names = installation.pipeline, [str(installation.items)]
-    begun, other = begin_run(pipeline, names, 2)
-    since = datetime.fromisoformat(begun["since"])
-    assert (begun["slot"], other["slot"], begun["chosen"]) == (0, 1, names)
+    runs = snapshot_runs(pipeline, target_file_bytes=1 << 20, poll_interval=POLL)
+    begun, other = runs.begin(names, 2)
+    assert (begun.slot, other.slot, begun.chosen) == (0, 1, tuple(names))
     with worker_slot(pipeline):
-        first = orchestrate_run(pipeline, [begun, other], target_file_bytes=1 << 20, poll_interval=POLL)
-    assert orchestrate_run(pipeline, [begun, other], target_file_bytes=1 << 20, poll_interval=POLL) == first
-    assert work_run(pipeline, names, since, 0) == 0
+        first = runs.orchestrate([begun, other])
+    assert runs.orchestrate([begun, other]) == first
+    assert runs.work(begun) == 0
 
 
 @contextmanager
 def worker_slot(pipeline: Pipeline) -> Iterator["Future[int]"]:
     """One that works while the block runs, until every table has a snapshot."""
-    since = pipeline.store.history.now().isoformat()
-    names = [str(name) for name in pipeline.table_names()]
+    names = tuple(str(name) for name in pipeline.table_names())
+    order = SlotOrder(chosen=names, since=pipeline.store.history.now(), slot=7)
     with ThreadPoolExecutor(max_workers=1) as threads:
-        yield threads.submit(work_run, pipeline, names, datetime.fromisoformat(since), 7)
+        yield threads.submit(snapshot_runs(pipeline).work, order)
 
 
 def test_a_backfill_run_applies_the_backlog_in_one_commit_up_to_the_given_time(installation: Installation) -> None:

@@ -23,7 +23,7 @@ from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
-from snapshot.due import due_tables
+from snapshot.wiring import snapshot_runs
 from tests.crash.failpoint import Crash
 from tests.crash.world import AT_ONCE, World, take_snapshot
 from tests.fuzz.shop_changes import CREATE, TABLES
@@ -133,7 +133,7 @@ def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
         case "snapshot":
             _snapshot(pipeline, tables)
         case "apply":
-            _snapshot(pipeline, due_tables(pipeline, tables))
+            _snapshot(pipeline, snapshot_runs(pipeline).wanted(tables))
             return [str(found.error) for found in apply_tables(pipeline, tables, by_hand=True) if found.error]
         case _:
             raise ValueError(verb)
@@ -141,7 +141,7 @@ def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
 
 
 def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...]) -> None:
-    """As `run_snapshot`, in one thread: the steps of a run come in the same order whenever it is repeated."""
+    """As `SnapshotRuns.take`, in one thread: the steps of a run come in the same order whenever it is repeated."""
     if not tables:
         return
     refused = set_up_source(pipeline, begin_again=tables).refused

@@ -27,7 +27,7 @@ IMPORTED_AT_NEED = (
     "cdc_pipeline.source_setup",
     "cdc_pipeline.launcher.parts",
     "cdc_pipeline.operations.verification",
-    "snapshot.run",
+    "snapshot.wiring",
 )
 INPUT, OUTPUT, ERRORS = 0, 1, 2
 

@@ -18,7 +18,7 @@ from cdc_pipeline.settings import PostgresSource, Settings
 from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
-from snapshot.run import run_snapshot
+from snapshot.wiring import snapshot_runs
 from tests.support.delta_rows import delta_rows, storage_options
 from tests.support.streams import database_of
 
@@ -74,7 +74,7 @@ def consume(pipeline: Pipeline) -> int:
 
 
 def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tuple[Snapshot, ...]:
-    return run_snapshot(pipeline, tables, slots=slots, poll_interval=POLL)
+    return snapshot_runs(pipeline, poll_interval=POLL).take(tables, slots=slots)
 
 
 def stored_rows(pipeline: Pipeline, table: TableName) -> list[dict[str, Any]]:

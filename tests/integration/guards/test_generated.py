@@ -11,7 +11,7 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import missing_sql, set_up_source
-from snapshot.due import take_due_snapshots
+from snapshot.wiring import snapshot_runs
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, states, world_of
 from tests.support.postgres import fresh_database, fresh_store, started_server
@@ -104,7 +104,7 @@ def follow(world: World, *statements: str) -> None:
 def taken_anew(world: World, table: str) -> None:
     assert list(go_on(world)) == [table]
     with world.process() as pipeline:
-        take_due_snapshots(pipeline, pipeline.table_names())
+        snapshot_runs(pipeline).take_wanted(pipeline.table_names(), slots=1)
     assert go_on(world) == {}
     assert {state for state, _ in states(world).values()} == {"live"}
     assert_equal(world)

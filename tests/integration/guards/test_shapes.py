@@ -11,7 +11,7 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.wiring import Pipeline
-from snapshot.due import take_due_snapshots
+from snapshot.wiring import snapshot_runs
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, in_lake, states, world_of
 from tests.support.postgres import fresh_store
@@ -189,7 +189,7 @@ def snapshots(world: World) -> int:
 
 def take_due(world: World) -> None:
     def due(pipeline: Pipeline) -> None:
-        take_due_snapshots(pipeline, pipeline.table_names())
+        snapshot_runs(pipeline).take_wanted(pipeline.table_names(), slots=1)
 
     with world.process() as pipeline:
         due(pipeline)

@@ -1,6 +1,7 @@
 """What snapshot tasks hand to each other: the JSON of every release is read as what it was written from."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from cdc_pipeline.lake.protocol import DataFile
 from cdc_pipeline.metadata_store.states import TaskKind
 from snapshot.hand_offs import (
     CompactedFiles,
+    SlotOrder,
     SnapshotFile,
     StagedFile,
     StagedFiles,
     StagedPartition,
+    from_json,
     input_of,
     new_tasks,
     output_of,
@@ -51,6 +54,7 @@ WRITTEN: list[tuple[object, dict[str, Any]]] = [
     ),
 ]
 """Hand-offs, and the JSON that the first release wrote for them."""
+SINCE = datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 TEXTS = st.text(max_size=5)
 PARTITIONS = st.lists(st.tuples(TEXTS, st.none() | TEXTS), max_size=2).map(tuple)
 STAGED = st.builds(
@@ -88,3 +92,10 @@ def test_tasks_are_numbered_in_the_order_of_their_inputs() -> None:
         (1, "b"),
         (2, "c"),
     ]
+
+
+@pytest.mark.parametrize("since", ["2024-01-02T03:04:05.000678+00:00", "2024-01-02T03:04:05.000678Z"])
+def test_an_order_for_a_worker_slot_survives_json(since: str) -> None:
+    order = SlotOrder(chosen=("a.b.c",), since=SINCE, slot=2)
+    assert from_json(SlotOrder, json.loads(json.dumps(to_json(order)))) == order
+    assert from_json(SlotOrder, {"chosen": ["a.b.c"], "since": since, "slot": 2}) == order
