@@ -31,34 +31,30 @@ with DAG(
     @task
     def begin(params: Any = None, dag_run: Any = None) -> list[dict[str, Any]]:
         from cdc_pipeline.wiring import opened_pipeline
-        from snapshot.hand_offs import to_json
         from snapshot.wiring import snapshot_runs
 
         chosen = params["tables"] if dag_run.run_type == MANUAL else None
         with opened_pipeline() as pipeline:
-            return [to_json(order) for order in snapshot_runs(pipeline).begin(chosen, params["concurrency"])]
+            return snapshot_runs(pipeline).begin(chosen, params["concurrency"])
 
     @task(priority_weight=100)
     def orchestrate(orders: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
         from cdc_pipeline.wiring import opened_pipeline
-        from snapshot.hand_offs import SlotOrder, from_json, to_json
         from snapshot.wiring import snapshot_runs
 
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
             runs = snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval)
-            return [to_json(table) for table in runs.orchestrate([from_json(SlotOrder, order) for order in orders])]
+            return runs.orchestrate(orders)
 
     @task
-    def work_slot(chosen: list[str], since: str, slot: int) -> int:
+    def work_slot(order: dict[str, Any]) -> int:
         from cdc_pipeline.wiring import opened_pipeline
-        from snapshot.hand_offs import SlotOrder, from_json
         from snapshot.wiring import snapshot_runs
 
-        order = from_json(SlotOrder, {"chosen": chosen, "since": since, "slot": slot})
         with opened_pipeline() as pipeline:
             return snapshot_runs(pipeline).work(order)
 
     begun: Any = begin()
     orchestrate(begun)
-    work_slot.expand_kwargs(begun)
+    work_slot.expand(order=begun)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
 import structlog
 
@@ -12,7 +13,7 @@ from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
-from snapshot.hand_offs import PublishedRows, SlotOrder
+from snapshot.hand_offs import PublishedRows, SlotOrder, from_json, to_json
 from snapshot.orchestrator import SnapshotOrchestrator
 from snapshot.worker import SnapshotWorker
 
@@ -22,6 +23,8 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRuns:
     """Runs snapshots. Every part of a run is safe to be killed and run again.
+
+    `begin`, `orchestrate` and `work` are the parts for a scheduler. They hand each other the JSON of SlotOrder.
 
     `table_names`: the tables of these names, all of pipeline.yml for none; raises SettingsError for an unknown name.
     `set_up`: makes the source ready to read the tables; returns those that it refuses, each with the reason.
@@ -70,8 +73,8 @@ class SnapshotRuns:
         log.info("snapshots begin by themselves", tables=", ".join(map(str, ready)))
         return self.take(ready, slots=slots) if ready else ()
 
-    def begin(self, chosen: Sequence[str] | None, slots: int) -> list[SlotOrder]:
-        """Makes the source ready; returns one order per worker slot.
+    def begin(self, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
+        """Makes the source ready; returns one SlotOrder per worker slot.
 
         `chosen` None: the tables that need a snapshot now. There is no order where there is no table. A table that the
         source refuses is left out; raises the refusal where no table is left.
@@ -82,18 +85,21 @@ class SnapshotRuns:
         if names and not ready:
             raise next(iter(refused.values()))
         since, tables = self.store.history.now(), tuple(map(str, ready))
-        return [SlotOrder(chosen=tables, since=since, slot=slot) for slot in range(slots if ready else 0)]
+        numbers = range(slots if ready else 0)
+        return [to_json(SlotOrder(chosen=tables, since=since, slot=slot)) for slot in numbers]
 
-    def orchestrate(self, orders: Sequence[SlotOrder]) -> list[PublishedRows]:
-        """Publishes the tables of a run that `begin` described. A snapshot of it that has ended is not begun again.
+    def orchestrate(self, orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Publishes the tables of a run that `begin` described; returns one PublishedRows per table.
+
+        A snapshot of this run that has ended is not begun again.
 
         Raises SnapshotError that names each table that failed, after all others were published.
         """
         if not orders:
             return []
-        chosen, since = self.table_names(orders[0].chosen), orders[0].since
-        names = {self.store.tables.table(name).table_id: name for name in chosen}
-        ended = self.store.history.ended_since(list(names), since)
+        run = from_json(SlotOrder, orders[0])
+        names = {self.store.tables.table(name).table_id: name for name in self.table_names(run.chosen)}
+        ended = self.store.history.ended_since(list(names), run.since)
         known = {snapshot.table_id for snapshot in ended}
         left = [name for table_id, name in names.items() if table_id not in known]
         snapshots = (*ended, *self.orchestrator.run(left, Event()))
@@ -104,11 +110,12 @@ class SnapshotRuns:
                 expected="every table published",
                 remedy="mend what it names and run the snapshot of these tables again; the others are done",
             )
-        return [self._published(names[found.table_id], found) for found in snapshots]
+        return [to_json(self._published(names[found.table_id], found)) for found in snapshots]
 
-    def work(self, order: SlotOrder) -> int:
-        """Does tasks until every table has a snapshot that ended in this run; returns their number."""
-        return self.worker(order.slot).run(self.table_names(order.chosen), order.since, Event())
+    def work(self, order: Mapping[str, Any]) -> int:
+        """Does tasks until every table has a snapshot that ended in this run; returns the number of tasks done."""
+        slot = from_json(SlotOrder, order)
+        return self.worker(slot.slot).run(self.table_names(slot.chosen), slot.since, Event())
 
     def _published(self, name: TableName, found: Snapshot) -> PublishedRows:
         return PublishedRows(

@@ -17,7 +17,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.wiring import Pipeline
-from snapshot.hand_offs import SlotOrder
+from snapshot.hand_offs import SlotOrder, to_json
 from snapshot.wiring import snapshot_runs
 from tests.dags.airflow_process import DagRuns
 from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
@@ -129,7 +129,7 @@ def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
     pipeline, names = installation.pipeline, [str(installation.items)]
     runs = snapshot_runs(pipeline, target_file_bytes=1 << 20, poll_interval=POLL)
     begun, other = runs.begin(names, 2)
-    assert (begun.slot, other.slot, begun.chosen) == (0, 1, tuple(names))
+    assert (begun["slot"], other["slot"], begun["chosen"]) == (0, 1, names)
     with worker_slot(pipeline):
         first = runs.orchestrate([begun, other])
     assert runs.orchestrate([begun, other]) == first
@@ -140,7 +140,7 @@ def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
 def worker_slot(pipeline: Pipeline) -> Iterator["Future[int]"]:
     """One that works while the block runs, until every table has a snapshot."""
     names = tuple(str(name) for name in pipeline.table_names())
-    order = SlotOrder(chosen=names, since=pipeline.store.history.now(), slot=7)
+    order = to_json(SlotOrder(chosen=names, since=pipeline.store.history.now(), slot=7))
     with ThreadPoolExecutor(max_workers=1) as threads:
         yield threads.submit(snapshot_runs(pipeline).work, order)
 
