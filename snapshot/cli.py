@@ -1,4 +1,4 @@
-"""`cdc snapshot` and `cdc apply`: what gives the lake its rows, without the UI."""
+"""`cdc snapshot` and `cdc apply`: the commands that fill the lake without the UI."""
 
 import time
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ def apply(
     until_idle: UntilIdle = False,
     as_json: Json = False,
 ) -> None:
-    """Apply registered slices to the lake; exit code 4: a table is left to somebody else, or to its pause.
+    """Apply registered slices to the lake. Exit code 4: another process works on a table, or the table pauses.
 
-    A table that failed pauses before its next try. Named tables are tried at once. A table that changed in a way that
-    its stream does not tell gets a new snapshot first, unless its on_schema_change is stop.
+    A table that failed pauses before its next try; tables that are named here are tried at once. A table that changed
+    in a way that its stream does not show gets a new snapshot first, unless its on_schema_change is stop.
     """
     from cdc_pipeline.operations.apply_tables import apply_tables
     from snapshot.wiring import snapshot_runs
@@ -78,7 +78,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
 
 
 def _row(name: TableName, found: "Snapshot | None", refused: CdcError | None, withheld: int) -> Mapping[str, Any]:
-    """One table's verdict; a table that is refused has no snapshot."""
+    """One table's row of the output; a refused table has no snapshot."""
     return {
         "table": str(name),
         "snapshot": found and found.snapshot_id,

@@ -35,7 +35,7 @@ _MOST_FAILURES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrchestrator:
-    """Killed and started again it resumes every snapshot whose export was complete, and begins the others anew."""
+    """Safe to kill: started again, it resumes every snapshot whose export was complete and begins the others anew."""
 
     owner: str
     source_url: str
@@ -53,7 +53,11 @@ class SnapshotOrchestrator:
     """Of the tables that are being exported, by snapshot, as of their cutoff."""
 
     def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
-        """The snapshots as they ended, one per table. A table that fails does not stop the others."""
+        """Runs one snapshot per table until all have ended or `stop` is set; returns them as they are then.
+
+        All tables that begin share one cutoff. A table that fails does not stop the others. Raises SnapshotError if
+        another orchestrator exports one of the tables, and any error of an outage.
+        """
         ids = {name: self._resumable(name) for name in tables}
         fresh = [name for name, snapshot_id in ids.items() if snapshot_id is None]
         with ExitStack() as holding:
@@ -74,9 +78,10 @@ class SnapshotOrchestrator:
         return tuple(snapshots)
 
     def _hold_still(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
-        """No worker applies anything to the tables while their cutoff is fixed: it lies behind all that is applied.
+        """Takes the leases of the tables, so that no worker applies slices of them before the cutoff is registered.
 
-        Waits for workers that are at it. Once the snapshot is known, workers stop at its cutoff by themselves.
+        The cutoff then lies behind everything that is applied. Waits for workers that hold a lease. Once the snapshot
+        is registered, workers stop at its cutoff by themselves.
         """
 
         def wait(busy: LeaseBusy) -> None:
@@ -126,11 +131,14 @@ class SnapshotOrchestrator:
         return snapshot_id
 
     def _advance_all(self, snapshot_ids: Sequence[str], failures: Counter[str]) -> list[Snapshot]:
-        """`failures`: how often each of them has failed so far."""
+        """Advances each snapshot. `failures`: how often each has failed so far in this run."""
         return [self._advance_alone(self.store.snapshots.snapshot(each), failures) for each in snapshot_ids]
 
     def _advance_alone(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
-        """A table whose snapshot cannot go on fails alone, at once or after some tries; an outage stops all of them."""
+        """Advances one snapshot. One that cannot go on fails alone, after some tries if the error may pass.
+
+        Raises errors of an outage, and StaleEpoch: those concern every table.
+        """
         try:
             return self._advance(snapshot)
         except CdcError as error:
@@ -147,7 +155,7 @@ class SnapshotOrchestrator:
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
 
     def _advance(self, snapshot: Snapshot) -> Snapshot:
-        """As many states forward as are complete."""
+        """Moves the snapshot forward by as many states as its finished tasks allow."""
         match snapshot.state:
             case SnapshotState.EXPORTING:
                 return self._after(snapshot, TaskKind.EXPORT, self._plan_staging)

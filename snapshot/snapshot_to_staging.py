@@ -125,7 +125,7 @@ def _fitting(copied: CopiedRows) -> pa.RecordBatch:
 
 
 def _folder_part(text: str | None) -> str:
-    """Part of a folder's name, another one for every text, as short as it must be; NULL has a name like in Hive."""
+    """Part of a folder's name, different for every text; long texts become hashes. NULL is named as in Hive."""
     if text is None:
         return NULL_PARTITION
     if not text.startswith(_OWN_NAME):
@@ -137,7 +137,7 @@ def _folder_part(text: str | None) -> str:
 def split_by_partition(
     rows: pa.Table, partition_by: Sequence[PartitionBy]
 ) -> list[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
-    """Parts of `rows`, each with its data partition; order within a part is kept. No rows, no parts."""
+    """Splits `rows` by data partition; keeps the order within each part. Returns nothing for no rows."""
     if not partition_by:
         return [((), rows)] if rows.num_rows else []
     names = [part.lake_column for part in partition_by]
@@ -156,7 +156,7 @@ def split_by_partition(
 
 
 def partition_values(column: pa.ChunkedArray, part: PartitionBy) -> pa.ChunkedArray:
-    """Text of each row's partition value, NULL where the column is NULL; times are taken in UTC."""
+    """The text of each row's partition value; NULL where the column is NULL. Times are read in UTC."""
     if part.unit != "value":
         return pc.utf8_lpad(pc.strftime(column, format=_FORMATS[part.unit]), _WIDTHS[part.unit], padding="0")
     try:

@@ -1,4 +1,4 @@
-"""The next move for one table, and what a claim takes, decided from what lake and registry say; pure."""
+"""The next move for one table, and what a claim takes: decided from the lake's log and the metadata store. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ REMEDY = "do not apply; run cdc rebuild: it makes the metadata store anew from b
 class View:
     """What a worker sees under its lease.
 
-    `fence` is the lake's word, None when there is no lake table. `published_snapshot` is the registry's.
-    `fenced`: the registry's rows for the numbers that the fence names. `behind_fence`: registered slices from
+    `fence` is read from the lake's log; None when there is no lake table. Everything else is read from the metadata
+    store. `fenced`: slices by number, for the numbers that the fence names. `behind_fence`: registered slices from
     fence + 1 on, in order, whole boundaries, as many as one claim may take. `open_claim`: left by a worker that died.
-    `active_snapshot` is being taken: slices behind its cutoff wait, and are not among `behind_fence`.
+    `active_snapshot`: the snapshot that is being taken; slices behind its cutoff wait for it and are not among
+    `behind_fence`. `is_keyless`: the table has no key.
     """
 
     fence: Fence | None
@@ -34,7 +35,7 @@ class View:
     behind_fence: Sequence[SliceRow]
     open_claim: Claim | None
     active_snapshot: str | None = None
-    is_bag: bool = False
+    is_keyless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkApplied:
-    """The lake already has everything up to `through`: only the registry has to learn it."""
+    """The lake already has every slice up to `through`; only the metadata store has to be updated."""
 
     through: int
     lake_version: int
@@ -54,7 +55,7 @@ class MarkApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
-    """One commit for exactly these consecutive slices; `resumed` is the claim of a dead worker with these bounds."""
+    """One commit for exactly these consecutive slices. `resumed`: a dead worker's claim with these bounds, if any."""
 
     slices: tuple[SliceRow, ...]
     resumed: Claim | None
@@ -62,14 +63,14 @@ class Apply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reopen:
-    """The lake was set back on purpose: what lies behind `after` waits again, and only the registry has to learn it."""
+    """The lake was rewound on purpose: slices behind `after` wait again; only the metadata store has to be updated."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetBack:
-    """Slices are in a bag twice: the lake becomes its version `to_version` again, and they wait again."""
+    """Slices were added to a keyless table twice: the lake goes back to `to_version`, and the slices wait again."""
 
     to_version: int
 
@@ -78,7 +79,7 @@ Move = Wait | MarkApplied | Apply | Reopen | SetBack
 
 
 def next_move(view: View) -> Move:
-    """Raises FenceMismatch when lake and registry tell two stories: then a person has to look first."""
+    """Chooses the move. Raises FenceMismatch when lake and metadata store contradict each other."""
     fence, claim = view.fence, view.open_claim
     if view.published_snapshot is None:
         return Wait(reason="the table has no published snapshot yet")
@@ -103,8 +104,8 @@ def next_move(view: View) -> Move:
 
 
 def _catching_up(fence: Fence, view: View) -> SetBack | MarkApplied | Reopen | None:
-    """What has to be mended in the lake, or learned from it, before anything is applied."""
-    if view.is_bag and fence.repeated_at is not None:
+    """The move that makes lake and metadata store agree, before anything is applied; None when they agree."""
+    if view.is_keyless and fence.repeated_at is not None:
         return SetBack(to_version=fence.repeated_at - 1)
     claim = view.open_claim
     claim_is_overtaken = claim is not None and claim.first_number <= fence.number
@@ -135,9 +136,10 @@ def _check_fence(fence: Fence, view: View) -> None:
 
 
 def of_one_shape(slices: Sequence[SliceRow], schema_of: Callable[[SliceRow], TableSchema]) -> tuple[SliceRow, ...]:
-    """Whole boundaries, up to the first whose rows cannot be merged together with those before it.
+    """The leading slices that one claim can merge: whole boundaries, up to the first change of columns that needs a
+    claim of its own.
 
-    A late slice is read under its own schema and changes nothing of the lake's.
+    A late slice is read under its own schema and does not change the lake's columns, so it never ends a claim.
     """
     end = in_one_claim(None if row.schema_id is None or row.late else schema_of(row) for row in slices)
     while 0 < end < len(slices) and slices[end].boundary_id == slices[end - 1].boundary_id:
@@ -148,9 +150,10 @@ def of_one_shape(slices: Sequence[SliceRow], schema_of: Callable[[SliceRow], Tab
 
 
 def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
-    """At most MOST_KEY_RANGES ranges that cover those of all slices.
+    """At most MOST_KEY_RANGES ranges of ids that cover those of all slices.
 
-    None when a slice with rows has none, or when the id's type changed between slices: then no order is common.
+    Returns no range when a slice with rows has none, or when the id's type changed between slices, since ids of two
+    types have no common order.
     """
     bounds = {type(bound) for row in slices for span in row.key_ranges for bound in span}
     if len(bounds) > 1 or any(row.rows and not row.key_ranges for row in slices):
@@ -161,20 +164,20 @@ def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
 
 
 def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
-    """Places of the ranges that begin behind a gap that stays. Gaps have a width only between numbers."""
+    """Indexes of the ranges behind the widest gaps, which stay open. Only gaps between numbers have a width."""
     if len(ranges) <= MOST_KEY_RANGES:
         return list(range(1, len(ranges)))
     if not all(isinstance(bound, int) for span in ranges for bound in span):
         return []
-    widths = {place: ranges[place][0] - ranges[place - 1][1] for place in range(1, len(ranges))}
+    widths = {index: ranges[index][0] - ranges[index - 1][1] for index in range(1, len(ranges))}
     return nlargest(MOST_KEY_RANGES - 1, widths, key=widths.__getitem__)
 
 
 def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:
-    """`slices` up to the fence are about to be marked: each is the one that the lake's log names.
+    """Compares slices that are about to be marked applied with the slices that the lake's log names.
 
-    What lies before the first claim that the log still holds is proved by the numbers alone: they have no gap. Raises
-    FenceMismatch with both sides.
+    Slices before the first claim that the log still holds are proved by their numbers alone, which have no gap. Raises
+    FenceMismatch that names both sides.
     """
     claims = ledger.claims
     named = {identity.number: identity for claim in claims for identity in claim.slices}
@@ -182,8 +185,8 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:
     for row in slices:
         found = named.get(row.number)
         ours = None if row.sha256 is None else SliceIdentity(row.number, row.slice_id, row.sha256)
-        is_told = row.number >= oldest or ledger.is_whole or not claims
-        if found != ours and is_told:
+        is_in_log = row.number >= oldest or ledger.is_whole or not claims
+        if found != ours and is_in_log:
             lake = f"slice {found.slice_id} (SHA-256 {found.sha256})" if found else "no slice with rows"
             raise FenceMismatch(
                 f"number {row.number} is {lake} in the lake's log,"
@@ -191,9 +194,9 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:
                 expected="the same slice under the same number",
                 remedy=REMEDY,
             )
-    places = {row.number: row.position for row in slices}
+    positions = {row.number: row.position for row in slices}
     for claim in claims:
-        position = places.get(claim.last_number, claim.position)
+        position = positions.get(claim.last_number, claim.position)
         if claim.position is not None and position != claim.position:
             raise FenceMismatch(
                 f"slice {claim.last_number} ends at {claim.position} in the lake's log, at {position} in the registry",

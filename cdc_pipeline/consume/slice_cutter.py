@@ -1,4 +1,4 @@
-"""Where a stream is cut into time slices: label changes, size, schema changes, marks; always between transactions."""
+"""Cuts a stream into time slices, always between two transactions: by label, size, schema change or marker message."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ from cdc_pipeline.time_slice import EPOCH, Label
 CUT = "cut"
 CUT_AT = "cut-at:"
 MEMORY_BYTES = 32 << 20
-"""Of rows that are not in a slice yet; what is more than that is moved into files."""
+"""The most memory for rows that are not in a slice yet; with more, all of them are moved into a file."""
 UNFIT_CHARACTERS = 8 << 20
-"""Of events for quarantine: with more the stream is cut, since they are held in memory and in the cut file."""
+"""The most text of events for quarantine; with more the stream is cut: memory and the cut file hold them whole."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -28,7 +28,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class SliceRows:
     """Change events of one table in one stream partition, under one schema.
 
-    `releases`: of rows that lie in files, let go of the memory that reading them took.
+    `releases`: functions that give back the memory taken by reading rows which lie in files.
     """
 
     schema: TableSchema
@@ -40,8 +40,8 @@ class SliceRows:
 class CutSlices:
     """All time slices of one cut: every transaction of the half-open range [start, end) of positions.
 
-    `last_commit_position` is None when the range holds no transaction. `requested`: somebody asked for this very cut;
-    an empty one means that the stream was cut there before.
+    `last_commit_position` is None when the range holds no transaction. `requested`: a marker message asked for a cut at
+    this position; such a cut is empty when the stream was cut there before.
     """
 
     start: int
@@ -55,11 +55,11 @@ class CutSlices:
 
 
 class SliceCutter:
-    """Holds the events that are not in a slice yet. Feed it batches in stream order; it answers with finished cuts.
+    """Holds the events that are not in a slice yet. Takes batches in stream order and returns finished cuts.
 
-    `last_label` is that of the last registered slice; no later one is earlier. `commit_time` labels a cut in which no
-    transaction was seen yet. `cut_at`: positions between two transactions at which the stream is cut once it has come
-    there, since a table has other columns behind them.
+    `last_label`: the label of the last registered slice; labels never go back. `commit_time` labels a cut before the
+    first transaction was seen. `cut_at`: positions between two transactions at which the stream has to be cut, because
+    a table has other columns behind them.
     """
 
     def __init__(
@@ -85,15 +85,18 @@ class SliceCutter:
         self._unfit: list[tuple[TableName, UnfitEvent]] = []
         self._unfit_characters = 0
         self._transactions = _no_transactions()
-        self._marks: dict[int, str] = {}
+        self._markers: dict[int, str] = {}
 
     @property
     def due(self) -> datetime:
-        """When the open slice is to be closed, or, with nothing open, when the next sign of life is expected."""
+        """When the open slice has to be closed; with nothing open, when the next heartbeat is due."""
         return self._label(self._last(self._labels())).end
 
     def add(self, batch: EventBatch) -> list[CutSlices]:
-        """Cuts that became possible, in order of position. Transactions before the start were registered earlier."""
+        """Adds a batch; returns the cuts that it completes, in order of position.
+
+        Transactions before the start are skipped: they are registered already.
+        """
         for events in batch.events:
             kept = _select(events, events.commit_position >= self.start)
             if kept.rows.num_rows:
@@ -102,30 +105,31 @@ class SliceCutter:
             self._unfit.extend((events.table, event) for event in fresh)
             self._unfit_characters += sum(map(_characters, fresh))
         self._transactions = _joined(self._transactions, _from(batch.transactions, self.start))
-        self._marks.update((mark.commit_position, mark.text) for mark in batch.marks)
+        self._markers.update((marker.commit_position, marker.text) for marker in batch.marks)
         cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.marks) else []
-        while (place := self._next_place()) is not None:
-            cuts.append(self._cut(place[0], requested=place[1]))
+        while (found := self._next_cut()) is not None:
+            cuts.append(self._cut(found[0], requested=found[1]))
         if bytes_in_memory(self._events) > self._memory_bytes:
             self._events = spilled(self._events)
         return cuts
 
-    def _next_place(self) -> tuple[int, bool] | None:
-        """The first position at which what is open has to be cut, and whether somebody asked for it."""
+    def _next_cut(self) -> tuple[int, bool] | None:
+        """The first position at which the open events have to be cut, and whether a marker message asked for it."""
         own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._crowded(), *self._passed())
-        places = dict.fromkeys(own, False)
-        places.update(self._marked())
-        return min(((place, asked) for place, asked in places.items() if place > self.start), default=None)
+        positions = dict.fromkeys(own, False)
+        positions.update(self._marked())
+        return min(((position, asked) for position, asked in positions.items() if position > self.start), default=None)
 
     def _labels(self) -> Integers:
-        """Number of the interval of each open transaction, never lower than that of the one before it.
+        """The interval's number of each open transaction; it never falls from one transaction to the next.
 
-        A transaction that only carries a mark belongs to what is open; its own time counts for what comes after it.
+        A transaction that only carries a marker message belongs to the open slice, whatever its own time is; its time
+        counts for the transactions behind it.
         """
         intervals = self._intervals()
-        only_mark = np.isin(self._transactions.commit_position, list(self._marks))
+        only_marker = np.isin(self._transactions.commit_position, list(self._markers))
         before = np.concatenate((intervals[:1] if self._floor is None else [self._floor], intervals[:-1]))
-        own = np.where(only_mark, before[: len(intervals)], intervals)
+        own = np.where(only_marker, before[: len(intervals)], intervals)
         return np.maximum.accumulate(np.maximum(own, before[: len(intervals)]))
 
     def _intervals(self) -> Integers:
@@ -144,7 +148,7 @@ class SliceCutter:
         return [int(position) for position in self._transactions.end_position[changes]]
 
     def _schema_changes(self) -> list[int]:
-        """Before the first transaction that shows a table with other columns."""
+        """The ends of the last transactions before a table shows other columns."""
         changed = [
             int(later.commit_position.min())
             for chunks in self._events.values()
@@ -155,17 +159,17 @@ class SliceCutter:
         return [int(ends[ends <= position][-1]) for position in changed if (ends <= position).any()]
 
     def _full(self) -> list[int]:
-        """Behind the transaction that brings the row which fills the slice."""
-        places = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
-        if sum(map(len, places)) < self._slice_rows:
+        """The end of the transaction whose row fills the slice."""
+        positions = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
+        if sum(map(len, positions)) < self._slice_rows:
             return []
         if self._filling is None:
-            self._filling = np.partition(np.concatenate(places), self._slice_rows - 1)[self._slice_rows - 1]
+            self._filling = np.partition(np.concatenate(positions), self._slice_rows - 1)[self._slice_rows - 1]
         ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
         return [int(end) for end in ends]
 
     def _crowded(self) -> list[int]:
-        """Behind the transaction of the newest event for quarantine, when they have become too many to be held."""
+        """The end of the transaction of the newest event for quarantine, once there is too much text of them."""
         if self._unfit_characters < UNFIT_CHARACTERS:
             return []
         newest = max(event.commit_position for _, event in self._unfit)
@@ -176,9 +180,9 @@ class SliceCutter:
         return [position for position in self._cut_at if (ends > position).any()]
 
     def _marked(self) -> dict[int, bool]:
-        """Behind a plain mark; and at the very position that a mark asks for, if that is not registered yet."""
+        """Positions that marker messages ask for, with True; ends of transactions of plain markers, with False."""
         cuts: dict[int, bool] = {}
-        for commit_position, text in self._marks.items():
+        for commit_position, text in self._markers.items():
             ends = self._transactions.end_position[self._transactions.commit_position == commit_position]
             asked = _asked(Mark(text=text, commit_position=commit_position))
             if asked is not None:
@@ -217,7 +221,7 @@ class SliceCutter:
         self.start = position
         self._filling = None
         self._transactions = _from(self._transactions, position)
-        self._marks = {place: text for place, text in self._marks.items() if place >= position}
+        self._markers = {at: text for at, text in self._markers.items() if at >= position}
         self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
         self._unfit_characters = sum(_characters(event) for _, event in self._unfit)
         left = {
@@ -236,15 +240,15 @@ def _characters(event: UnfitEvent) -> int:
     return sum(len(text or "") for text in event.payload.values())
 
 
-def _asked(mark: Mark) -> int | None:
-    """The position that a mark asks to cut at."""
-    if not mark.text.startswith(CUT_AT):
+def _asked(marker: Mark) -> int | None:
+    """The position at which a marker message asks to cut; None for a plain one."""
+    if not marker.text.startswith(CUT_AT):
         return None
-    return int(mark.text.removeprefix(CUT_AT).split(":")[0], 16)
+    return int(marker.text.removeprefix(CUT_AT).split(":")[0], 16)
 
 
 def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:
-    """Rows of one table below `position`, by stream partition, all under the schema of the last of them."""
+    """Rows of one table below `position`, by stream partition, all with the columns of the newest of them."""
     taken = [_select(chunk, chunk.commit_position < position) for chunk in chunks]
     present = [chunk for chunk in taken if chunk.rows.num_rows]
     if not present:

@@ -1,4 +1,4 @@
-"""Change events moved out of memory: their rows lie in a file without a name, and are mapped where they are read."""
+"""Moves change events out of memory: their rows are written to an unnamed file and mapped when they are read."""
 
 import mmap
 import tempfile
@@ -21,7 +21,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
-    """Events whose rows lie between two bytes of the file."""
+    """Events whose rows are the bytes [start, end) of the file."""
 
     events: TableEvents
     start: int
@@ -33,10 +33,10 @@ def bytes_in_memory(held: Held) -> int:
 
 
 def spilled(held: Held) -> dict[TableName, list[TableEvents]]:
-    """The same events. What was in memory is now in chunks of one stream partition, in the order of slice files.
+    """Returns the same events, with all rows in a file: in chunks of one stream partition, in the order of slice files.
 
-    The file is in the folder for temporary files. It has no name: it ends with this process, or earlier with the
-    chunks. `release` of a chunk takes the pages that were read out of this process again.
+    The file lies in the folder for temporary files and has no name: it is gone when this process ends, or earlier when
+    nothing refers to the chunks. `release` of a chunk gives back the memory of the pages that were read.
     """
     with tempfile.TemporaryFile() as file:
         parts = {name: [_written(file, part) for part in _parts(chunks)] for name, chunks in held.items()}
@@ -48,7 +48,7 @@ def spilled(held: Held) -> dict[TableName, list[TableEvents]]:
 
 
 def _parts(chunks: Sequence[TableEvents]) -> Iterator[TableEvents]:
-    """Neighbours under one schema together, by stream partition, the one that began first in front."""
+    """Joins neighbouring chunks of one schema and splits them by stream partition, in the order of first appearance."""
     for (_, is_spilled), group in groupby(chunks, key=lambda chunk: (chunk.schema, chunk.release is not None)):
         if is_spilled:
             yield from group
@@ -69,19 +69,19 @@ def _joined(chunks: Sequence[TableEvents]) -> TableEvents:
     )
 
 
-def _in_file_order(whole: TableEvents, places: Integers) -> TableEvents:
-    rows = whole.rows if len(places) == whole.rows.num_rows else whole.rows.take(pa.array(places))
+def _in_file_order(whole: TableEvents, indexes: Integers) -> TableEvents:
+    rows = whole.rows if len(indexes) == whole.rows.num_rows else whole.rows.take(pa.array(indexes))
     order = file_order(rows, whole.schema)
     return replace(
         whole,
         rows=rows.take(pa.array(order)),
-        commit_position=_short(whole.commit_position[places][order]),
-        stream_partition=_short(whole.stream_partition[places]),
+        commit_position=_short(whole.commit_position[indexes][order]),
+        stream_partition=_short(whole.stream_partition[indexes]),
     )
 
 
 def _short(numbers: Integers) -> Integers:
-    """One number in memory where all rows have the same: a large transaction has one commit."""
+    """Holds one number where all are equal: the rows of a large transaction have one commit position."""
     return np.broadcast_to(numbers[:1], numbers.shape) if (numbers == numbers[0]).all() else numbers
 
 

@@ -213,7 +213,7 @@ def test_slices_that_a_bag_has_twice_are_taken_back_and_a_key_forgives_them() ->
     twice = replace(fence(1, 2), repeated_at=41)
     registered = {number: slice_row(number) for number in (1, 2)}
     keyed = view(twice, fenced=registered)
-    assert next_move(replace(keyed, is_bag=True)) == SetBack(to_version=40)
+    assert next_move(replace(keyed, is_keyless=True)) == SetBack(to_version=40)
     assert next_move(keyed) == MarkApplied(through=2, lake_version=40)
 
 
