@@ -1,4 +1,4 @@
-"""Whatever is registered and not applied -> the lake, up to the end of the hours that a person picks."""
+"""Applies every slice that waits, up to the end of the hours that a person picks."""
 
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Upkeep, once a day: the lake's small files merged, and what nobody needs any more deleted."""
+"""Daily maintenance: merges the lake's small files, and deletes files and rows that nobody needs any more."""
 
 from datetime import timedelta
 from typing import Any

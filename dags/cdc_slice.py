@@ -1,4 +1,4 @@
-"""One DAG per table: its waiting slices -> its lake table, within seconds of their registration."""
+"""One DAG per table: applies its waiting slices to the lake, within seconds of their registration."""
 
 import zlib
 from datetime import timedelta
@@ -14,7 +14,7 @@ from cdc_pipeline.settings.dag_ids import slice_dag_id
 
 FALLBACK_MINUTES = 60
 LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
-"""A task that is stopped, or hangs in a library, does not end its own try: the scheduler ends its run."""
+"""A stopped task, or one that hangs in a library, cannot end its own try; the scheduler then ends its run."""
 
 
 def slice_dag(settings: Settings, table: TableName) -> DAG:

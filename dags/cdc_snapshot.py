@@ -1,4 +1,4 @@
-"""The initial lake, built as of one Snapshot Cutoff; by itself for tables whose changes their stream does not tell."""
+"""Builds the initial lake as of one Snapshot Cutoff. Starts by itself for tables whose stream misses a change."""
 
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ WANTED = AssetWatcher(name="snapshot_wanted", trigger=SnapshotWantedTrigger(pipe
 
 with DAG(
     dag_id="cdc_snapshot",
-    description="Builds the initial lake of the chosen tables while the source goes on",
+    description="Builds the initial lake of the chosen tables while the source keeps changing",
     doc_md=runbook("cdc_snapshot"),
     schedule=[changed_tables(SETTINGS, watchers=[WANTED])],
     params={

@@ -1,4 +1,4 @@
-"""What the DAGs share: the pipeline that they are made from, the assets, and which errors are worth another try."""
+"""What the DAGs share: the settings that they are made from, the assets, and which errors are retried."""
 
 import os
 from datetime import timedelta
@@ -35,32 +35,33 @@ def configured_settings() -> Settings:
 
 
 def runbook(name: str) -> str:
-    """Path of the text that Airflow shows with the DAG."""
+    """Path of the text that Airflow shows as the DAG's documentation."""
     return str(Path(__file__).parent.parent / "dags" / "runbooks" / f"{name}.md")
 
 
 def asset(settings: Settings, table: TableName, what: str, **more: Any) -> Asset:
-    """`what` is `slices` or `lake`."""
+    """The asset of one table; `what` is `slices` or `lake`."""
     return Asset(
         name=f"{settings.name}/{table}/{what}", uri=f"x-cdc://{settings.name}/{quote(str(table))}/{what}", **more
     )
 
 
 def changed_tables(settings: Settings, **more: Any) -> Asset:
-    """Updated when tables ask for a snapshot by themselves."""
+    """The asset that is updated when tables need a snapshot because their stream misses a change."""
     return Asset(name=f"{settings.name}/changed", uri=f"x-cdc://{settings.name}/changed", **more)
 
 
 def default_args(*, retries: int = 5, waits_for_lease: bool = False, pauses: bool = False) -> dict[str, Any]:
-    """Tries again what may pass by itself; a wrong setting or a damaged file fails at once and waits for a person.
+    """Arguments of every task: errors that may pass by themselves are retried, all others fail the task at once.
 
-    With `pauses` the metadata store remembers a failure and when to try again, unless it is the store that is away.
+    `waits_for_lease`: a busy lease is retried too. `pauses`: Airflow retries only an unreachable metadata store
+    and OSError; the metadata store keeps other failures and their next try, and the wake-up policy starts the next run.
     """
     passing = WITHOUT_A_PAUSE if pauses else RETRYABLE
-    again = [RetryRule(exception=list(passing), retry_delay=AFTER_AN_ERROR, reason="may pass by itself")]
+    again = [RetryRule(exception=list(passing), retry_delay=AFTER_AN_ERROR, reason="the error may pass by itself")]
     if waits_for_lease:
-        again.append(RetryRule(exception=LeaseBusy, retry_delay=FOR_THE_LEASE, reason="somebody else works on it"))
-    give_up = RetryRule(exception=Exception, action=RetryAction.FAIL, reason="no retry mends it")
+        again.append(RetryRule(exception=LeaseBusy, retry_delay=FOR_THE_LEASE, reason="another process has the table"))
+    give_up = RetryRule(exception=Exception, action=RetryAction.FAIL, reason="no retry helps")
     return {
         "owner": "cdc",
         "retries": retries,

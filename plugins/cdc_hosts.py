@@ -1,4 +1,4 @@
-"""Airflow answers under its own names alone: no page of another site reaches it by a name that turns to loopback."""
+"""Lets Airflow answer only requests for its own host names, as a protection from DNS rebinding."""
 
 import os
 from urllib.parse import urlsplit
@@ -11,17 +11,17 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def allowed_hosts() -> list[str]:
-    """Loopback, the host of `api.base_url`, and those of CDC_AIRFLOW_HOSTS, which are parted by commas."""
+    """Loopback, the host of `api.base_url`, and the comma-separated hosts of CDC_AIRFLOW_HOSTS."""
     base = urlsplit(conf.get("api", "base_url", fallback="")).hostname
     more = os.environ.get("CDC_AIRFLOW_HOSTS", "").split(",")
     return [*LOOPBACK, *(name.strip() for name in (base or "", *more) if name.strip())]
 
 
 class CdcHosts(AirflowPlugin):
-    """Every request with another `Host` header is answered with 400 (DNS rebinding)."""
+    """Answers every request with another `Host` header with 400."""
 
     name = "cdc_hosts"
-    fastapi_root_middlewares = [  # as Airflow's plugins declare theirs
+    fastapi_root_middlewares = [  # a plain class attribute: Airflow reads it so
         {
             "name": "allowed hosts",
             "middleware": TrustedHostMiddleware,

@@ -1,4 +1,4 @@
-"""The fields of the DAGs' forms, with what a person has to know about each."""
+"""The fields of the DAGs' forms, each with its title, description and range."""
 
 from airflow.sdk import Param
 from airflow.sdk.configuration import conf
@@ -7,8 +7,8 @@ from cdc_pipeline.settings import Settings
 
 WHAT = "What"
 HOW = "How"
-PLACES_FOR_OTHERS = 2
-"""Of Airflow's places for tasks, one is the orchestrator's and one is left for slices."""
+OTHER_TASK_SLOTS = 2
+"""Of Airflow's task slots, one is for the orchestrator and one stays free for slices."""
 SHORTEST_RETENTION_DAYS = 7
 
 
@@ -22,7 +22,7 @@ def tables(settings: Settings) -> Param:
         minItems=1,
         uniqueItems=True,
         title="Tables",
-        description="As db.schema.table in pipeline.yml; all of them unless you take some away.",
+        description="The tables of pipeline.yml, as database.schema.table; remove those that you do not want.",
         section=WHAT,
     )
 
@@ -39,15 +39,15 @@ def until() -> Param:
 
 
 def worker_slots(settings: Settings) -> Param:
-    most = max(1, conf.getint("core", "parallelism") - PLACES_FOR_OTHERS)
+    most = max(1, conf.getint("core", "parallelism") - OTHER_TASK_SLOTS)
     return Param(
         min(settings.snapshot.concurrency, most),
         type="integer",
         minimum=1,
         maximum=most,
         title="Worker slots",
-        description=f"How many tasks work side by side. This Airflow has places for {most}: core.parallelism less"
-        f" {PLACES_FOR_OTHERS}, so that slices are applied meanwhile.",
+        description=f"How many tasks run at the same time. This Airflow allows {most}: core.parallelism minus"
+        f" {OTHER_TASK_SLOTS}, so that slices are still applied.",
         section=HOW,
     )
 
@@ -59,7 +59,7 @@ def target_file_mb(settings: Settings) -> Param:
         minimum=1,
         maximum=2048,
         title="Size of the lake's files (MB)",
-        description="About this much in each file after compaction.",
+        description="Approximate size of each file after compaction.",
         section=HOW,
     )
 
@@ -71,7 +71,7 @@ def poll_seconds(settings: Settings) -> Param:
         minimum=1,
         maximum=600,
         title="Poll interval (seconds)",
-        description="How often the orchestrator looks how far the worker slots are.",
+        description="How often the orchestrator checks the progress of the worker slots.",
         section=HOW,
     )
 
@@ -83,7 +83,7 @@ def retention_days() -> Param:
         minimum=SHORTEST_RETENTION_DAYS,
         maximum=3650,
         title="Retention (days)",
-        description="Files are deleted when no version of the table younger than this names them."
-        " It is also how far back readers can travel in time.",
+        description="Files are deleted when no version of the table younger than this uses them."
+        " Readers can go back in time by as much.",
         section=HOW,
     )

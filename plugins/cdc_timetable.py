@@ -1,4 +1,4 @@
-"""Whole hours that a person picks in the Backfill form; the scheduler itself starts none."""
+"""A timetable of whole hours that a person picks in the Backfill form; the scheduler starts no run itself."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Slices waiting in the metadata store -> events of a table's asset: one poller for all tables of a pipeline."""
+"""Triggers that turn waiting slices into asset events; all tables of a pipeline share one poller."""
 
 import time
 import zlib
@@ -15,7 +15,7 @@ LONGEST_PAUSE = timedelta(minutes=5)
 
 
 class _StoreTrigger(BaseEventTrigger):
-    """Shares one poller of the metadata store with all others of its pipeline."""
+    """Shares one poller of the metadata store with all triggers of the same pipeline."""
 
     def __init__(self, pipeline: str) -> None:
         BaseEventTrigger.__init__(self)
@@ -37,9 +37,10 @@ class _StoreTrigger(BaseEventTrigger):
 
 
 class SliceReadyTrigger(_StoreTrigger):
-    """Level-triggered: what waited before it started wakes the table too, and so does what an event failed to clear.
+    """Fires while slices of the table wait, as the wake-up policy says.
 
-    Only names are kept in Airflow's database; where the metadata store is, the triggerer's environment says.
+    It is level-triggered: slices that waited before it started fire it too, and so do slices that a run left. Airflow's
+    database keeps only names; the triggerer's environment says where the metadata store is.
     """
 
     def __init__(self, pipeline: str, table: str) -> None:
@@ -55,12 +56,12 @@ class SliceReadyTrigger(_StoreTrigger):
             backlog = found.get(self.table)
             backlog = None if backlog is not None and backlog.wants_snapshot else backlog
             newest, is_leased = (backlog.newest, backlog.is_leased) if backlog else (None, False)
-            if policy.rings(newest, is_leased=is_leased, now=time.monotonic()):
+            if policy.wakes(newest, is_leased=is_leased, now=time.monotonic()):
                 yield TriggerEvent({"table": self.table, "newest_slice": newest})
 
 
 class SnapshotWantedTrigger(_StoreTrigger):
-    """Tables that ask for a snapshot by themselves, and of which none is under way; again while they still ask."""
+    """Fires while tables need a snapshot because their stream misses a change, and none of them is being taken."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline}
@@ -70,7 +71,7 @@ class SnapshotWantedTrigger(_StoreTrigger):
         async for found in shared_stream:
             wanted = sorted(name for name, backlog in found.items() if backlog.wants_snapshot)
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None
-            if policy.rings(which, is_leased=False, now=time.monotonic()):
+            if policy.wakes(which, is_leased=False, now=time.monotonic()):
                 yield TriggerEvent({"tables": wanted})
 
 

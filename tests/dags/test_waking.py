@@ -116,35 +116,35 @@ def bell() -> WakeUpPolicy:
 
 def test_the_bell_rings_at_once_for_a_backlog_and_for_each_newer_slice() -> None:
     door = bell()
-    assert door.rings(5, is_leased=False, now=100)
-    assert not door.rings(5, is_leased=False, now=101)
-    assert door.rings(6, is_leased=False, now=102)
+    assert door.wakes(5, is_leased=False, now=100)
+    assert not door.wakes(5, is_leased=False, now=101)
+    assert door.wakes(6, is_leased=False, now=102)
 
 
 def test_the_bell_rings_again_ever_more_rarely_while_the_same_slice_waits() -> None:
     door = bell()
-    rung = [now for now in range(300) if door.rings(5, is_leased=False, now=now)]
+    rung = [now for now in range(300) if door.wakes(5, is_leased=False, now=now)]
     assert rung == [0, 10, 30, 70, 130, 190, 250]
 
 
 def test_the_bell_is_silent_while_somebody_works_and_rings_when_work_is_left() -> None:
     door = bell()
-    assert door.rings(5, is_leased=False, now=0)
-    assert not any(door.rings(6, is_leased=True, now=now) for now in range(1, 60))
-    assert door.rings(6, is_leased=False, now=60)
+    assert door.wakes(5, is_leased=False, now=0)
+    assert not any(door.wakes(6, is_leased=True, now=now) for now in range(1, 60))
+    assert door.wakes(6, is_leased=False, now=60)
 
 
 def test_the_bell_of_a_dead_worker_rings_at_the_first_look_after_its_lease() -> None:
     door, lease_ends = bell(), 60
-    rung = [now for now in range(100) if door.rings(5, is_leased=0 < now < lease_ends, now=now)]
+    rung = [now for now in range(100) if door.wakes(5, is_leased=0 < now < lease_ends, now=now)]
     assert rung[:2] == [0, lease_ends]
 
 
 def test_the_bell_forgets_a_slice_that_was_applied() -> None:
     door = bell()
-    assert door.rings(5, is_leased=False, now=0)
-    assert not door.rings(None, is_leased=False, now=1)
-    assert door.rings(5, is_leased=False, now=2)
+    assert door.wakes(5, is_leased=False, now=0)
+    assert not door.wakes(None, is_leased=False, now=1)
+    assert door.wakes(5, is_leased=False, now=2)
 
 
 @pytest.mark.xdist_group("airflow")
