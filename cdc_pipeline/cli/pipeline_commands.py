@@ -35,12 +35,16 @@ def setup_source(
     begin_again: Annotated[
         bool, typer.Option("--begin-again", help="a new slot; every table waits for a new snapshot then")
     ] = False,
+    unattended: Annotated[
+        bool, typer.Option("--unattended", help="as cdc up runs it: no patterns are matched, one ready table is enough")
+    ] = False,
 ) -> None:
     """Create publication and slot on the source and register the tables; say by name what cannot work."""
     from cdc_pipeline.source_setup import begin_stream_again, missing_sql, set_up_source
 
     context = context_of(config, as_json=False)
-    with context.pipeline(POSTGRES_ONLY, context.matched_settings(keep=not print_sql)) as pipeline:
+    settings = None if unattended else context.matched_settings(keep=not print_sql)
+    with context.pipeline(POSTGRES_ONLY, settings) as pipeline:
         if print_sql:
             for statement in missing_sql(pipeline):
                 typer.echo(f"{statement};")
@@ -56,7 +60,7 @@ def setup_source(
         context.console.print(f"ready: {names}")
         for name, refused in prepared.refused.items():
             context.console.print(f"not ready: {name}: {refused}")
-    if prepared.refused:
+    if prepared.refused and not (unattended and prepared.tables):
         raise typer.Exit(1)
 
 

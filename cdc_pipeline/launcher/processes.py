@@ -25,6 +25,7 @@ SPARK = "spark-connect"
 WARM_UP = "warm-up"
 MIGRATE = "migrate"
 AIRFLOW_MIGRATE = "airflow-migrate"
+SETUP_SOURCE = "setup-source"
 CONSUMER = "consumer"
 API_SERVER = "api-server"
 LONGEST_ROUND_SECONDS = 240
@@ -153,13 +154,21 @@ def _own(settings: Settings, place: Place) -> Iterable[Process]:
         depends_on=needs_postgres,
         one_shot=True,
     )
+    yield Process(
+        name=SETUP_SOURCE,
+        waits_for="the source to be ready and its tables registered",
+        command=(*_own_verb(place, "setup-source"), "--unattended"),
+        environment=_own_environment(place),
+        depends_on=(MIGRATE,),
+        one_shot=True,
+    )
     heartbeat = f"{place.home}/consumer.heartbeat"
     yield Process(
         name=CONSUMER,
         waits_for="the consumer's loop to go round",
         command=_own_verb(place, "consume"),
         environment=_own_environment(place) | {HEARTBEAT_VARIABLE: heartbeat},
-        depends_on=(MIGRATE,),
+        depends_on=(SETUP_SOURCE,),
         health=heartbeat_url(heartbeat, seconds=LONGEST_ROUND_SECONDS),
     )
 
