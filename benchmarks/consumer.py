@@ -25,7 +25,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.sources.postgres.session import connect_for_replication
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
-from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
+from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.streams import database_of, run_sql
 
@@ -89,7 +89,7 @@ def opened_arms(server: PostgresServer) -> Iterator[tuple[str, dict[str, Arm]]]:
         run_sql(url, CREATE)
         settings = pipeline_settings(folder, url, [{"name": "public.orders"}])
         pipeline = opened.enter_context(opened_pipeline(settings, store_url=store_url, spark_url=""))
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         for slot in SLOTS.values():
             run_sql(url, f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
         yield (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_line import query
-from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
+from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.streams import run_sql
 
@@ -57,7 +57,7 @@ def consume_in_process(server: PostgresServer, changes: int) -> dict[str, float]
         run_sql(source_url, CREATE)
         settings = pipeline_settings(Path(folder), source_url, [{"name": "public.orders"}])
         with opened_pipeline(settings, store_url=store_url, spark_url="") as pipeline:
-            consume(pipeline)
+            set_up_and_consume(pipeline)
         run_sql(source_url, CHANGE.format(changes=changes))
         command = [sys.executable, "-m", "benchmarks.large_transaction", MEASURE, source_url, store_url, folder]
         outcome = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

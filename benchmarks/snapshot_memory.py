@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.driver import chosen_driver
 from cdc_pipeline.launcher.postgres import PostgresServer
-from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import opened_pipeline, pipeline_settings, set_up_and_consume, take_snapshot
 from tests.support.postgres import fresh_database, started_server
 from tests.support.streams import run_sql
 
@@ -40,7 +40,7 @@ def measure(source_url: str, store_url: str, spark_url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = pipeline_settings(Path(folder), source_url, [TABLE])
         with opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline:
-            consume(pipeline)
+            set_up_and_consume(pipeline)
             before = _peak_bytes()
             (snapshot,) = take_snapshot(pipeline, *pipeline.table_names())
     sys.stdout.write(json.dumps({"before": before, "after": _peak_bytes(), "rows": snapshot.rows}))

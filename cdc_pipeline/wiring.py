@@ -32,6 +32,9 @@ from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
 from cdc_pipeline.settings.file import load_settings, settings_path
 from cdc_pipeline.settings.lake_place import parse_endpoint, parse_s3
 from cdc_pipeline.settings.retry_policy import RetryPolicy
+from cdc_pipeline.sources.files.source import DebeziumFolder
+from cdc_pipeline.sources.postgres.source import PostgresDatabase
+from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class Pipeline:
 
     settings: Settings
     endpoints: Endpoints
+    source: Source
     objects: ObjectStore
     store: MetadataStore
     open_lake: Callable[[], Lake]
@@ -60,12 +64,6 @@ class Pipeline:
     def lake(self) -> Lake:
         return self.open_lake()
 
-    @property
-    def source_url(self) -> str:
-        """Of the PostgreSQL server that the tables come from. Raises UsageError for a source of another kind."""
-        _ = self.settings.postgres
-        return self.endpoints.source_url
-
     def lake_table(self, name: TableName) -> LakeTable:
         """As the registry and pipeline.yml describe it now. Raises UsageError for a table that is not registered."""
         row = self.store.tables.table(name)
@@ -76,7 +74,7 @@ class Pipeline:
             name=name,
             table_uuid=str(row.table_uuid),
             schema=self.store.tables.schema(row.table_id, row.schema_id),
-            ordered=self._keeps_order,
+            ordered=self.source.capabilities.orders_ids(len(self.store.streams.stream_partitions(self.settings.name))),
             partition_by=settings.partition_by,
             deletes=settings.deletes,
             create_time=settings.create_time,
@@ -84,14 +82,6 @@ class Pipeline:
             keeps_dropped=settings.dropped_columns == "keep",
             deletion_vectors=settings.deletion_vectors,
         )
-
-    @property
-    def _keeps_order(self) -> bool:
-        """Whether events of one id are registered in the order of their versions."""
-        source = self.settings.source
-        if isinstance(source, PostgresSource):
-            return True
-        return source.ordered and len(self.store.streams.stream_partitions(self.settings.name)) == 1
 
     def lake_url(self, name: TableName) -> str:
         """Where Spark finds the lake's table."""
@@ -147,6 +137,7 @@ def open_pipeline(
             yield Pipeline(
                 settings=settings,
                 endpoints=endpoints,
+                source=source_of(settings, endpoints, on_step),
                 objects=objects,
                 store=store,
                 open_lake=spark if make_lake is None else cache(lambda: make_lake(objects, on_step)),
@@ -158,6 +149,21 @@ def open_pipeline(
         finally:
             if spark.cache_info().currsize:
                 spark().close()
+
+
+def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_step) -> Source:
+    """The one place that asks for the kind of source. Connects to nothing."""
+    source = settings.source
+    if isinstance(source, PostgresSource):
+        return PostgresDatabase(
+            stream=settings.name,
+            url=endpoints.source_url,
+            settings=source,
+            tables=settings.tables,
+            on_step=on_step,
+        )
+    folder = (settings.folder / source.path).resolve()
+    return DebeziumFolder(stream=settings.name, folder=folder, settings=source, tables=settings.tables, on_step=on_step)
 
 
 def open_object_store(settings: Settings, below: str = "") -> ObjectStore:

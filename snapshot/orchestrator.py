@@ -14,23 +14,24 @@ from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.lease_keeper import awaited_lease
 from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
-from cdc_pipeline.metadata_store.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.postgres.position import HeldPosition, hold_position, is_held, snapshot_connection
-from cdc_pipeline.sources.postgres.session import session
-from cdc_pipeline.sources.postgres.shape import SourceShape
-from cdc_pipeline.steps import OnStep, step
-from snapshot.cutoff import create_snapshot, refuse_rewritten, shape_at
+from cdc_pipeline.source_setup.registered import known_table
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.known import FoundTable
+from cdc_pipeline.sources.protocol import Source
+from cdc_pipeline.steps import OnStep
+from snapshot.cutoff import create_snapshot
 from snapshot.hand_offs import SnapshotFile, new_tasks, output_of
-from snapshot.plan import plan_ranges
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
 log = structlog.get_logger()
 
 _BUSY_SECONDS = 0.5
 _MOST_FAILURES = 3
+_PURPOSE = "snapshot"
+"""For which positions are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class SnapshotOrchestrator:
     """Safe to kill: started again, it resumes every snapshot whose export was complete and begins the others anew."""
 
     owner: str
-    source_url: str
+    source: Source
     snapshot_file_bytes: int
     target_file_bytes: int
     poll_interval: timedelta
@@ -49,8 +50,8 @@ class SnapshotOrchestrator:
     clock: Callable[[], datetime]
     new_id: Callable[[], UUID]
     on_step: OnStep
-    shapes: dict[str, SourceShape] = field(default_factory=dict)
-    """Of the tables that are being exported, by snapshot, as of their cutoff."""
+    found: dict[str, FoundTable] = field(default_factory=dict)
+    """The tables that are being exported, by snapshot, as of their cutoff."""
 
     def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
         """Runs one snapshot per table until all have ended or `stop` is set; returns them as they are then.
@@ -65,7 +66,7 @@ class SnapshotOrchestrator:
                 run_id = self.new_id().hex[:8]
                 with ExitStack() as leases:
                     self._hold_still(leases, fresh, stop)
-                    cutoff = holding.enter_context(hold_position(self.source_url, _slot_name(run_id), self.on_step))
+                    cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
                     ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
             failures = Counter[str]()
@@ -100,7 +101,7 @@ class SnapshotOrchestrator:
             return None
         if active.state is not SnapshotState.EXPORTING:
             return active.snapshot_id
-        if is_held(self.source_url, _slot_name(_run_id(active.snapshot_id))):
+        if self.source.is_held(_PURPOSE, name=_run_id(active.snapshot_id)):
             raise SnapshotError(
                 f"the snapshot {active.snapshot_id} of {name} is being exported by another orchestrator",
                 expected="one orchestrator per table",
@@ -113,19 +114,16 @@ class SnapshotOrchestrator:
     def _begin(self, name: TableName, cutoff: HeldPosition, run_id: str) -> str:
         row = self.store.tables.table(name)
         snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
-        with snapshot_connection(self.source_url, cutoff.exported) as connection:
+        with self.source.copy_at(cutoff.exported) as copy:
             try:
-                shape = shape_at(connection, row)
+                found = copy.description(known_table(self.store, row))
             except SnapshotError as error:
                 return self._failed(create_snapshot(self.store, row, snapshot_id, cutoff), str(error)).snapshot_id
-            ranges = plan_ranges(connection, name, self.snapshot_file_bytes)
-        if shape is not None:
-            self.shapes[snapshot_id] = shape
-        create_snapshot(self.store, row, snapshot_id, cutoff, shape)
-        tasks = [
-            NewTask(kind=TaskKind.EXPORT, ordinal=ordinal, input=pages.to_json())
-            for ordinal, pages in enumerate(ranges)
-        ]
+            parts = copy.parts(name, self.snapshot_file_bytes)
+        if found is not None:
+            self.found[snapshot_id] = found
+        create_snapshot(self.store, row, snapshot_id, cutoff, found)
+        tasks = new_tasks(TaskKind.EXPORT, [dict(part) for part in parts])
         self.store.snapshot_tasks.add_tasks(snapshot_id, tasks)
         log.info("snapshot begun", table=str(name), snapshot_id=snapshot_id, cutoff=cutoff.offset, files=len(tasks))
         return snapshot_id
@@ -182,11 +180,9 @@ class SnapshotOrchestrator:
         return self._advance(then(snapshot, tasks))
 
     def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
-        shape = self.shapes.get(snapshot.snapshot_id)
-        if shape is not None:
-            name = self.store.tables.table_by_id(snapshot.table_id).name
-            with step(self.on_step, "source.check"), session(self.source_url) as connection:
-                refuse_rewritten(connection, name, shape)
+        found = self.found.get(snapshot.snapshot_id)
+        if found is not None:
+            self.source.check_copied(found)
         tasks = new_tasks(TaskKind.STAGE, [output_of(task, SnapshotFile) for task in exported])
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
@@ -198,10 +194,6 @@ class SnapshotOrchestrator:
 
     def _announce(self, snapshot: Snapshot, _compacted: Sequence[SnapshotTask]) -> Snapshot:
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.PUBLISHING)
-
-
-def _slot_name(run_id: str) -> str:
-    return f"cdc_snapshot_{run_id}"
 
 
 def _run_id(snapshot_id: str) -> str:

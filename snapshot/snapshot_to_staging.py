@@ -17,12 +17,12 @@ from cdc_pipeline.errors import UsageError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
-from cdc_pipeline.sources.postgres.copy_stream import CopiedRows, UnfitRow, copy_record_batches
-from cdc_pipeline.sources.postgres.position import snapshot_connection
+from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
+from cdc_pipeline.sources.known import Document
+from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
 from snapshot.hand_offs import SnapshotFile, StagedFile, StagedFiles
-from snapshot.plan import PageRange, range_query
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARQUET = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True}
@@ -54,12 +54,12 @@ class SnapshotToStaging:
     snapshot_id: str
     update_time: str | None
     partition_by: tuple[PartitionBy, ...]
-    source_url: str
+    source: Source
     objects: ObjectStore
     on_step: OnStep
 
-    def export(self, exported_snapshot: str, pages: PageRange, file_id: str) -> ExportedPages:
-        """Copies a page range, as of the exported snapshot, into one snapshot data file; durable on return.
+    def export(self, exported_snapshot: str, part: Document, file_id: str) -> ExportedPages:
+        """Copies one part of the table, as of the exported snapshot, into one snapshot data file; durable on return.
 
         Memory holds one block of rows. The file's rows have no order.
         """
@@ -68,11 +68,10 @@ class SnapshotToStaging:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "snapshot.parquet"
             with (
-                snapshot_connection(self.source_url, exported_snapshot) as connection,
+                self.source.copy_at(exported_snapshot) as copy,
                 pq.ParquetWriter(path, arrow_schema(self.schema), **_PARQUET) as writer,
             ):
-                query = range_query(connection, pages, self.schema)
-                for copied in copy_record_batches(connection, query, self.schema, on_step=self.on_step):
+                for copied in copy.rows(self.table, self.schema, part):
                     fitting = _fitting(copied)
                     writer.write_batch(fitting)
                     rows += fitting.num_rows

@@ -31,7 +31,7 @@ def snapshot_orchestrator(
     settings = pipeline.settings.snapshot
     return SnapshotOrchestrator(
         owner=pipeline.owner,
-        source_url=pipeline.source_url,
+        source=pipeline.source,
         snapshot_file_bytes=settings.snapshot_file_bytes,
         target_file_bytes=target_file_bytes or settings.target_file_bytes,
         poll_interval=poll_interval or settings.poll_interval,
@@ -48,7 +48,7 @@ def snapshot_orchestrator(
 def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
     return SnapshotWorker(
         slot=slot,
-        source_url=pipeline.source_url,
+        source=pipeline.source,
         task_lease=pipeline.settings.worker.lease,
         idle_wait=_IDLE_WAIT,
         store=pipeline.store,

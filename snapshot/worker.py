@@ -18,11 +18,11 @@ from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.copied_rows import UnfitRow
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
-from cdc_pipeline.sources.postgres.copy_stream import UnfitRow
+from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
 from snapshot.hand_offs import CompactedFiles, SnapshotFile, StagedFiles, StagedPartition, input_of, to_json
-from snapshot.plan import PageRange
 from snapshot.snapshot_to_staging import SnapshotToStaging
 from snapshot.staging_to_lake import StagingToLake
 
@@ -45,7 +45,7 @@ class SnapshotWorker:
     """Safe to kill at any step: its task is claimed again once the task lease has expired."""
 
     slot: str
-    source_url: str
+    source: Source
     task_lease: timedelta
     idle_wait: timedelta
     store: MetadataStore
@@ -111,7 +111,7 @@ class SnapshotWorker:
             snapshot_id=snapshot.snapshot_id,
             update_time=table.update_time,
             partition_by=table.partition_by,
-            source_url=self.source_url,
+            source=self.source,
             objects=self.objects,
             on_step=self.on_step,
         )
@@ -124,7 +124,7 @@ class SnapshotWorker:
                 remedy="run cdc snapshot again: it starts over at a new position",
             )
         staging = self._snapshot_to_staging(snapshot)
-        exported = staging.export(snapshot.exported_snapshot, PageRange(**task.input), f"{task.ordinal:06d}")
+        exported = staging.export(snapshot.exported_snapshot, task.input, f"{task.ordinal:06d}")
         if exported.unfit:
             self._quarantine(snapshot, task, exported.unfit)
         return Done(output=to_json(exported.file), rows=exported.rows, size_bytes=exported.size_bytes)

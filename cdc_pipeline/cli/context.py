@@ -89,13 +89,14 @@ class Context:
         from cdc_pipeline.launcher.parts import running
         from cdc_pipeline.settings.file import keep_matching, load_settings
         from cdc_pipeline.source_setup.patterns import matching_tables
+        from cdc_pipeline.wiring import source_of
 
         asking = load_settings(self.config, matching=())
         if not asking.include:
             return asking
         home = home_of(asking, os.environ)
         with running(asking, config=self.config, home=home, parts=POSTGRES_ONLY) as endpoints:
-            names = matching_tables(endpoints.source_url, asking)
+            names = matching_tables(source_of(asking, endpoints), asking)
         if keep:
             keep_matching(self.config, names)
         return load_settings(self.config, matching=names)

@@ -168,19 +168,13 @@ def schema() -> None:
 
 
 def kept_log(pipeline: "Pipeline") -> str | None:
-    """What the slot keeps back on the source now, in one line; None for a source without one, or that does not say."""
-    from cdc_pipeline.settings import PostgresSource
+    """What the source keeps for the reader, in one line; None for a source that keeps nothing, or does not say."""
     from cdc_pipeline.source_setup import look_at_log
-    from cdc_pipeline.sources.postgres.slot import shown_bytes
 
-    if not isinstance(pipeline.settings.source, PostgresSource):
-        return None
     seen = look_at_log(pipeline)
     if seen is None or seen.retained_bytes is None:
         return None if seen is None else seen.warning
-    left = "no limit" if seen.bytes_left is None else f"{shown_bytes(seen.bytes_left)} left until it is lost"
-    slot = f"the slot {pipeline.settings.source.slot} keeps back {shown_bytes(seen.retained_bytes)} of the source's log"
-    return f"ALARM: {seen.warning}" if seen.warning else f"{slot}; {left}"
+    return f"ALARM: {seen.warning}" if seen.warning else seen.summary
 
 
 def _unregistered(name: str, others: list[dict[str, Any]]) -> dict[str, Any]:

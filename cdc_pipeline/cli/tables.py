@@ -83,7 +83,7 @@ def cell(name: str, value: object) -> str:
         case int() | float() | Decimal() if "seconds" in words:
             return duration(float(value))
         case int() if "bytes" in words and not isinstance(value, bool):
-            from cdc_pipeline.sources.postgres.slot import shown_bytes
+            from cdc_pipeline.sources.known import shown_bytes
 
             return shown_bytes(value)
         case _:

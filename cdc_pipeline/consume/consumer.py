@@ -87,7 +87,7 @@ class Consumer:
         if batch is None:
             return
         self._marker_positions.update(
-            (marker.text, marker.commit_position) for marker in batch.marks if marker.text in self._marker_positions
+            (marker.text, marker.commit_position) for marker in batch.markers if marker.text in self._marker_positions
         )
         for cut in self._cutter.add(self._without_ignored(batch)):
             yield self._with_silent_changes(cut)
@@ -181,7 +181,7 @@ class Consumer:
 
     def _send(self, text: str, *, is_heartbeat: bool = False) -> None:
         with step(self._on_step, "source.mark"):
-            self._stream.send_mark(text, is_sign_of_life=is_heartbeat)
+            self._stream.send_marker(text, is_heartbeat=is_heartbeat)
 
     def _without_ignored(self, batch: EventBatch) -> EventBatch:
         events = tuple(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdc_pipeline.consume.spill import bytes_in_memory, spilled
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.slice_file import align
-from cdc_pipeline.sources.protocol import EventBatch, Integers, Mark, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.sources.protocol import EventBatch, Integers, Marker, TableEvents, Transactions, UnfitEvent
 from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
@@ -105,8 +105,8 @@ class SliceCutter:
             self._unfit.extend((events.table, event) for event in fresh)
             self._unfit_characters += sum(map(_characters, fresh))
         self._transactions = _joined(self._transactions, _from(batch.transactions, self.start))
-        self._markers.update((marker.commit_position, marker.text) for marker in batch.marks)
-        cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.marks) else []
+        self._markers.update((marker.commit_position, marker.text) for marker in batch.markers)
+        cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.markers) else []
         while (found := self._next_cut()) is not None:
             cuts.append(self._cut(found[0], requested=found[1]))
         if bytes_in_memory(self._events) > self._memory_bytes:
@@ -184,7 +184,7 @@ class SliceCutter:
         cuts: dict[int, bool] = {}
         for commit_position, text in self._markers.items():
             ends = self._transactions.end_position[self._transactions.commit_position == commit_position]
-            asked = _asked(Mark(text=text, commit_position=commit_position))
+            asked = _asked(Marker(text=text, commit_position=commit_position))
             if asked is not None:
                 cuts[asked] = True
             elif len(ends):
@@ -240,7 +240,7 @@ def _characters(event: UnfitEvent) -> int:
     return sum(len(text or "") for text in event.payload.values())
 
 
-def _asked(marker: Mark) -> int | None:
+def _asked(marker: Marker) -> int | None:
     """The position at which a marker message asks to cut; None for a plain one."""
     if not marker.text.startswith(CUT_AT):
         return None

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.installation.ports import LOOPBACK
 from cdc_pipeline.installation.state import Installation, open_installation
-from cdc_pipeline.settings import EMBEDDED, PostgresSource, Settings
+from cdc_pipeline.settings import EMBEDDED, Settings
 
 METADATA_DATABASE = "cdc_metadata"
 AIRFLOW_DATABASE = "airflow"
@@ -46,10 +46,7 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
         password = quote(role_passwords(installation)[role])
         return f"postgresql://{role}:{password}@{LOOPBACK}:{port}/{quote(database)}"
 
-    if settings.embeds_source:
-        source_url = embedded(source_database(settings))
-    else:
-        source_url = settings.source.url if isinstance(settings.source, PostgresSource) else ""
+    source_url = embedded(source_database(settings)) if settings.embeds_source else settings.source.url
     return Endpoints(
         source_url=source_url,
         metadata_store_url=embedded(METADATA_DATABASE)

@@ -15,7 +15,7 @@ from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
 from cdc_pipeline.launcher.control import OnStates, down, process_states, up
 from cdc_pipeline.launcher.rights import become_account
 from cdc_pipeline.launcher.supervisor import Condition, ProcessState
-from cdc_pipeline.settings import PostgresSource, Settings
+from cdc_pipeline.settings import Settings
 
 COLOURS = {
     Condition.WAITING: "dim",
@@ -29,7 +29,7 @@ COLOURS = {
 
 def up_command(settings: Settings, *, config: Path, home: Path, console: Console) -> None:
     """Returns when everything is healthy; `console` is for people and should write to stderr."""
-    read = [] if isinstance(settings.source, PostgresSource) else [settings.folder / settings.source.path]
+    read = settings.source.folders(settings.folder)
     become_account(
         own_folders(settings, home),
         reached=[config, *(folder for folder in read if folder.exists())],

@@ -180,7 +180,8 @@ def read_table(
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise UsageError(
-            f"there is no table {words} in the metadata store", remedy="list it in pipeline.yml and start the consumer"
+            f"there is no table {words} in the metadata store",
+            remedy="list it in pipeline.yml and run cdc setup-source",
         )
     return SourceTable(**row._asdict())
 

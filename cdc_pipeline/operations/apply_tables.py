@@ -19,7 +19,6 @@ from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.settings import PostgresSource
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -63,7 +62,7 @@ def _apply_table(pipeline: Pipeline, table: TableName, until: datetime | None, *
     try:
         if not by_hand:
             _check_pause(pipeline.store, table)
-        if not isinstance(pipeline.settings.source, PostgresSource) and not _begin_empty(pipeline, table):
+        if not pipeline.source.capabilities.copies_tables and not _begin_empty(pipeline, table):
             return TableResult(table=table, applied=Applied(outcomes=(), ended=_UNKNOWN), error=None)
         applied = pipeline.slice_worker().slice_to_lake(table, until=until)
     except TablePauses as error:
@@ -99,7 +98,7 @@ def _check_pause(store: MetadataStore, table: TableName) -> None:
 
 
 def _begin_empty(pipeline: Pipeline, table: TableName) -> bool:
-    """The lake of a table that comes from files begins empty, before its first event; False when it cannot begin yet.
+    """Makes the empty lake of a table that has no snapshot to begin with; False when its columns are not known yet.
 
     Safe to repeat from any step: the empty snapshot has one name for ever. Raises LeaseBusy while somebody else works.
     """
@@ -146,7 +145,7 @@ def run_slices(pipeline: Pipeline, table: TableName, *, by_hand: bool = False) -
     """
     row = pipeline.store.tables.find(table)
     if row is None:
-        return {"table": str(table), "ended": "the consumer has not registered the table yet"}
+        return {"table": str(table), "ended": "the table is not registered yet: run cdc setup-source"}
     if row.snapshot_wanted:
         return {"table": str(table), "ended": f"a new snapshot of it follows: {row.parked_reason}"}
     (result,) = apply_tables(pipeline, [table], by_hand=by_hand)

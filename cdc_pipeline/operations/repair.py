@@ -19,7 +19,7 @@ from cdc_pipeline.operations.late_slices import register_late_slice
 from cdc_pipeline.operations.verification import held_cut, shown_version, source_copy
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.postgres.position import HeldPosition
+from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -115,7 +115,7 @@ def _register(
         pipeline.store.tables.end_repair(lease)
     return Repaired(
         table=table,
-        position=held.lsn,
+        position=held.shown,
         rows_written=written,
         rows_removed=found.num_rows - written,
         slice_number=number,

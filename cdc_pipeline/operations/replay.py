@@ -6,15 +6,13 @@ from itertools import groupby
 
 import structlog
 
-from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
-from cdc_pipeline.operations.kept_events import DecodedEntries, LineDecoder, decode_texts
 from cdc_pipeline.operations.late_slices import register_late_slice
 from cdc_pipeline.record import TableSchema
-from cdc_pipeline.settings import DebeziumFilesSource
-from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.source_setup.registered import known_table
+from cdc_pipeline.sources.quarantined import DecodedEvents
 from cdc_pipeline.types import changed_types
 from cdc_pipeline.wiring import Pipeline
 
@@ -88,21 +86,13 @@ def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) 
     )
 
 
-def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> list[DecodedEntries]:
-    source, tables = pipeline.settings.source, pipeline.store.tables
-    newest = None if table.schema_id is None else tables.schema(table.table_id, table.schema_id)
-    if isinstance(source, DebeziumFilesSource):
-        decoder = LineDecoder(
-            table=table,
-            settings=pipeline.settings.table(table.name),
-            source=source,
-            tables=DebeziumTables(pipeline.settings.tables, {} if newest is None else {table.name: newest}),
-            stream_partitions=pipeline.store.streams.stream_partitions(table.stream),
-        )
-        return decoder.decode(entries)
-    if newest is None:
-        raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
-    return decode_texts(entries, newest, tables.known_columns(table.table_id))
+def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> Sequence[DecodedEvents]:
+    return pipeline.source.decode_quarantined(
+        known_table(pipeline.store, table),
+        entries,
+        columns=pipeline.store.tables.known_columns(table.table_id),
+        stream_partitions=pipeline.store.streams.stream_partitions(table.stream),
+    )
 
 
 def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> dict[int, str]:

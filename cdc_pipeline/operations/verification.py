@@ -9,10 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 
-import psycopg2.extensions
 import pyarrow.parquet as pq
 import structlog
-from psycopg2 import sql
 
 from cdc_pipeline.areas import lake_key, staging_prefix
 from cdc_pipeline.consume.slice_cutter import CUT_AT
@@ -24,11 +22,8 @@ from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.rows import Boundary
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.source_setup import consume_until_idle
-from cdc_pipeline.sources.postgres.catalogue import read_slot
-from cdc_pipeline.sources.postgres.columns import read_columns
-from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
-from cdc_pipeline.sources.postgres.position import HeldPosition, hold_position, snapshot_connection
-from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.protocol import TableCopy
 from cdc_pipeline.steps import step
 from cdc_pipeline.types import arrow_schema
 from cdc_pipeline.wiring import Pipeline
@@ -106,8 +101,8 @@ def held_cut(pipeline: Pipeline, deadline: float, *, purpose: str) -> Iterator[t
     """A position at which the stream is cut, and the source can be read while the block runs."""
     with ExitStack() as holding:
         for _ in range(_MOST_TRIES):
-            slot_name = f"cdc_{purpose}_{pipeline.new_id().hex[:8]}"
-            held = holding.enter_context(hold_position(pipeline.source_url, slot_name, pipeline.on_step))
+            name = pipeline.new_id().hex[:8]
+            held = holding.enter_context(pipeline.source.hold_position(purpose, name=name))
             boundary = _cut_at(pipeline, held, deadline)
             if boundary is not None:
                 yield held, boundary
@@ -123,14 +118,8 @@ def held_cut(pipeline: Pipeline, deadline: float, *, purpose: str) -> Iterator[t
 
 def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary | None:
     """The boundary at the held position; None when an earlier boundary is already behind it."""
-    source, stream = pipeline.source_url, pipeline.settings.name
-    with session(source) as connection, connection.cursor() as cursor:
-        slot = read_slot(connection, pipeline.settings.postgres.slot)
-        mark = f"{CUT_AT}{held.offset}:{pipeline.new_id()}"
-        with step(pipeline.on_step, "source.mark"):
-            cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, mark))
-            connection.commit()
-    if slot is None or slot.active_pid is None:
+    stream = pipeline.settings.name
+    if not pipeline.source.send_marker(f"{CUT_AT}{held.offset}:{pipeline.new_id()}"):
         consume_until_idle(pipeline)
     while time.monotonic() < deadline:
         boundary = pipeline.store.positions.boundary_at(stream, held.offset)
@@ -153,7 +142,7 @@ def _verdict(pipeline: Pipeline, table: TableName, held: HeldPosition, boundary:
 
 
 def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verified:
-    return Verified(table=table, position=held.lsn, time=held.time, problem=problem)
+    return Verified(table=table, position=held.shown, time=held.time, problem=problem)
 
 
 def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary) -> int | None:
@@ -176,16 +165,15 @@ def _compared(pipeline: Pipeline, table: TableName, held: HeldPosition, version:
     registered = pipeline.lake_table(table)
     with step(pipeline.on_step, "lake_schema.read"):
         shape = shape_at(DeltaLog(pipeline.objects, lake_key(table)), version)
-    with snapshot_connection(pipeline.source_url, held.exported) as connection:
-        with step(pipeline.on_step, "source.check"):
-            columns = read_columns(connection, table)
+    with pipeline.source.copy_at(held.exported) as source:
+        columns = source.columns(table)
         if not columns:
             raise CdcError(f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml")
         common = tuple(column for column in columns if _is_in(shape, column))
         names = {column.name for column in common}
         verdict = Verified(
             table=table,
-            position=held.lsn,
+            position=held.shown,
             time=held.time,
             lake_version=version,
             columns_missing=tuple(column.name for column in columns if column.name not in names),
@@ -194,7 +182,7 @@ def _compared(pipeline: Pipeline, table: TableName, held: HeldPosition, version:
         if not common or not names.issuperset(registered.schema.key):
             return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
         schema = TableSchema(columns=_as_in_lake(pipeline, table, common), key=registered.schema.key)
-        with _copied(pipeline, table, connection, schema) as copy:
+        with _copied(pipeline, table, source, schema) as copy:
             comparison = pipeline.lake.compare(replace(registered, schema=schema), copy.key, version)
     return replace(verdict, comparison=comparison, rows_withheld=copy.rows_withheld)
 
@@ -238,23 +226,21 @@ def shown_version(pipeline: Pipeline, table: TableName, boundary: Boundary) -> i
 def source_copy(pipeline: Pipeline, table: TableName, held: HeldPosition, schema: TableSchema) -> Iterator[SourceCopy]:
     """Rows of the source at the position, with the schema's columns, while the block runs."""
     with (
-        snapshot_connection(pipeline.source_url, held.exported) as connection,
-        _copied(pipeline, table, connection, schema) as copy,
+        pipeline.source.copy_at(held.exported) as source,
+        _copied(pipeline, table, source, schema) as copy,
     ):
         yield copy
 
 
 @contextmanager
-def _copied(
-    pipeline: Pipeline, table: TableName, connection: psycopg2.extensions.connection, schema: TableSchema
-) -> Iterator[SourceCopy]:
+def _copied(pipeline: Pipeline, table: TableName, source: TableCopy, schema: TableSchema) -> Iterator[SourceCopy]:
     """Memory holds one block."""
     key = f"{staging_prefix(table, f'verify-{pipeline.new_id().hex}')}/source.parquet"
     rows_withheld = 0
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "source.parquet"
         with pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
-            for copied in copy_record_batches(connection, _query(connection, table, schema.names), schema):
+            for copied in source.rows(table, schema):
                 writer.write_batch(copied.rows)
                 rows_withheld += len(copied.unfit_rows)
         with step(pipeline.on_step, "verification_file.put"):
@@ -264,12 +250,6 @@ def _copied(
     finally:
         with step(pipeline.on_step, "verification_file.delete"):
             pipeline.objects.delete(key)
-
-
-def _query(connection: psycopg2.extensions.connection, table: TableName, names: Sequence[str]) -> str:
-    columns = sql.SQL(", ").join(map(sql.Identifier, names))
-    query = sql.SQL("SELECT {} FROM {}").format(columns, sql.Identifier(table.schema, table.table))
-    return query.as_string(connection)
 
 
 def _pause() -> None:

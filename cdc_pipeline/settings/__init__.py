@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -38,6 +38,9 @@ def parse_type(written: str) -> str:
 class PostgresSource(Frozen):
     """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
 
+    unfit_table_settings: ClassVar[Mapping[str, str]] = {
+        "columns": "PostgreSQL's catalogue tells their types, so leave them out"
+    }
     kind: Literal["postgres"]
     url: str = EMBEDDED
     publication: str = Field(default="cdc", pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)
@@ -47,6 +50,11 @@ class PostgresSource(Frozen):
     log_alarm_bytes: int = Field(
         default=64 << 30, ge=1 << 20, description="an alarm is raised when the slot keeps back more of the source's log"
     )
+
+    def folders(self, base: Path) -> tuple[Path, ...]:
+        """A server is read by its URL."""
+        del base
+        return ()
 
 
 class DebeziumFilesSource(Frozen):
@@ -58,6 +66,19 @@ class DebeziumFilesSource(Frozen):
     sequence_by: tuple[str, ...] = Field(default=(), description="fields of an event that tell which one is newer")
     late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+
+    unfit_table_settings: ClassVar[Mapping[str, str]] = {
+        "as_text": "events in files tell no text of the source, so leave it out"
+    }
+
+    @property
+    def url(self) -> str:
+        """Files have no server."""
+        return ""
+
+    def folders(self, base: Path) -> tuple[Path, ...]:
+        """Folders that are read. Relative paths start at `base`."""
+        return (base / self.path,)
 
     @model_validator(mode="after")
     def _one_order(self) -> "DebeziumFilesSource":
@@ -196,14 +217,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _types_from_one_place(self) -> "Settings":
-        listed = next((table.name for table in self.tables if table.columns), None)
-        if listed is not None and isinstance(self.source, PostgresSource):
-            message = f"the table {listed} has columns: PostgreSQL's catalogue tells their types, so leave them out"
-            raise ValueError(message)
-        listed = next((table.name for table in self.tables if table.as_text), None)
-        if listed is not None and not isinstance(self.source, PostgresSource):
-            message = f"the table {listed} has as_text: events in files tell no text of the source, so leave it out"
-            raise ValueError(message)
+        for setting, why in self.source.unfit_table_settings.items():
+            listed = next((table.name for table in self.tables if getattr(table, setting)), None)
+            if listed is not None:
+                message = f"the table {listed} has {setting}: {why}"
+                raise ValueError(message)
         return self
 
     @classmethod
@@ -223,20 +241,9 @@ class Settings(BaseSettings):
         return next(table for table in self.tables if table.table == name)
 
     @property
-    def postgres(self) -> PostgresSource:
-        """Raises UsageError for a source of another kind: only a database can be set up, snapshotted and compared."""
-        if not isinstance(self.source, PostgresSource):
-            raise UsageError(
-                f"the source of {self.name} is of the kind {self.source.kind}",
-                expected="a PostgreSQL server, to take a snapshot of it or to compare the lake with it",
-                remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
-            )
-        return self.source
-
-    @property
     def embeds_source(self) -> bool:
         """Whether the source is a database on the embedded server."""
-        return isinstance(self.source, PostgresSource) and self.source.url == EMBEDDED
+        return self.source.url == EMBEDDED
 
     @property
     def on_s3(self) -> bool:

@@ -1,4 +1,4 @@
-"""Each table of a lake belongs to one pipeline: another one that begins there is refused by name."""
+"""Each table of a lake belongs to one pipeline. Another pipeline is refused by name."""
 
 import json
 import sys
@@ -13,9 +13,10 @@ from cdc_pipeline.wiring import Pipeline
 
 
 def own_lake_table(pipeline: Pipeline, table: TableName) -> None:
-    """Durable on return, and the same again: an object beside the table's slices names its pipeline.
+    """Puts an object beside the table's slices that names their pipeline. Durable on return, idempotent.
 
-    Lakes of older versions have none; their log tells it. Raises SettingsError for the table of another pipeline.
+    Lakes of older versions have no such object, but their log names the pipeline. Raises SettingsError for the table of
+    another pipeline.
     """
     own = pipeline.settings.name
     published = _published_by(pipeline, table)
@@ -32,7 +33,7 @@ def own_lake_table(pipeline: Pipeline, table: TableName) -> None:
 
 
 def _published_by(pipeline: Pipeline, table: TableName) -> str | None:
-    """Without the history behind the newest commit of ours."""
+    """The pipeline that published the table, by the newest of our commits; None for a table that is not published."""
     with step(pipeline.on_step, "ledger.read"):
         ledger = read_ledger(DeltaLog(pipeline.objects, lake_key(table)), None, after=sys.maxsize)
     return None if ledger is None or ledger.published is None else ledger.published.stream["name"]

@@ -1,4 +1,4 @@
-"""A consumer opened, run, and opened again whenever its source changed under it, or a server was away."""
+"""A consumer that runs, and is opened again whenever its source changed under it or a server was away."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,10 +9,9 @@ import structlog
 
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
-from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch, StreamMoved
-from cdc_pipeline.settings import PostgresSource
-from cdc_pipeline.source_setup.files import open_files_consumer
-from cdc_pipeline.source_setup.postgres import open_slot_consumer
+from cdc_pipeline.errors import CdcError, StreamMoved
+from cdc_pipeline.source_setup.alarm import kept_alarm
+from cdc_pipeline.source_setup.opening import opened_consumer
 from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
@@ -25,33 +24,18 @@ Beat = Callable[[], None]
 
 
 def _no_beat() -> None:
-    """Of a consumer that nobody watches."""
+    """The beat of a consumer that nobody watches."""
 
 
 @contextmanager
 def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
-    """Takes every stream partition; whoever had them before gets StaleEpoch at its next register.
-
-    What stops the stream is kept with it in the metadata store, for everybody to see, until the next cut.
-    """
-    source = pipeline.settings.source
-    try:
-        if isinstance(source, PostgresSource):
-            with open_slot_consumer(pipeline) as consumer:
-                yield consumer
-        else:
-            with open_files_consumer(pipeline, source) as consumer:
-                yield consumer
-    except StaleEpoch:
-        raise
-    except CdcError as error:
-        if not error.retryable or isinstance(error, SourceError):
-            pipeline.store.streams.raise_alarm(pipeline.settings.name, f"{type(error).__name__}: {error}")
-        raise
+    """As `opened_consumer`. What stops the stream is kept as its alarm in the metadata store, until the next cut."""
+    with kept_alarm(pipeline), opened_consumer(pipeline) as consumer:
+        yield consumer
 
 
 def consume(pipeline: Pipeline, stop: Event, beat: Beat = _no_beat) -> None:
-    """Until `stop` is set. While a server is away, or somebody else holds the slot, it is tried again and again.
+    """Reads until `stop` is set. While a server is away, or somebody else holds the slot, it tries again and again.
 
     `beat` is called every few seconds, also while it waits.
     """
@@ -64,7 +48,7 @@ def consume(pipeline: Pipeline, stop: Event, beat: Beat = _no_beat) -> None:
 
 
 def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> None:
-    """Until `work` returns or `stop` is set. Each failure is logged at once; the pauses between two tries grow.
+    """Repeats `work` until it returns or `stop` is set. Logs each failure at once; the pauses between tries grow.
 
     Raises what no retry can mend.
     """
@@ -91,7 +75,7 @@ def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> Non
 
 
 def _wait(stop: Event, seconds: float, beat: Beat) -> None:
-    """Until `stop` is set, or so many seconds have passed."""
+    """Waits until `stop` is set, at most so many seconds."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop.wait(min(left, _BEAT_SECONDS)):
         beat()

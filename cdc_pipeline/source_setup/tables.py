@@ -5,54 +5,62 @@ from typing import Any
 
 from cdc_pipeline.metadata_store.rows import SourceTable
 from cdc_pipeline.metadata_store.tables import NewTable
-from cdc_pipeline.record import TableName, TableSchema, encode_position
+from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.source_setup.lake_owner import own_lake_table
-from cdc_pipeline.sources.postgres.shape import SourceShape
+from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.wiring import Pipeline
 
 
-def register_table(
-    pipeline: Pipeline,
-    name: TableName,
-    *,
-    source_oid: int,
-    key: Sequence[str],
-    schema: TableSchema | None,
-    publication_mark: str = "",
-    shapes: Sequence[SourceShape] = (),
-    begins_again: bool = False,
-) -> SourceTable:
-    """Idempotent. `schema` counts only for a table that has none yet; None where events have to show it first.
+def register_table(pipeline: Pipeline, found: FoundTable, *, begins_again: bool) -> None:
+    """Registers a table, or what changed of a registered one. Durable on return, idempotent.
 
-    `shapes`: those that its coming events may have. `begins_again`: for the snapshot that is to come, it is the
-    table that it is now, whatever it was. Raises
-    SettingsError, before anything is registered, for a new table that another pipeline has in the lake.
+    `begins_again`: for the snapshot that is to come it is this table, whatever it was before. Raises SettingsError,
+    before anything is registered, for a new table that another pipeline has in the lake.
     """
-    if pipeline.store.tables.find(name) is None:
-        own_lake_table(pipeline, name)
-    settings = _settings(pipeline, name, key)
+    if pipeline.store.tables.find(found.name) is None:
+        own_lake_table(pipeline, found.name)
     if begins_again:
-        table_id = pipeline.store.tables.table(name).table_id
         pipeline.store.stale_tables.begin_again(
-            table_id, source_oid=source_oid, settings=settings, publication_mark=publication_mark
+            pipeline.store.tables.table(found.name).table_id,
+            source_oid=found.source_id,
+            settings=_settings(pipeline, found.name, found.key),
+            publication_mark=found.published_as,
         )
-    row = pipeline.store.tables.register_table(
+    _record_description(pipeline, found, _register(pipeline, found), begins_again=begins_again)
+
+
+def follow_table(pipeline: Pipeline, found: FoundTable) -> None:
+    """Records what changed of a registered table; creates nothing. Durable on return.
+
+    Raises RegistryError for a setting that cannot change any more.
+    """
+    row = pipeline.store.tables.table(found.name)
+    if row.publication_mark is None or row.settings != _settings(pipeline, found.name, found.key):
+        row = _register(pipeline, found)
+    _record_description(pipeline, found, row, begins_again=False)
+
+
+def _register(pipeline: Pipeline, found: FoundTable) -> SourceTable:
+    return pipeline.store.tables.register_table(
         NewTable(
-            name=name,
+            name=found.name,
             stream=pipeline.settings.name,
-            source_oid=source_oid,
-            settings=settings,
+            source_oid=found.source_id,
+            settings=_settings(pipeline, found.name, found.key),
             table_uuid=pipeline.new_id(),
-            publication_mark=publication_mark,
+            publication_mark=found.published_as,
         )
     )
-    documents = [shape.to_json() for shape in shapes]
-    if documents and row.shape != documents:
-        row = pipeline.store.tables.set_shapes(row.table_id, documents)
-    if schema is not None and (begins_again or row.schema_id is None):
+
+
+def _record_description(pipeline: Pipeline, found: FoundTable, row: SourceTable, *, begins_again: bool) -> None:
+    """The schema of a registered table counts only if it has none yet: later ones come with its slices."""
+    description = list(found.description)
+    if description and row.shape != description:
+        row = pipeline.store.tables.set_shapes(row.table_id, description)
+    if found.schema is not None and (begins_again or row.schema_id is None):
         first_offset = pipeline.store.streams.next_offset(pipeline.settings.name) or encode_position(0)
-        pipeline.store.tables.record_schema(row.table_id, schema, first_offset=first_offset)
-    return row
+        pipeline.store.tables.record_schema(row.table_id, found.schema, first_offset=first_offset)
 
 
 def _settings(pipeline: Pipeline, name: TableName, key: Sequence[str]) -> dict[str, Any]:

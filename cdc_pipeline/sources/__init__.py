@@ -1,1 +1,1 @@
-"""Sources: decoders of change streams and of table copies, apart from the transports that bring the bytes."""
+"""Sources of changes: one protocol, and a package per kind of source behind it."""

@@ -1,4 +1,4 @@
-"""Change events as the texts that their source sent -> rows of a slice file, and what keeps a row from being one."""
+"""Change events as the texts that their source sent -> rows of a slice file, and why an event cannot be one."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def typed_columns(texts: Mapping[str, pa.Array], schema: TableSchema) -> tuple[d
 
 
 def misfits(refusals: Sequence[Refusal]) -> tuple[Misfit, ...]:
-    """By rising row number."""
+    """The rows that cannot be events, by rising row number."""
     found: dict[int, Misfit] = {}
     for refusal in refusals:
         for row in map(int, np.flatnonzero(refusal.rows)):
@@ -114,7 +114,7 @@ def payload(events: EventTexts, row: int) -> dict[str, str | None]:
 
 
 def snapshot_row_payload(texts: Mapping[str, bytes | None], cutoff_time: datetime) -> dict[str, str | None]:
-    """A row of a table's copy, as the insert that it is at the cutoff."""
+    """The payload of a copied row: an insert at the cutoff."""
     own = {OPERATION: Operation.INSERT.value, COMMIT_TIME: cutoff_time.isoformat(), TRANSACTION: None, ABSENT: None}
     return {**own, **{name: _decoded(octets) for name, octets in texts.items()}}
 
@@ -125,7 +125,7 @@ def payload_columns(event: Payload) -> tuple[str, ...]:
 
 
 def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: TableSchema) -> EventTexts:
-    """The way back from `payload`; `schema` has the columns of the payloads, with the types that they have by now."""
+    """The inverse of `payload`. `schema` has the columns of the payloads, with the types that they have by now."""
     return EventTexts(
         operation=pa.array([each[OPERATION] for each in payloads], pa.string()),
         version=pa.array(versions, pa.string()),

@@ -10,7 +10,7 @@ _LENGTH = _POSITION_DIGITS + 1 + _ORDINAL_DIGITS
 
 
 def version_texts(commit_positions: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]) -> pa.Array:
-    """One string per pair."""
+    """One version per pair of position and ordinal."""
     rows = len(commit_positions)
     texts = np.full((rows, _LENGTH), ord("-"), dtype=np.uint8)
     texts[:, :_POSITION_DIGITS] = _hexadecimal(commit_positions, _POSITION_DIGITS)

@@ -24,7 +24,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, opened_pipeline, spark_session, take_snapshot
+from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume, spark_session, take_snapshot
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql
 
@@ -128,7 +128,7 @@ def test_the_four_sums_agree_at_every_boundary_and_at_the_end_lake_equals_source
     store_url = settings.metadata_store
     chance = Random(SEED)
     with opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline:
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         take_snapshot(pipeline, *pipeline.table_names())
         workload = Workload(pipeline.endpoints.source_url, chance=chance)
         workload.start()

@@ -17,7 +17,7 @@ from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder
 from tests.support.file_cases import Told, as_given, by_kind, every_slicing, shuffled, sliced, twice
 from tests.support.memory_lake import MemoryLake
-from tests.support.pipelines import consume
+from tests.support.pipelines import set_up_and_consume
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
 MOST_SLICINGS = 3
@@ -70,7 +70,7 @@ def test_what_debezium_recorded_ends_in_the_lake_as_the_server_did(
     events = EventFolder(folder=tmp_path, store_url=store_url, tables=tables, source={"slice_rows": 1})
     lay_out(events, until_the_last_statement(recorded(recording)), layout)
     with events.opened(make_lake=make_lake) as pipeline:
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         orders, keyless = pipeline.table_names()
         apply(pipeline, (orders, keyless))
         assert shown(seen(read(pipeline, orders))) == [ORDER_40]

@@ -19,7 +19,7 @@ from tests.support.case_pipeline import apply, opened, replay_misfits, tell, tie
 from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder
 from tests.support.file_cases import Told, as_given, by_kind, sliced, widened
-from tests.support.pipelines import consume, opened_pipeline, stored_rows
+from tests.support.pipelines import opened_pipeline, set_up_and_consume, stored_rows
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
 CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
@@ -70,7 +70,7 @@ def test_the_recording_ends_in_the_lake_as_the_server_did(
     events = EventFolder(folder=tmp_path, store_url=database, tables=tables)
     lay_out(events, until_the_last_statement(recorded(recording)), layout)
     with opened_pipeline(events.settings, store_url=database, spark_url=spark_url) as pipeline:
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         orders, keyless = pipeline.table_names()
         apply(pipeline, (orders, keyless))
         assert shown(seen(stored_rows(pipeline, orders))) == [ORDER_40]

@@ -139,7 +139,7 @@ def write_backlog(stack: Stack, *, seconds: float) -> None:
     """People write for so long while the victim's lease is taken: what they wrote is registered and waits."""
     lease = wait_for(lambda: _taken(stack), "the victim's lease")
     try:
-        url = stack.pipeline.source_url
+        url = stack.pipeline.endpoints.source_url
         with running_pgbench(url, clients=2, transactions_per_second=20, environment=os.environ):
             Event().wait(seconds)
         ((position,),) = query(url, CURRENT)

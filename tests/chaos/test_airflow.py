@@ -104,7 +104,7 @@ def test_the_table_is_right_after(stack: Stack, report: Report, case: str) -> No
         wait_for(stack.has_applied_everything, "everything in the lake")
         took = timedelta(seconds=time.monotonic() - began)
         wait_for(stack.is_quiet, "every task to end")
-        assert source_rows(stack.pipeline.source_url, VICTIM) == lake_rows(stack.pipeline, VICTIM)
+        assert source_rows(stack.pipeline.endpoints.source_url, VICTIM) == lake_rows(stack.pipeline, VICTIM)
     tries, together = watch.together()
     words = f"two workers alive at once for {together.total_seconds():.0f} s" if tries else "one worker at a time"
     report.record(f"Airflow: {place}", fault, f"equal; {words}", took)

@@ -19,6 +19,7 @@ from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import utc_now
 from tests.chaos.victim import Order, Victim, started
@@ -160,6 +161,8 @@ def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str, s3_endpo
             settings=settings, source_url=source_url, store_url=store_url, spark_url=spark_url, make_lake=make_lake
         )
         try:
+            with world.process() as pipeline:
+                set_up_source(pipeline)
             world.register()
             for table in world.tables:
                 world.snapshot(table)

@@ -16,6 +16,7 @@ from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World, lake_tables
 from tests.support import pipelines
 from tests.support.memory_lake import MemoryLake
+from tests.support.streams import postgres_of
 
 EVERYTHING = 1_000_000
 
@@ -119,4 +120,4 @@ def check_nothing_is_left(world: World) -> None:
     active = "SELECT * FROM cdc.snapshot WHERE state NOT IN ('published', 'failed', 'abandoned')"
     assert world.store_query(active) == []
     slots = world.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
-    assert slots == [(world.settings.postgres.slot,)]
+    assert slots == [(postgres_of(world.settings).slot,)]

@@ -42,7 +42,7 @@ OBJECT_STORE = frozenset(name for name in vars(ObjectStore) if not name.startswi
     "spark_url",
     "url",
 }
-STREAM = frozenset({"confirm", "read", "send_mark"})
+STREAM = frozenset({"confirm", "read", "send_marker"})
 STORES = frozenset({"_objects", "_store", "object_store", "objects", "store"})
 STREAMS = frozenset({"_stream", "stream"})
 BY_LIBRARY = {

@@ -87,7 +87,6 @@ STREAM_TO_SLICES = frozenset(
         "source_log.record",
         "stream.register",
         "stream.take",
-        "table.register",
     }
 )
 SLICE_TO_LAKE = frozenset(

@@ -91,6 +91,7 @@ def test_a_set_up_killed_at_any_step_is_completed_by_the_next_one(new: World) ->
         new.forget_everything()
         fault(new, set_up_source, site)
         with new.process() as pipeline:
+            set_up_source(pipeline)
             consume(pipeline)
             new.change()
             take_snapshot(pipeline, new.tables)

@@ -62,6 +62,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/files/event_file.py:_opened": READS_ONLY,
     "cdc_pipeline/sources/postgres/catalogue.py:rows": READS_ONLY,
     "cdc_pipeline/sources/postgres/columns.py:read_columns": READS_ONLY,
+    "cdc_pipeline/sources/postgres/page_ranges.py:plan_ranges": READS_ONLY,
     "cdc_pipeline/sources/postgres/position.py:_source_time": READS_ONLY,
     "cdc_pipeline/sources/postgres/position.py:is_held": READS_ONLY,
     "cdc_pipeline/sources/postgres/position.py:snapshot_connection": READS_ONLY,
@@ -73,13 +74,12 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres/stream.py:_check_other": READS_ONLY,
     "cdc_pipeline/sources/postgres/stream.py:_payloads": READS_ONLY,
     "cdc_pipeline/sources/postgres/stream.py:confirm": IN_A_STEP + "slot.confirm",
-    "cdc_pipeline/sources/postgres/stream.py:send_mark": IN_A_STEP + "source.mark",
+    "cdc_pipeline/sources/postgres/stream.py:send_marker": IN_A_STEP + "source.mark",
     "cdc_pipeline/consume/spill.py:spilled": "a file of this process's own, without a name",
     "cdc_pipeline/operations/verification.py:_copied": "a folder of this process's own",
     "cdc_pipeline/operations/warm_up.py:warm_up": READS_ONLY,
     "cdc_pipeline/settings/yaml_text.py:read_text": READS_ONLY,
     "plugins/cdc_hosts.py:allowed_hosts": READS_ONLY,
-    "snapshot/plan.py:plan_ranges": READS_ONLY,
     "snapshot/snapshot_to_staging.py:export": "a folder of this process's own",
 }
 """Functions that reach outside without a step around the call, and why that is right."""

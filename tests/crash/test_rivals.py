@@ -19,7 +19,7 @@ from tests.crash.invariants import check, lake_rows, source_rows
 from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes, take_snapshot
 from tests.support.eventually import eventually
 from tests.support.pipelines import consume
-from tests.support.streams import run_sql
+from tests.support.streams import postgres_of, run_sql
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ def test_a_consumer_whose_stream_was_taken_over_registers_nothing_more(world: Wo
 
 def cut_off(world: World) -> None:
     """The source gives up the connection of whoever reads the slot."""
-    slot = f"FROM pg_replication_slots WHERE slot_name = '{world.settings.postgres.slot}' AND active"
+    slot = f"FROM pg_replication_slots WHERE slot_name = '{postgres_of(world.settings).slot}' AND active"
     with closing(psycopg2.connect(world.source_url)) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT pg_terminate_backend(active_pid) {slot}")
     assert eventually(lambda: not world.query(f"SELECT 1 {slot}"))

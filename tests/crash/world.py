@@ -24,9 +24,9 @@ from snapshot.wiring import snapshot_orchestrator, snapshot_worker
 from snapshot.worker import SnapshotWorker
 from tests.support.eventually import eventually
 from tests.support.memory_lake import MemoryLake
-from tests.support.pipelines import consume, pipeline_settings
+from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_database, fresh_store
-from tests.support.streams import database_of, run_sql
+from tests.support.streams import database_of, postgres_of, run_sql
 
 CREATE = """
 CREATE TABLE things (id int PRIMARY KEY, name text, body text, price numeric(10,2), changed timestamptz);
@@ -118,7 +118,7 @@ class World:
 
     def forget_everything(self) -> None:
         """Rows of the source stay; publication, slot, metadata store and lake are as before the first set-up."""
-        name = self.settings.postgres.slot
+        name = postgres_of(self.settings).slot
         self._run(
             self.source_url,
             f'DROP PUBLICATION "{name}"',
@@ -187,7 +187,7 @@ def waiting_world(postgres: PostgresServer, folder: Path) -> Iterator[World]:
     """A world in which every table is live and has slices that wait."""
     with new_world(postgres, folder) as world:
         with world.process() as pipeline:
-            consume(pipeline)
+            set_up_and_consume(pipeline)
             take_snapshot(pipeline, pipeline.table_names())
         register_changes(world)
         yield world

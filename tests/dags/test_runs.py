@@ -20,7 +20,15 @@ from cdc_pipeline.wiring import Pipeline
 from snapshot.hand_offs import SlotOrder, to_json
 from snapshot.wiring import snapshot_runs
 from tests.dags.airflow_process import DagRuns
-from tests.support.pipelines import POLL, consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import (
+    POLL,
+    consume,
+    lake_rows,
+    opened_pipeline,
+    pipeline_settings,
+    set_up_and_consume,
+    take_snapshot,
+)
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -87,7 +95,7 @@ def installation(
 def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_somebody_else_works(
     installation: Installation,
 ) -> None:
-    consume(installation.pipeline)
+    set_up_and_consume(installation.pipeline)
     early = installation.run(installation.slice_dag)
     assert early["state"] == "success"
     assert early["results"]["slice_to_lake[-1]"]["ended"] == "the table has no published snapshot yet"
@@ -112,7 +120,7 @@ def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_so
 
 
 def test_a_snapshot_run_publishes_what_its_worker_slots_made(installation: Installation) -> None:
-    consume(installation.pipeline)
+    set_up_and_consume(installation.pipeline)
     with worker_slot(installation.pipeline) as working:
         ended = installation.run("cdc_snapshot", "work_slot", concurrency=2, poll_seconds=1)
         assert ended["state"] == "success"
@@ -146,7 +154,7 @@ def worker_slot(pipeline: Pipeline) -> Iterator["Future[int]"]:
 
 
 def test_a_backfill_run_applies_the_backlog_in_one_commit_up_to_the_given_time(installation: Installation) -> None:
-    consume(installation.pipeline)
+    set_up_and_consume(installation.pipeline)
     take_snapshot(installation.pipeline, installation.items)
     installation.change("INSERT INTO items VALUES (3, 'three')", "INSERT INTO items VALUES (4, 'four')")
     early = installation.run("cdc_backfill", until="2024-01-01T00:00:00Z")
@@ -160,7 +168,7 @@ def test_a_backfill_run_applies_the_backlog_in_one_commit_up_to_the_given_time(i
 
 
 def test_a_maintenance_run_keeps_the_rows_and_waits_for_nobody(installation: Installation) -> None:
-    consume(installation.pipeline)
+    set_up_and_consume(installation.pipeline)
     first = installation.run("cdc_maintenance")
     assert first["state"] == "success"
     assert first["results"]["maintain_table[0]"]["ended"] == "the table has no lake yet"

@@ -50,7 +50,7 @@ class Differs(AssertionError):
 def shop_world(
     postgres: PostgresServer, folder: Path, *, dropped_columns: str, stream_partitions: int, spark_url: str = ""
 ) -> Iterator[World]:
-    """A shop that no process has looked at yet. Its lake is the fast one, or that of a Spark server."""
+    """A shop whose tables are registered and were never read. Its lake is the fast one, or that of a Spark server."""
     with fresh_database(postgres) as source_url, fresh_store(postgres) as store_url:
         run_sql(source_url, AT_ONCE.format(database_of(source_url)), *CREATE)
         settings = pipeline_settings(
@@ -65,6 +65,8 @@ def shop_world(
             world.make_lake = None
         with closing(world):
             world.query("SET lock_timeout = '500ms'")
+            with world.process() as pipeline:
+                set_up_source(pipeline)
             yield world
 
 

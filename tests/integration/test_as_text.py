@@ -11,7 +11,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.delta_rows import seen
-from tests.support.pipelines import consume, pipeline_settings
+from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -53,7 +53,7 @@ def in_source(world: World) -> list[tuple[Any, ...]]:
 
 def test_columns_as_text_hold_every_value_by_snapshot_and_by_stream(world: World) -> None:
     with world.process() as pipeline:
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         take_snapshot(pipeline, world.tables)
     assert in_lake(world) == in_source(world)
     run_sql(world.source_url, *CHANGES)

@@ -10,7 +10,7 @@ from cdc_pipeline.types import TABLE
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.command_line import query
 from tests.support.delta_rows import seen
-from tests.support.pipelines import consume, pipeline_settings
+from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -38,7 +38,7 @@ def snapshotted(postgres: PostgresServer, source_url: str, folder: Path, *statem
     with fresh_store(postgres) as store_url:
         world = World(settings=settings, source_url=source_url, store_url=store_url)
         with world.process() as pipeline:
-            consume(pipeline)
+            set_up_and_consume(pipeline)
             take_snapshot(pipeline, world.tables)
         yield world
 

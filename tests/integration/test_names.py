@@ -13,7 +13,14 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.wiring import Pipeline
 from tests.support.delta_rows import seen
-from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import (
+    consume,
+    lake_rows,
+    opened_pipeline,
+    pipeline_settings,
+    set_up_and_consume,
+    take_snapshot,
+)
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of
 
@@ -92,7 +99,7 @@ def in_source(connection: Any, table: TableName) -> list[dict[str, Any]]:
 
 def test_any_name_of_a_table_or_column_comes_through_snapshot_and_stream(pipeline: Pipeline, database: str) -> None:
     tables = pipeline.table_names()
-    consume(pipeline)
+    set_up_and_consume(pipeline)
     snapshots = take_snapshot(pipeline, *tables)
     assert [(snapshot.state, snapshot.rows, snapshot.error) for snapshot in snapshots] == [
         ("published", 3, None)

@@ -13,7 +13,7 @@ from cdc_pipeline.operations.apply_tables import run_slices
 from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, apply_all, memory_lake, take_snapshot
 from tests.support.ledgers import forget_store
-from tests.support.pipelines import consume, pipeline_settings
+from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import database_of, run_sql
 
@@ -51,7 +51,7 @@ def settings_of(folder: Path, url: str, name: str, *, lake: str | None = None) -
 def begin(world: World) -> None:
     with world.process() as pipeline:
         set_up_source(pipeline)
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         take_snapshot(pipeline, pipeline.table_names())
 
 

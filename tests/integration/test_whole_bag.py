@@ -12,7 +12,14 @@ from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
-from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, take_snapshot
+from tests.support.pipelines import (
+    consume,
+    lake_rows,
+    opened_pipeline,
+    pipeline_settings,
+    set_up_and_consume,
+    take_snapshot,
+)
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -54,7 +61,7 @@ def test_the_lake_has_every_row_as_often_as_the_source(pipeline: Pipeline, datab
         "INSERT INTO notes SELECT 'twin', 1, '2024-01-01' FROM generate_series(1, 3)",
         f"INSERT INTO notes VALUES (NULL, NULL, NULL), ('never', 2, '{NEVER}'), ('never', 2, '{NEVER}')",
     )
-    consume(pipeline)
+    set_up_and_consume(pipeline)
     (snapshot,) = take_snapshot(pipeline, *pipeline.table_names())
     assert (snapshot.state, snapshot.rows) == ("published", 4)
     run_sql(

@@ -10,7 +10,15 @@ import pytest
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, spark_session, take_snapshot
+from tests.support.pipelines import (
+    consume,
+    lake_rows,
+    opened_pipeline,
+    pipeline_settings,
+    set_up_and_consume,
+    spark_session,
+    take_snapshot,
+)
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -48,7 +56,7 @@ def shown(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_the_lake_equals_the_source_after_snapshot_and_slices(pipeline: Pipeline, database: str) -> None:
     (items,) = pipeline.table_names()
     run_sql(database, *(INSERT.format(number, "'old'", number % 2 + 1) for number in range(1, 5)))
-    consume(pipeline)
+    set_up_and_consume(pipeline)
     run_sql(database, "UPDATE items SET name = 'before the cutoff' WHERE id = 1")
     (snapshot,) = take_snapshot(pipeline, items, slots=2)
     assert (snapshot.state, snapshot.rows) == ("published", 4)
@@ -82,7 +90,7 @@ def test_the_lake_equals_the_source_after_snapshot_and_slices(pipeline: Pipeline
 
 def test_a_second_run_over_applied_slices_changes_nothing(pipeline: Pipeline, database: str) -> None:
     (items,) = pipeline.table_names()
-    consume(pipeline)
+    set_up_and_consume(pipeline)
     take_snapshot(pipeline, items)
     run_sql(database, INSERT.format(1, "'one'", 1))
     consume(pipeline)
@@ -98,7 +106,7 @@ def test_a_second_run_over_applied_slices_changes_nothing(pipeline: Pipeline, da
 def test_verify_finds_every_row_that_differs_and_says_how(pipeline: Pipeline, database: str) -> None:
     (items,) = pipeline.table_names()
     run_sql(database, *(INSERT.format(number, "'same'", 1) for number in range(1, 5)))
-    consume(pipeline)
+    set_up_and_consume(pipeline)
     take_snapshot(pipeline, items)
     run_sql(database, "UPDATE items SET name = 'later' WHERE id = 4")
     (equal,) = verify(pipeline, [items])

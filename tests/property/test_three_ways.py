@@ -61,11 +61,18 @@ class Source:
         query = f"SELECT {', '.join(NAMES)} FROM drawn ORDER BY id"
         (copied,) = copy_record_batches(self.connection, query, self.schema, block_bytes=64 << 20)
         self.connection.rollback()
-        unfit = {values.column: set(values.rows.to_pylist()) for values in copied.unfit}
+        unfit = {
+            name: {
+                each.row
+                for each in copied.unfit_rows
+                if each.texts[name] is not None and not copied.rows[name][each.row].is_valid
+            }
+            for name in NAMES
+        }
         return {
             name: Parsed(
                 values=copied.rows[name],
-                unfit=pa.array([row in unfit.get(name, ()) for row in range(copied.rows.num_rows)]),
+                unfit=pa.array([row in unfit[name] for row in range(copied.rows.num_rows)]),
             )
             for name in NAMES
         }

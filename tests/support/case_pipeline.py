@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import open_consumer
+from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from tests.support.acceptance_cases import Row
 from tests.support.case_runs import ordered_rows
@@ -58,6 +58,7 @@ def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = F
                 _write(pipeline, number, chunk)
             if consumer is None or anew:
                 consumers.close()
+                set_up_source(pipeline)
                 consumer = consumers.enter_context(open_consumer(pipeline))
             stream_to_slices_until_idle(consumer)
             apply(pipeline, list(dict.fromkeys(name for each, _ in chunks for name in each.tables())))

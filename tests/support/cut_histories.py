@@ -24,7 +24,7 @@ from cdc_pipeline.record import (
     encode_version,
 )
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions, UnfitEvent
 
 MINUTE = timedelta(minutes=1)
 MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
@@ -130,7 +130,9 @@ def batch_of(part: Sequence[Step]) -> EventBatch:
             end_position=np.array([each.end for each in closed], dtype=np.int64),
             commit_time=np.array([int(each.time.timestamp()) * 1_000_000 for each in closed], dtype=np.int64),
         ),
-        marks=tuple(Mark(text=each.mark, commit_position=each.position) for each in closed if each.mark is not None),
+        markers=tuple(
+            Marker(text=each.mark, commit_position=each.position) for each in closed if each.mark is not None
+        ),
     )
 
 

@@ -29,7 +29,8 @@ from cdc_pipeline.sources.debezium.rows import LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import PartitionFiles
 from cdc_pipeline.sources.files.stream import DebeziumStream
-from cdc_pipeline.sources.protocol import PartitionPlace, TableEvents, UnfitEvent
+from cdc_pipeline.sources.known import PartitionPlace
+from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.steps import no_step
 from tests.support.line_fuzz import LineFuzz, recorded_lines
 from tests.support.recordings import COLUMNS, PLAIN, WITH_SCHEMA
@@ -90,7 +91,7 @@ class OddLines:
         files = PartitionFiles(folder=self._folder, offset=0, begun=begun, begin=lambda _: 1, on_step=no_step)
         stream = self._stream(files)
         cutter = SliceCutter(start=0, commit_time=_START, slice_length=timedelta(days=1), slice_rows=1_000_000)
-        stream.send_mark(CUT)
+        stream.send_marker(CUT)
         cuts: list[CutSlices] = []
         events: list[TableEvents] = []
         while (batch := stream.read(timedelta(0))) is not None:

@@ -14,8 +14,8 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.metadata_store.rows import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import PostgresSource, Settings
-from cdc_pipeline.source_setup import consume_until_idle
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.source_setup import consume_until_idle, set_up_source
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.wiring import snapshot_runs
@@ -58,7 +58,7 @@ def opened_pipeline(
 ) -> Iterator[Pipeline]:
     upgrade(store_url)
     endpoints = Endpoints(
-        source_url=settings.source.url if isinstance(settings.source, PostgresSource) else "",
+        source_url=settings.source.url,
         metadata_store_url=store_url,
         airflow_database_url="",
         spark_url=spark_url,
@@ -70,6 +70,12 @@ def opened_pipeline(
 
 def consume(pipeline: Pipeline) -> int:
     """Register everything that the source holds now."""
+    return consume_until_idle(pipeline)
+
+
+def set_up_and_consume(pipeline: Pipeline) -> int:
+    """The same, for a pipeline whose source may be new."""
+    set_up_source(pipeline)
     return consume_until_idle(pipeline)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import psycopg2
 
 from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter
-from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.settings import PostgresSource, Settings, TableSettings
 from cdc_pipeline.sources.postgres.catalogue import read_slot
 from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.sources.postgres.setup import SourcePlan, execute_plan, plan_source
@@ -24,6 +24,12 @@ def run_sql(url: str, *statements: str) -> None:
         connection.autocommit = True
         for statement in statements:
             cursor.execute(statement)
+
+
+def postgres_of(settings: Settings) -> PostgresSource:
+    """The settings of a source that is a PostgreSQL server."""
+    assert isinstance(settings.source, PostgresSource)
+    return settings.source
 
 
 def database_of(url: str) -> str:
@@ -49,6 +55,7 @@ def opened(source: PostgresSource, plan: SourcePlan) -> Iterator[PostgresStream]
         publication=source.publication,
         stream_partitions=source.stream_partitions,
         tables=plan.tables,
+        marks={},
         server=plan.server,
     )
     try:
@@ -81,5 +88,5 @@ def read_until(stream: PostgresStream, cutter: SliceCutter, done: Callable[[list
 
 def read_marked(stream: PostgresStream, cutter: SliceCutter) -> CutSlices:
     """Everything that the source holds now, as one cut."""
-    stream.send_mark(CUT)
+    stream.send_marker(CUT)
     return read_until(stream, cutter, bool)[-1]

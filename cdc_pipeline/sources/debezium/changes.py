@@ -15,7 +15,10 @@ _POSTGRES = "postgresql"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One row of a slice file to be. `values` may lack columns: those in `absent` are not told, the others NULL."""
+    """One change, which becomes one row of a slice file. Columns that `values` lacks are unknown if in `absent`.
+
+    Otherwise they are NULL.
+    """
 
     operation: Operation
     values: Fields = field(default_factory=dict)
@@ -26,7 +29,7 @@ class Change:
 def changes_of(
     event: EnvelopeEvent, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
 ) -> tuple[Change, ...]:
-    """Two for a key change, none for that half of it which says nothing of its own.
+    """The changes of one event: two for the half of a key change that has both ids, none for its other half.
 
     `before_it` is the event of the same table and transaction right before it. `alone`: the stream has one partition,
     so that the halves of a key change stand side by side. Raises Undecodable for an event without its row, SourceError
@@ -73,7 +76,7 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
 
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
-    """Nothing for the old half of a key change: its new half, wherever it stands, deletes the old id as well."""
+    """A delete. Nothing for the old half of a key change, since its new half deletes the old id as well."""
     old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
     new_id = _id_in(event.new_key, layout)
     if new_id is not None and new_id != old_id:
@@ -82,7 +85,7 @@ def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
 
 
 def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> Fields | None:
-    """The id that the row had, if the event tells one."""
+    """The id that the row had before, if the event has it."""
     told = _id_in(event.old_key, layout)
     if told is not None:
         return told

@@ -38,7 +38,7 @@ _MOST_NOTES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What some lines left beside their events; `commit_time` in microseconds, None when no line tells one."""
+    """What lines have beside their events. `commit_time` counts microseconds; it is None when no line has one."""
 
     commit_time: int | None
     last_position: Mapping[TableName, str]
@@ -54,7 +54,7 @@ class _Taken:
 class DebeziumDecoder:
     """`sequence_by` is empty for ordered files. `last_position` has every stream partition, as the registry has it.
 
-    `horizons`: by table, below what nothing is accepted any more. They rise with the events where `late_by` is given.
+    `horizons`: by table, the version below which no event is accepted. They rise with the events if `late_by` is set.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DebeziumDecoder:
         self._noted: set[tuple[TableName, str]] = set()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
-        """Whole lines of one transaction of stream partition `number`; their events are given by `take`.
+        """Adds whole lines of one transaction of stream partition `number`. `take` returns their events.
 
         A line that cannot be read, or whose table cannot be kept as pipeline.yml has it, is among them as unfit.
         """
@@ -101,7 +101,7 @@ class DebeziumDecoder:
         return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
-        """What was added since the last call, in the order of the lines."""
+        """Returns the events that were added since the last call, in the order of the lines."""
         taken, self._taken = self._taken, _Taken()
         events = [found for layout, placed in taken.runs for found in events_of_lines(placed, layout, number)]
         tables = dict.fromkeys(table for table, _ in taken.unfit)
@@ -111,7 +111,7 @@ class DebeziumDecoder:
     def _add_line(
         self, number: int, line: Line, following: EnvelopeEvent | None, commit_position: int, touched: set[TableName]
     ) -> str | None:
-        """Why the line has no row, if it has none."""
+        """Adds one line; returns why it has no row, if it has none."""
         if isinstance(line.content, LineRefused):
             raise line.content
         if isinstance(line.content, Skipped):
@@ -196,7 +196,7 @@ class DebeziumDecoder:
         )
 
     def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
-        """A line of a bag that was delivered again and would count twice, as far as its place in the log tells.
+        """Whether a line of a keyless table was delivered before and would count twice, by its position in the log.
 
         Only rows of one transaction may share a position.
         """
@@ -208,12 +208,12 @@ class DebeziumDecoder:
         return memory.event is not None and _identity(memory.event) == _identity(event)
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
-        """At its table, or at the first one when it does not tell its table."""
+        """Quarantines the line: at its table, or at the first one where the line names none."""
         settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
         table = settings.table if isinstance(settings, TableSettings) else self._tables.first
         if isinstance(why, TableRefused) and (table, str(why)) not in self._noted and len(self._noted) < _MOST_NOTES:
             self._noted.add((table, str(why)))
-            log.error("the table's lines are kept aside", table=str(table), file=line.raw.file, reason=str(why))
+            log.error("the table's lines are quarantined", table=str(table), file=line.raw.file, reason=str(why))
         event = unfit_line(
             line.raw,
             stream_partition=number,
@@ -225,7 +225,7 @@ class DebeziumDecoder:
         self._taken.unfit.append((table, event))
 
     def _version_aside(self, number: int, table: TableName, line: Line) -> str:
-        """As far as it is known without the line's content."""
+        """The version of a quarantined line, as far as it is known without the line's content."""
         if self._sequence_by:
             return ""
         own = 0 if line.event is None else attempt(partial(source_position, line.event))

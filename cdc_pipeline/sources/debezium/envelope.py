@@ -44,7 +44,7 @@ class EnvelopeEvent:
 
     @property
     def is_of_snapshot(self) -> bool:
-        """A row as it was read, and no change."""
+        """Whether it is a row that a snapshot read, and no change."""
         return self.operation == "r" or self.source.get("snapshot") not in _NO_SNAPSHOT
 
     @property
@@ -70,7 +70,7 @@ class Skipped:
 
 
 def content_of(line: bytes) -> EnvelopeEvent | Skipped | LineRefused:
-    """What a line is, whatever it holds."""
+    """The content of a line, or why it has none. Raises nothing for damaged lines."""
     return attempt(lambda: read_line(line))
 
 
@@ -143,7 +143,7 @@ def _other(value: Fields) -> Skipped:
 
 
 def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
-    """Rows of a snapshot stand alone, whatever transaction read them."""
+    """The transaction of an event. Rows of a snapshot belong to none, whatever transaction read them."""
     if operation == "r" or source.get("snapshot") not in _NO_SNAPSHOT:
         return None
     for name in ("txId", "gtid"):

@@ -1,17 +1,28 @@
-"""A line that was kept aside whole -> its change events, as the pipeline's tables are now."""
+"""A line that was quarantined whole -> its change events, as the pipeline's tables are now."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.record import OPERATION, VERSION, Operation, TableName, TableSchema
+from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
+from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import decoded_line
 from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.protocol import TableEvents
+from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
+from cdc_pipeline.time_slice import EPOCH
+
+_MICROSECONDS = 1_000_000
 
 
 class KeptLine:
-    """One line of stream partition `number`. `written`: its time where it tells none, in microseconds since 1970."""
+    """One quarantined line of stream partition `number`. `written`: its time if it has none, in microseconds."""
 
     def __init__(self, payload: Mapping[str, str | None], *, number: int, written: int) -> None:
         text, line = line_in(payload), int(payload[LINE_NUMBER] or 0)
@@ -21,9 +32,67 @@ class KeptLine:
     def events(
         self, tables: DebeziumTables, *, sequence_by: Sequence[str], stream_partitions: Collection[int]
     ) -> tuple[TableEvents, ...]:
-        """Its rows, or itself as unfit; nothing when it is no event. The place in the files has no part in versions."""
+        """Its rows, or the line as unfit; nothing if it is no event. Its place in the files is in no version."""
         decoder = DebeziumDecoder(
             tables=tables, sequence_by=sequence_by, last_position={number: {} for number in stream_partitions}
         )
         decoder.add(self._number, [decoded_line(self._raw)], 0)
         return decoder.take(self._number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineDecoder:
+    """Payloads that are whole lines of one table, read as `settings` and `source` say now.
+
+    `horizon`: an older event comes too late.
+    """
+
+    table: TableName
+    horizon: str
+    settings: TableSettings
+    source: DebeziumFilesSource
+    tables: DebeziumTables
+    stream_partitions: Collection[int]
+
+    def decode(self, entries: Iterable[QuarantinedText]) -> list[DecodedEvents]:
+        """Decodes each line. An event keeps the version that was known when it was quarantined."""
+        parts: dict[TableSchema, DecodedEvents] = {}
+        for entry in entries:
+            schema, rows, why = self._rows(entry)
+            rows = _with_version(rows, entry.version)
+            if not why and rows.num_rows and pc.min(rows[VERSION]).as_py() < self.horizon:
+                why = f"it is too late: older than {self.horizon}, below which tombstones may be gone"
+            part = parts.setdefault(schema, DecodedEvents(schema=schema, rows=rows.slice(0, 0)))
+            if why:
+                part.refused[entry.quarantine_id] = why
+            else:
+                part.rows = pa.concat_tables([part.rows, rows])
+                part.fitting.append(entry.quarantine_id)
+        return list(parts.values())
+
+    def _rows(self, entry: QuarantinedText) -> tuple[TableSchema, pa.Table, str]:
+        """The line's schema and rows, and why they cannot be applied, "" if they can."""
+        line = KeptLine(
+            entry.payload,
+            number=entry.stream_partition,
+            written=int((entry.created_at - EPOCH).total_seconds() * _MICROSECONDS),
+        )
+        found = line.events(self.tables, sequence_by=self.source.sequence_by, stream_partitions=self.stream_partitions)
+        nothing = TableSchema(columns=(), key=())
+        if not found:
+            return nothing, event_schema(nothing).empty_table(), "it is no event of a listed table"
+        (events,) = found
+        why = next((unfit.reason for unfit in events.unfit), "")
+        if not why and events.table != self.table:
+            why = f"it is an event of {events.table}"
+        operations = events.rows[OPERATION].to_pylist()
+        if not why and self.settings.truncate == "ignore" and Operation.TRUNCATE in operations:
+            why = "pipeline.yml ignores truncates of the table: drop it"
+        return events.schema, events.rows, why
+
+
+def _with_version(rows: pa.Table, version: str) -> pa.Table:
+    if not version:
+        return rows
+    column = rows.schema.get_field_index(VERSION)
+    return rows.set_column(column, rows.schema.field(VERSION), pa.array([version] * rows.num_rows, pa.string()))

@@ -1,4 +1,4 @@
-"""What a reader of files has to remember of one table in one stream partition, and how the registry keeps it."""
+"""What a reader of files must remember of one table in one stream partition, and how the metadata store keeps it."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +12,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class TooLate(LineRefused):
-    """An event below the horizon: what it would lose against may be gone from the lake."""
+    """An event below the horizon: the lake may have removed the tombstone that it would lose against."""
 
     def __init__(self, version: str, horizon: str) -> None:
         super().__init__(f"is too late: older than {horizon}, below which nothing is accepted any more")
@@ -36,7 +36,7 @@ class RowHorizon:
             raise TooLate(version, self.version)
 
     def move(self, version: str, commit_time: int, late_by: timedelta) -> None:
-        """An accepted event: after it, the horizon may be higher."""
+        """Notes an accepted event, which may raise the horizon."""
         self.newest = max(self.newest, version.partition("~")[0])
         if not self.since:
             self.since = commit_time
@@ -49,7 +49,8 @@ class RowHorizon:
 class PartitionMemory:
     """The greatest source position, the one before this transaction, the last event, and the horizon.
 
-    A bag's position leaves rows of a snapshot out: changes that it did not see may stand before it in the log.
+    The position of a keyless table leaves out rows of a snapshot: changes that the snapshot did not see may come
+    before it in the log.
     """
 
     position: int = 0
@@ -60,7 +61,7 @@ class PartitionMemory:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """What `encode` gave. Raises ValueError for anything else."""
+        """Reads what `encode` wrote. Raises ValueError for anything else."""
         position, *horizon = text.split(" ")
         number = int(position, 16)
         if not horizon:
@@ -70,7 +71,7 @@ class PartitionMemory:
         return cls(position=number, settled=number, horizon=kept)
 
     def encode(self) -> str:
-        """The position; behind it the horizon, once there is something to say of it."""
+        """The position, followed by the horizon where there is one."""
         kept = self.horizon
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
         return f"{self.position:0{_POSITION_DIGITS}x}{rest}"

@@ -1,4 +1,4 @@
-"""One stream partition's lines, read and put together by the transactions of their source."""
+"""The lines of one stream partition, grouped by the transactions of their source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Group:
 
 
 class PartitionLines:
-    """Gives whole transactions, in parts only where one is larger than what is read at once.
+    """Yields whole transactions, in parts only where one is larger than what is read at once.
 
     At the end of the files the last transaction is held back until another one follows or everything is asked for:
     so one that is still being written is not cut, nor a key change of which the second half is not there yet.
@@ -43,7 +43,7 @@ class PartitionLines:
         """The transaction of which a part was given, and more may come."""
 
     def next_groups(self, *, everything: bool) -> list[Group]:
-        """Empty when there is nothing new that can be given."""
+        """The next groups; empty when nothing new is complete."""
         lines = [*self._held, *map(decoded_line, self.files.next_lines(MOST_BYTES))]
         self._held = []
         parts = _parts(lines)
@@ -78,7 +78,7 @@ def decoded_line(raw: RawLine) -> Line:
 
 
 def _parts(lines: Sequence[Line]) -> list[list[Line]]:
-    """By transaction. A line without a row belongs to what stands before it."""
+    """Groups lines by transaction. A line without a row belongs to the line before it."""
     parts: list[list[Line]] = []
     for line in lines:
         event = line.event

@@ -1,4 +1,4 @@
-"""Changes of one table under one layout -> rows of a slice file; lines with a value that does not fit are set apart."""
+"""Changes of one table under one layout -> rows of a slice file. Lines with unfit values are quarantined."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import parse_debezium
 
 LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
-"""Where the payload of an event that is kept aside has the whole line and its place, beside nothing else."""
+"""Keys of a quarantined event's payload: the whole line and its place, nothing else."""
 LINE_ESCAPED = "_cdc_line_escaped"
 """Instead of LINE for what PostgreSQL takes as no text: NUL, and bytes that are no UTF-8, as escapes of Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedChange:
-    """A change with what its line gives it. Both halves of a line have one version. `commit_time` in microseconds."""
+    """A change with its version, and its commit time in microseconds. Both halves of a line have the same version."""
 
     change: Change
     version: str
@@ -42,7 +42,7 @@ class _Misfit:
 
 
 def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> list[TableEvents]:
-    """In the order of `placed`. Lines that cannot be typed are found by halves, and kept aside one by one."""
+    """Rows in the order of `placed`. Lines that cannot be typed are found by bisection and quarantined one by one."""
     found = attempt(lambda: table_events(placed, layout, stream_partition))
     if not isinstance(found, LineRefused):
         return [found]
@@ -56,7 +56,7 @@ def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_parti
 
 
 def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> TableEvents:
-    """In the order of `placed`. A line of which any half does not fit is kept aside whole."""
+    """Rows in the order of `placed`. A line is quarantined whole when either half of it does not fit."""
     rows, misfits = _typed(placed, layout)
     refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
     fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
@@ -84,7 +84,7 @@ def _unfit(placed: PlacedChange, stream_partition: int, misfit: _Misfit) -> Unfi
 
 
 def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
-    """Lines that are no rows of any table."""
+    """The events of lines that are no rows of any table: none, and the lines as unfit."""
     schema, nothing = TableSchema(columns=(), key=()), np.zeros(0, dtype=np.int64)
     return TableEvents(
         table=table,
@@ -99,7 +99,7 @@ def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
 def unfit_line(
     line: RawLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
 ) -> UnfitEvent:
-    """The line whole; line and reason such that every store takes them."""
+    """The whole line as an unfit event, with texts that every store can hold."""
     return UnfitEvent(
         stream_partition=stream_partition,
         version=version,
@@ -122,7 +122,7 @@ def _line_payload(line: bytes) -> dict[str, str]:
 
 
 def line_in(payload: Mapping[str, str | None]) -> bytes:
-    """The way back: the line's bytes, as its file has them or as somebody mended them since."""
+    """The line's bytes of such an event, as its file has them or as somebody mended them since."""
     escaped = payload.get(LINE_ESCAPED)
     if escaped is None:
         return (payload.get(LINE) or "").encode(errors="surrogateescape")

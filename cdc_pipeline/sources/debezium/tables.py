@@ -23,7 +23,7 @@ _MOST_NOTES = 100
 class Layout:
     """How the rows of some events of a table are written. `fields`: the schema of a column, where the events carry it.
 
-    `schema` has every column that the table ever showed: one that an event does not know was not there then.
+    `schema` has every column that the table ever had. A column that an event lacks did not exist when it was written.
     """
 
     table: TableName
@@ -42,7 +42,7 @@ class DebeziumTables:
 
     @property
     def first(self) -> TableName:
-        """Where a line is kept aside that nobody can read."""
+        """The table at which a line is quarantined that nobody can read."""
         return self._tables[0].table
 
     def table_of(self, event: EnvelopeEvent) -> TableSettings | None:
@@ -92,7 +92,10 @@ class DebeziumTables:
         return tuple(Column(name=name, type=type_) for name, type_ in types.items())
 
     def _key(self, event: EnvelopeEvent, settings: TableSettings) -> tuple[str, ...] | None:
-        """As registered, as pipeline.yml says, as the event's key says; none at all makes the table a bag."""
+        """The columns of the id: those registered, else those of pipeline.yml, else those of the event's key.
+
+        A table without any is a keyless table.
+        """
         known = self._known.get(settings.table)
         if known is not None:
             return known.key
@@ -105,7 +108,7 @@ class DebeziumTables:
         return None if event.operation == "t" else ()
 
     def _note_left_out(self, event: EnvelopeEvent, layout: Layout) -> None:
-        """A column that nobody declared is said once, and not read."""
+        """Logs once that a column which pipeline.yml does not declare is not read."""
         for name in (event.after or {}).keys() - set(layout.schema.names):
             if (layout.table, name) not in self._left_out and len(self._left_out) < _MOST_NOTES:
                 self._left_out.add((layout.table, name))

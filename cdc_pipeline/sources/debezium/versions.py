@@ -34,7 +34,7 @@ def encode_place(position: int, place: int) -> str:
 
 
 def source_position(event: EnvelopeEvent) -> int:
-    """Where the event stands in its source's log, comparable between stream partitions; 0 when it does not tell.
+    """The event's position in its source's log, comparable between stream partitions; 0 when it has none.
 
     PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
     their writes. Log files: (file number, position, row). Else the time in milliseconds.
@@ -71,7 +71,7 @@ def sequence_version(event: EnvelopeEvent, fields: Sequence[str], *, rank: int, 
 
 
 def truncate_version(event: EnvelopeEvent, fields: Sequence[str]) -> str:
-    """Above every event with the same sequence."""
+    """The version of a truncate, greater than that of every event with the same sequence."""
     return f"{sequence(event.value, fields)}~~"
 
 

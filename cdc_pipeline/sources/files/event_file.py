@@ -41,18 +41,18 @@ class EventFile:
 
     @property
     def digest(self) -> str:
-        """Of all lines that were taken: equal for files that begin with the same bytes, wherever they lie."""
+        """The digest of all lines that were taken. It is equal for files that begin with the same bytes."""
         return self._digest.hexdigest()
 
     def read_line(self) -> bytes:
-        """The next one, or what there is of it by now."""
+        """The next line, or the part of it that is written by now."""
         return self._file.readline()
 
     def put_back(self, text: bytes) -> None:
         self._file.seek(-len(text), SEEK_CUR)
 
     def take(self, text: bytes) -> None:
-        """The line was read whole. The last one of a file may lack its end, and may get it later."""
+        """Notes a line that was read whole. The last line of a file may lack its end, and may get it later."""
         self._digest.update(text.removesuffix(b"\n") + b"\n")
         self._lines += 1
         self._head += text[: _LOOKED_AT_BYTES - len(self._head)]
@@ -125,7 +125,7 @@ def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _opened(path: Path, root: Path, line: int) -> BinaryIO:
-    """Never waits: a FIFO is opened without a writer, and refused."""
+    """Opens without waiting: a FIFO is opened without a writer, and refused."""
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root.resolve()):

@@ -10,11 +10,12 @@ import numpy as np
 import structlog
 
 from cdc_pipeline.errors import SourceChanged
-from cdc_pipeline.record import decode_position, encode_position
+from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import Group, PartitionLines
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
-from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, Transactions
+from cdc_pipeline.sources.known import Document, PartitionPlace
+from cdc_pipeline.sources.protocol import EventBatch, Marker, Transactions
 from cdc_pipeline.time_slice import EPOCH
 
 log = structlog.get_logger()
@@ -25,7 +26,7 @@ _POLL = timedelta(milliseconds=200)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reached:
-    """What is read once everything before the stream position `end` is: one entry per transaction."""
+    """Where a stream partition stands once everything before the stream position `end` is read; one per transaction."""
 
     end: int
     stream_partition: int
@@ -34,17 +35,17 @@ class _Reached:
 
 
 @dataclass(slots=True, kw_only=True)
-class _OpenMark:
-    """Sent, and not given back until every stream partition has been read to its end."""
+class _OpenMarker:
+    """A marker message that was sent. It is given back when every stream partition has been read to its end."""
 
     text: str
     waits_for: set[int]
-    is_sign_of_life: bool
+    is_heartbeat: bool
 
 
 @dataclass(slots=True, kw_only=True)
 class _OpenGroup:
-    """A transaction of which lines were given: `offset` is the place behind the last of them."""
+    """A transaction of which some lines were read. `offset` is the place behind the last of them."""
 
     first: int
     commit_time: int
@@ -53,7 +54,7 @@ class _OpenGroup:
 
 
 class DebeziumStream:
-    """A stream position counts lines and marks, in the order in which they were read, from `position` on.
+    """A stream position counts lines and marker messages in the order in which they were read, from `position` on.
 
     `places`: where each stream partition is read on; `folders` are those that there are now.
     Partitions take turns, each for about as much as is read at once.
@@ -73,14 +74,14 @@ class DebeziumStream:
         self._turns = list(self._partitions)
         self._decoder = decoder
         self._folders = folders
-        self._next = position
+        self.position = self._next = position
         self._commit_time = (commit_time - EPOCH) // _MICROSECOND
         self._registered = dict(places)
         self._reached: list[_Reached] = []
         self._open: _OpenGroup | None = None
-        self._marks: list[_OpenMark] = []
+        self._markers: list[_OpenMarker] = []
         self._last_ends: dict[int, int] = {}
-        """Where a stream partition ended at the last mark: what is held back since then is not going to be finished."""
+        """Where a stream partition ended at the last marker: lines held back since then will not be completed."""
         self._skipped: Counter[str] = Counter()
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -88,17 +89,17 @@ class DebeziumStream:
             batch = self._read_partition(self._turns[0])
             if batch is not None:
                 return batch
-        finished = [mark.text for mark in self._marks if not mark.waits_for]
+        finished = [marker.text for marker in self._markers if not marker.waits_for]
         if finished:
-            self._marks = [mark for mark in self._marks if mark.waits_for]
+            self._markers = [marker for marker in self._markers if marker.waits_for]
             return self._marked(finished)
         self._refuse_new_partitions()
         Signal().wait(min(wait, _POLL).total_seconds())
         return None
 
-    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
-        mark = _OpenMark(text=text, waits_for=set(self._partitions), is_sign_of_life=is_sign_of_life)
-        self._marks.append(mark)
+    def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
+        marker = _OpenMarker(text=text, waits_for=set(self._partitions), is_heartbeat=is_heartbeat)
+        self._markers.append(marker)
 
     def places_at(self, position: int) -> dict[int, PartitionPlace]:
         before = {number: decode_position(place.offset) for number, place in self._registered.items()}
@@ -116,8 +117,13 @@ class DebeziumStream:
             for number, place in self._registered.items()
         }
 
+    def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
+        """Nothing to look at: the events of a file say themselves what their tables are."""
+        del registered
+        return {}
+
     def confirm(self, commit_position: int) -> None:
-        """Nobody has to be told: the registry knows the offsets, and files stay as long as their owner lets them."""
+        """Does nothing: the metadata store has the offsets, and files stay as long as their owner lets them."""
         del commit_position
 
     def close(self) -> None:
@@ -130,20 +136,20 @@ class DebeziumStream:
             raise SourceChanged(
                 f"the stream partition {min(found)} is new",
                 expected=f"the stream partitions {sorted(self._partitions)}, as they were when the consumer began",
-                remedy="start the consumer again: it takes the new one in",
+                remedy="run cdc setup-source, then start the consumer again",
             )
 
     def _read_partition(self, number: int) -> EventBatch | None:
-        """The next turn is another one's, unless this one is in the middle of a transaction."""
+        """Reads one stream partition. It keeps the next turn only in the middle of a transaction."""
         lines = self._partitions[number]
-        waiting = [mark for mark in self._marks if number in mark.waits_for]
+        waiting = [marker for marker in self._markers if number in marker.waits_for]
         stands_still = lines.files.offset == self._last_ends.get(number)
-        everything = any(not mark.is_sign_of_life or stands_still for mark in waiting)
+        everything = any(not marker.is_heartbeat or stands_still for marker in waiting)
         groups = lines.next_groups(everything=everything)
         if waiting and lines.files.at_end:
             self._last_ends[number] = lines.files.offset
-            for mark in waiting:
-                mark.waits_for.discard(number)
+            for marker in waiting:
+                marker.waits_for.discard(number)
         batch = self._decoded(number, groups) if groups else None
         if self._open is None:
             self._turns.append(self._turns.pop(0))
@@ -181,7 +187,7 @@ class DebeziumStream:
         return closed.first, self._next, closed.commit_time
 
     def _marked(self, texts: Sequence[str]) -> EventBatch:
-        """Each mark is a transaction without events, at the time of the last one that had some."""
+        """Gives back marker messages, each as a transaction without events, at the last commit time."""
         if self._skipped:
             log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
@@ -190,7 +196,7 @@ class DebeziumStream:
         return EventBatch(
             events=(),
             transactions=_transactions([(place, place + 1, self._commit_time) for place in places]),
-            marks=tuple(Mark(text=text, commit_position=place) for text, place in zip(texts, places, strict=True)),
+            markers=tuple(Marker(text=text, commit_position=place) for text, place in zip(texts, places, strict=True)),
         )
 
 

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Operation, TableName, TableSchema
+from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
 from cdc_pipeline.sources.partitioning import stream_partition
-from cdc_pipeline.sources.pgoutput.decoder import RowGroup, TupleColumn
+from cdc_pipeline.sources.pgoutput.decoder import RowGroup, Truncate, TupleColumn
 from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
 from cdc_pipeline.sources.version_text import version_texts
 
@@ -89,7 +90,7 @@ def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
 
 
 def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> None:
-    """An update or delete tells its old id only within the replica identity."""
+    """Raises TableStale for events without their id: updates and deletes carry it only within the replica identity."""
     told = {column.name for column in group.relation.columns if column.is_key}
     known = {column.name for column in group.relation.columns}
     untold = [name for name in schema.key if name not in (told if (group.op != _INSERT).any() else known)]
@@ -185,3 +186,18 @@ def _moments(group: RowGroup, halves: _Halves) -> pa.Array:
 
 def _string(texts: pa.Array) -> pa.Array:
     return texts.cast(pa.string())
+
+
+def truncate_event(table: TableName, schema: TableSchema, truncate: Truncate) -> TableEvents:
+    """The event of a truncate: a single row without id, in stream partition 0."""
+    position = np.array([truncate.commit_lsn], dtype=np.int64)
+    values = {
+        OPERATION: pa.array([Operation.TRUNCATE.value]),
+        VERSION: version_texts(position, np.array([truncate.ordinal], dtype=np.int64)),
+        COMMIT_TIME: pa.array([truncate.commit_time]).cast(pa.timestamp("us", "UTC")),
+        TRANSACTION: pa.array([truncate.xid], pa.int64()),
+    }
+    fields = event_schema(schema)
+    rows = pa.table([values.get(field.name, pa.nulls(1, field.type)) for field in fields], fields)
+    nothing = np.zeros(1, dtype=np.int64)
+    return TableEvents(table=table, schema=schema, rows=rows, commit_position=position, stream_partition=nothing)

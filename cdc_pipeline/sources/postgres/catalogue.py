@@ -30,6 +30,13 @@ SELECT plugin, database, active_pid, confirmed_flush_lsn - '0/0'::pg_lsn, wal_st
        to_jsonb(s) ->> 'invalidation_reason'
 FROM pg_replication_slots AS s WHERE slot_name = %s
 """
+_TABLE_NAMES = """
+-- a partition comes under the name of its table
+SELECT current_database(), n.nspname::text, c.relname::text
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+"""
 _VECTORS = frozenset({"int2vector", "oidvector"})
 
 
@@ -64,7 +71,7 @@ class TypeRow:
 class Slot:
     """`confirmed_position`: transactions that committed before it are no longer served.
 
-    `wal_status` is "lost" when the server has given it up; `lost_by` says why where the server tells.
+    `wal_status` is "lost" when the server has given it up; `lost_by` says why, where the server knows.
     """
 
     plugin: str | None
@@ -149,6 +156,11 @@ def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | N
         wal_status=wal_status,
         lost_by=lost_by,
     )
+
+
+def table_names(connection: psycopg2.extensions.connection) -> list[tuple[str, str, str]]:
+    """Database, schema and table of every table that is permanent and no partition."""
+    return rows(connection, _TABLE_NAMES)
 
 
 def rows(

@@ -1,18 +1,18 @@
 """Rows of a query as PostgreSQL copies them out -> typed record batches, in memory bounded by the block size."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Queue
 
-import numpy as np
+import psycopg2
 import psycopg2.extensions
 import pyarrow as pa
 from pyarrow import csv
 
 from cdc_pipeline.errors import SourceAway, SourceError
 from cdc_pipeline.record import TableSchema
+from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.event_texts import misfits, typed_columns
 from cdc_pipeline.steps import OnStep, no_step, step
 from cdc_pipeline.types import arrow_schema
@@ -27,36 +27,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Stands before each block: the reader drops one, and would drop the data's."""
 
 _Blocks = Queue[bytes | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfitValues:
-    """Values of one column that its lake type cannot hold, by their row numbers in the batch."""
-
-    column: str
-    rows: pa.Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfitRow:
-    """A row that cannot be one of the lake's, by its number in the batch: why, and the source's texts of all of it.
-
-    Texts may be no valid UTF-8.
-    """
-
-    row: int
-    column: str
-    reason: str
-    texts: Mapping[str, bytes | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedRows:
-    """All rows of one block; the values in `unfit` are NULL in `rows`. `unfit_rows`: those, and rows without an id."""
-
-    rows: pa.RecordBatch
-    unfit: tuple[UnfitValues, ...]
-    unfit_rows: tuple[UnfitRow, ...]
 
 
 def copy_record_batches(
@@ -152,14 +122,8 @@ def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
     texts = csv_columns(block, len(schema.columns))
     by_name = dict(zip(schema.names, texts, strict=True))
     columns, refusals = typed_columns(by_name, schema)
-    unfit = {name: np.zeros(len(column), dtype=np.bool_) for name, column in by_name.items()}
-    for each in refusals:
-        unfit[each.column] |= each.rows & np.asarray(by_name[each.column].is_valid())
     return CopiedRows(
         rows=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=arrow_schema(schema)),
-        unfit=tuple(
-            UnfitValues(column=name, rows=pa.array(np.flatnonzero(rows))) for name, rows in unfit.items() if rows.any()
-        ),
         unfit_rows=tuple(
             UnfitRow(
                 row=misfit.row,

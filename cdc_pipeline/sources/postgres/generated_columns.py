@@ -53,7 +53,7 @@ class GeneratedColumns:
     def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_bag: bool) -> RowGroup:
         """The group with the generated columns of `shape` that its relation lacks.
 
-        A value whose inputs all did not change is absent, as they are. Old rows have them where the table is a bag.
+        A value whose inputs all did not change is absent, as they are. Old rows have them if the table is keyless.
         Raises TableStale for what cannot be computed, SourceAway when the connection broke.
         """
         place = {column.name: index for index, column in enumerate(group.relation.columns)}

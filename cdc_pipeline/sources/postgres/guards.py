@@ -1,13 +1,14 @@
-"""What stops a table whose changes were read before: the stream would no longer tell it whole, or tells another."""
+"""What stops a table whose changes were read before: its stream would lack changes, or hold those of another table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import psycopg2.extensions
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.publication import Publication
 from cdc_pipeline.sources.postgres.shape import SourceShape
@@ -20,22 +21,6 @@ WHERE c.oid = %s
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTable:
-    """A table as it was registered. `publication_mark` None: it is stale already, for `reason`.
-
-    `shapes`: those that its coming events may have, oldest first; none where a metadata store does not know them.
-    `schema`: that of its newest slice.
-    """
-
-    oid: int
-    key: tuple[str, ...]
-    publication_mark: str | None
-    reason: str
-    shapes: tuple[SourceShape, ...] = ()
-    schema: TableSchema | None = None
-
-
 def check_known(
     connection: psycopg2.extensions.connection,
     settings: TableSettings,
@@ -45,9 +30,9 @@ def check_known(
 ) -> None:
     """Raises TableStale unless every change since the table was registered comes, and comes as its own."""
     name = settings.table
-    if known.publication_mark is None:
+    if known.published_as is None:
         raise TableStale(known.reason or f"{name} is stale", table=str(name), remedy=f"run cdc snapshot {name}")
-    if found is None or found.oid != known.oid:
+    if found is None or found.oid != known.source_id:
         raise _another_table(connection, name, known, found)
     key = settings.id or found.primary_key
     if key != known.key:
@@ -57,22 +42,22 @@ def check_known(
             expected=f"({', '.join(known.key)}), by which the lake knows its rows",
         )
     published = None if publication is None else publication.of(name)
-    if published is None or (known.publication_mark and published.mark != known.publication_mark):
+    if published is None or (known.published_as and published.mark != known.published_as):
         left = "is not in the publication" if published is None else "was published otherwise in between"
         raise TableStale(
             f"{name} {left}: changes of it may be missing",
             table=str(name),
-            expected=f"the publication to hold it as {known.publication_mark}",
+            expected=f"the publication to hold it as {known.published_as}",
         )
 
 
 def _another_table(
     connection: psycopg2.extensions.connection, name: TableName, known: KnownTable, found: CatalogueTable | None
 ) -> TableStale:
-    expected = f"oid {known.oid}, of which the lake was made"
+    expected = f"oid {known.source_id}, of which the lake was made"
     if found is not None:
         return TableStale(f"{name} was made again and has oid {found.oid}", table=str(name), expected=expected)
-    now = rows(connection, _NAME_NOW, (known.oid,))
+    now = rows(connection, _NAME_NOW, (known.source_id,))
     if not now:
         return TableStale(
             f"{name} was dropped from the source",
@@ -95,7 +80,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
     A new one has the generation 0 until its place in the log is known. Raises TableStale for a change that only a new
     snapshot shows, and for any change where the settings say so.
     """
-    shapes = known.shapes
+    shapes = tuple(map(SourceShape.from_json, known.description))
     if not shapes or (known.schema is not None and known.schema.generation > shapes[-1].generation):
         return (_adopted(settings, known, found),)
     fixed = {
@@ -116,7 +101,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
 
 
 def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceShape) -> None:
-    """Slices of older versions of this project have no generated columns."""
+    """Raises TableStale where generated columns are missing: slices of older versions of this project have none."""
     if known.schema is None:
         return
     numbers = {column.number for column in known.schema.columns}
@@ -126,7 +111,7 @@ def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceSh
 
 
 def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> SourceShape:
-    """For a store that does not know the shape: what the newest slice shows has to be what the catalogue says."""
+    """For a store without the shape: the columns of the newest slice must be those of the catalogue."""
     now = found.shape.schema(known.key)
     if known.schema is None:
         return found.shape
@@ -140,7 +125,7 @@ def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) 
 
 
 def _check_told_apart(settings: TableSettings, shapes: Sequence[SourceShape], new: SourceShape) -> None:
-    """Two shapes that the stream shows alike, but whose columns are others, cannot be told apart in it."""
+    """Raises TableStale for a shape whose events look like those of an earlier one that has other columns."""
     for shape in shapes:
         same = shape.appearance == new.appearance
         if same and [column.number for column in shape.streamed] != [column.number for column in new.streamed]:

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Event
 
@@ -14,7 +13,7 @@ import structlog
 from psycopg2 import sql
 
 from cdc_pipeline.errors import SnapshotError, SourceAway
-from cdc_pipeline.record import SNAPSHOT_ORDINAL, encode_position, encode_version
+from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.session import answering, connect_for_replication, session
 from cdc_pipeline.steps import OnStep, step
@@ -31,31 +30,6 @@ UNION ALL
 SELECT NULL, p.gid, p.owner::text, p.prepared, 'prepared', NULL
 FROM pg_prepared_xacts AS p JOIN waited_for AS w ON w.transactionid = p.transaction
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPosition:
-    """Transactions that committed before `position` are in the snapshot, all others come later in the stream.
-
-    `time` is the source's clock when the snapshot was taken; `exported` is the name under which other connections
-    can see the same snapshot while this one is held.
-    """
-
-    position: int
-    time: datetime
-    exported: str
-
-    @property
-    def offset(self) -> str:
-        return encode_position(self.position)
-
-    @property
-    def lsn(self) -> str:
-        return lsn_text(self.position)
-
-    @property
-    def version(self) -> str:
-        return encode_version(self.position, SNAPSHOT_ORDINAL)
 
 
 def lsn_text(position: int) -> str:
@@ -89,7 +63,8 @@ def hold_position(
         row = cursor.fetchone()
         if row is None:
             raise SnapshotError("the source gave no snapshot", remedy="run the same command again")
-        yield HeldPosition(position=position_of(str(row[1])), time=_source_time(source_url), exported=str(row[2]))
+        lsn = str(row[1])
+        yield HeldPosition(position=position_of(lsn), shown=lsn, time=_source_time(source_url), exported=str(row[2]))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How a publication tells a table: wholly or not, and a mark that changes whenever that may have changed."""
+"""How a publication holds a table: whole or not, and a mark that changes whenever that may have changed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class PublicationTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """`is_whole`: it publishes every kind of change. `tells_generated`: stored generated columns too."""
+    """`is_whole`: it publishes every kind of change. `tells_generated`: it publishes stored generated columns too."""
 
     is_whole: bool
     tells_generated: bool

@@ -1,4 +1,4 @@
-"""The source made ready for streaming: what is missing is said as SQL, what cannot work is refused by name."""
+"""What a PostgreSQL source lacks for streaming: statements that make it ready, and tables that cannot be read."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +10,10 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
 from cdc_pipeline.settings import PostgresSource, TableSettings
-from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server, read_slot, read_types
+from cdc_pipeline.sources.known import KnownTable
+from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
-from cdc_pipeline.sources.postgres.guards import KnownTable, check_known, followed_shapes
+from cdc_pipeline.sources.postgres.guards import check_known, followed_shapes
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
@@ -23,7 +24,7 @@ from cdc_pipeline.steps import OnStep, step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTable:
-    """A table that passed every check; one without a key is a bag of rows.
+    """A table that passed every check. Without a key it is a keyless table, which the lake keeps as a multiset of rows.
 
     `shapes`: those that its events may have, oldest first; `schema` is that of the last one.
     """
@@ -42,17 +43,18 @@ class PlannedTable:
 class SourcePlan:
     """What was found, and the statements that are still to be executed, in order.
 
-    `stale`: known tables that cannot be read on as they are, each with what stops it; of those, a new snapshot would
-    mend the ones in `mendable`. `refused`: tables that were never read and cannot be, each with why.
+    `stale`: known tables that cannot be read on, each with what stops it; a new snapshot would mend those that are
+    `mendable`. `refused`: tables that were never read and cannot be, each with the reason.
     """
 
     server: Server
+    slot: Slot | None
+    publication: Publication | None
     tables: tuple[PlannedTable, ...]
     stale: Mapping[TableName, TableStale]
     mendable: frozenset[TableName]
     refused: Mapping[TableName, SourceError]
     statements: tuple[str, ...]
-    slot: Slot | None
 
 
 def plan_source(
@@ -62,46 +64,37 @@ def plan_source(
     known: Mapping[TableName, KnownTable] | None = None,
     begun_again: Collection[TableName] = (),
 ) -> SourcePlan:
-    """Raises SourceError that names what cannot work for the whole stream, and how to mend it. Changes nothing.
+    """Raises SourceError for what cannot work for the whole stream, with its remedy. Changes nothing.
 
-    What cannot work of one table stops nothing else, where `known` tells which tables were read before; otherwise it
-    is raised, too. Tables that are `begun_again` are looked at as if they were new.
+    What cannot work for one table stops nothing else, where `known` has the tables that were read before; otherwise it
+    is raised, too. Tables that are `begun_again` are looked at as new ones.
     """
     server = read_server(connection)
     check_server(server, source)
     slot = read_slot(connection, source.slot)
     check_slot_kind(slot, source, server)
-    look = _Look(connection=connection, publication=read_publication(connection, source.publication))
-    types = read_types(connection)
-    found: list[PlannedTable] = []
-    for table in tables:
-        before = None if known is None or table.table in begun_again else known.get(table.table)
-        in_catalogue = None
-        try:
-            in_catalogue = read_table(connection, types, table.table, table.as_text)
-            if before is None:
-                _check_folder(table, () if known is not None and table.table in known else tables)
-            found.append(look.new(table, in_catalogue) if before is None else look.known(table, before, in_catalogue))
-        except TableStale as error:
-            look.stop(table, before, in_catalogue, error)
-        except SourceError as error:
-            if known is None:
-                raise
-            look.refused[table.table] = error
+    look = _Look(
+        connection=connection,
+        publication=read_publication(connection, source.publication),
+        listed=tables,
+        registered=known,
+        begun_again=begun_again,
+    )
+    found = look.tables(read_types(connection))
     end = read_end(connection)
     missing = [table.name for table in found if look.published(table.name) is None]
-    statements = [
-        *publication_statements(connection, source, missing, is_new=look.publication is None),
-        *slot_statements(connection, source, slot),
-    ]
     return SourcePlan(
         server=server,
+        slot=slot,
+        publication=look.publication,
         tables=tuple(_placed(table, end, begins=table.name in begun_again) for table in found),
         stale=look.stale,
         mendable=frozenset(look.mendable),
         refused=look.refused,
-        statements=tuple(statements),
-        slot=slot,
+        statements=(
+            *publication_statements(connection, source, missing, is_new=look.publication is None),
+            *slot_statements(connection, source, slot),
+        ),
     )
 
 
@@ -111,9 +104,33 @@ class _Look:
 
     connection: psycopg2.extensions.connection
     publication: Publication | None
+    listed: Sequence[TableSettings]
+    registered: Mapping[TableName, KnownTable] | None
+    begun_again: Collection[TableName]
     stale: dict[TableName, TableStale] = field(default_factory=dict)
     mendable: set[TableName] = field(default_factory=set)
     refused: dict[TableName, SourceError] = field(default_factory=dict)
+
+    def tables(self, types: Mapping[int, TypeRow]) -> list[PlannedTable]:
+        """The tables that can be read. The others are in `stale` and `refused` afterwards."""
+        registered, found = self.registered or {}, []
+        for table in self.listed:
+            before = None if table.table in self.begun_again else registered.get(table.table)
+            in_catalogue = None
+            try:
+                in_catalogue = read_table(self.connection, types, table.table, table.as_text)
+                if before is None:
+                    _check_folder(table, () if table.table in registered else self.listed)
+                    found.append(self.new(table, in_catalogue))
+                else:
+                    found.append(self.known(table, before, in_catalogue))
+            except TableStale as error:
+                self.stop(table, before, in_catalogue, error)
+            except SourceError as error:
+                if self.registered is None:
+                    raise
+                self.refused[table.table] = error
+        return found
 
     def published(self, name: TableName) -> PublicationTable | None:
         return None if self.publication is None else self.publication.of(name)
@@ -143,21 +160,21 @@ class _Look:
     def stop(
         self, settings: TableSettings, known: KnownTable | None, found: CatalogueTable | None, error: TableStale
     ) -> None:
-        """The table is stale; a snapshot mends it if it could be read as a new one.
+        """Notes a stale table. A snapshot mends it if it could be read as a new one.
 
-        One that somebody took out of the publication stays out until a person says otherwise.
+        A table that somebody took out of the publication stays out until a person says otherwise.
         """
         self.stale[settings.table] = error
         try:
             table = self.new(settings, found)
         except SourceError:
             return
-        if self.published(settings.table) is not None or (known is not None and table.oid != known.oid):
+        if self.published(settings.table) is not None or (known is not None and table.oid != known.source_id):
             self.mendable.add(settings.table)
 
 
 def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
-    """Its new shape has a place in the log: whatever commits behind `end`, it has this shape or a later one.
+    """Gives the table's new shape a position in the log: what commits behind `end` has this shape or a later one.
 
     The first shape of a table has none: every event of it counts.
     """
@@ -168,7 +185,7 @@ def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
 
 
 def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> None:
-    """Every statement in its own transaction: a slot cannot be created in one that has written."""
+    """Runs each statement in a transaction of its own: a slot cannot be created in one that has written."""
     connection.rollback()
     connection.autocommit = True
     for statement in plan.statements:

@@ -1,11 +1,10 @@
-"""What a changed table asks for, decided from two looks at the catalogue; pure.
+"""What follows from a change of a table, decided from two looks at the catalogue; pure.
 
-Followed in place is only what the two looks prove: one reading of what happened in between, and no row that the stream
-does not tell. Everything else is answered by a new snapshot. What the catalogue cannot tell counts as the worst that
-it may have been: the expression of ALTER TYPE ... USING is stored nowhere, so a rewritten column may hold anything.
+A change is followed in place only if the two looks prove that one thing happened in between, and that no row changed
+without an event. Every other change needs a new snapshot. Where the catalogue does not say what happened, the worst
+case counts: the expression of ALTER TYPE ... USING is stored nowhere, so a rewritten column may hold anything.
 """
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,6 @@ from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
 from cdc_pipeline.types import parse_text, resolve
 
 _TEXTS = frozenset({"text", "varchar"})
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retaken:
-    """Only a new snapshot of the table shows its rows."""
+    """Only a new snapshot of the table has its rows."""
 
     reason: str
 
@@ -60,8 +58,13 @@ def compare_shapes(
     return Followed(shape=shape)
 
 
+def compare_again(before: SourceShape, now: SourceShape) -> Unchanged | Followed | Retaken:
+    """As `compare_shapes`, for a shape whose types are not named: they are those of `before`, by column number."""
+    return compare_shapes(before, now.with_types({column.number: column.type for column in before.columns}))
+
+
 def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> list[str]:
-    """Why the table has to be taken anew; empty if it need not be."""
+    """Why the table needs a new snapshot; empty if it does not."""
     known = {column.number: column for column in before.columns}
     pairs = [(known[column.number], column) for column in now.columns if column.number in known]
     return [
@@ -151,15 +154,17 @@ def _fits(text: str, type_name: str) -> bool:
 
 def _keeps_values(old: str, new: str) -> bool:
     """Whether the new type prints every value of the old one alike, and the lake can widen to it."""
-    before, after = resolve(old).spark, resolve(new).spark
+    before, after = resolve(old), resolve(new)
     if _base(old) != _base(new) and not {_base(old), _base(new)} <= _TEXTS:
         return False
-    return before == after or _is_wider_decimal(before, after)
+    return before.spark == after.spark or _is_wider_decimal(before.arrow, after.arrow)
 
 
-def _is_wider_decimal(before: str, after: str) -> bool:
-    old, new = _DECIMAL.fullmatch(before), _DECIMAL.fullmatch(after)
-    return old is not None and new is not None and old[2] == new[2] and int(old[1]) <= int(new[1])
+def _is_wider_decimal(before: pa.DataType, after: pa.DataType) -> bool:
+    """With more digits before the point and as many behind it, since a value is printed with all of these."""
+    if not isinstance(before, pa.Decimal128Type) or not isinstance(after, pa.Decimal128Type):
+        return False
+    return bool(before.scale == after.scale and before.precision <= after.precision)
 
 
 def _base(type_name: str) -> str:

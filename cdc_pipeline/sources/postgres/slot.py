@@ -1,12 +1,11 @@
 """Whether a server and its slot can serve a stream at all, what the slot costs, and a new one in its place."""
 
-from dataclasses import dataclass
-
 import psycopg2.errors
 import psycopg2.extensions
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.sources.known import KeptLog, shown_bytes
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_slot, rows
 from cdc_pipeline.sources.postgres.statements import PLUGIN
 
@@ -17,22 +16,6 @@ SELECT s.wal_status, (pg_current_wal_insert_lsn() - s.restart_lsn)::bigint,
 FROM pg_replication_slots AS s, pg_settings AS c
 WHERE s.slot_name = %s AND c.name = 'max_slot_wal_keep_size'
 """
-_UNITS, _STEP = ("bytes", "KB", "MB", "GB", "TB"), 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLog:
-    """`retained_bytes` of log are kept back; the slot is lost when `bytes_left` more are written, None: never.
-
-    `most_bytes`: the server's max_slot_wal_keep_size; None: no limit. `wal_status` in PostgreSQL's words. `warning`:
-    why somebody has to act; None as long as nobody has.
-    """
-
-    wal_status: str | None
-    retained_bytes: int | None
-    most_bytes: int | None
-    bytes_left: int | None
-    warning: str | None
 
 
 def check_server(server: Server, source: PostgresSource) -> None:
@@ -75,7 +58,26 @@ def read_kept_log(connection: psycopg2.extensions.connection, source: PostgresSo
         return None
     status, retained, most, left = found[0]
     warning = log_warning(source, status=status, retained=retained, most=most, left=left)
-    return KeptLog(wal_status=status, retained_bytes=retained, most_bytes=most, bytes_left=left, warning=warning)
+    return KeptLog(
+        wal_status=status,
+        retained_bytes=retained,
+        most_bytes=most,
+        bytes_left=left,
+        warning=warning,
+        summary=_summary(source, retained=retained, left=left),
+    )
+
+
+def _summary(source: PostgresSource, *, retained: int | None, left: int | None) -> str | None:
+    """None where the server does not say how much it keeps."""
+    if retained is None:
+        return None
+    limit = "no limit" if left is None else f"{shown_bytes(left)} left until it is lost"
+    return f"{_keeps(source, retained)}; {limit}"
+
+
+def _keeps(source: PostgresSource, retained: int) -> str:
+    return f"the slot {source.slot} keeps back {shown_bytes(retained)} of the source's log"
 
 
 def log_warning(
@@ -84,22 +86,13 @@ def log_warning(
     """Half of what the server allows is kept back, or more than pipeline.yml says; or it is too late already."""
     if status == "lost":
         return f"the slot {source.slot} has lost its log"
-    kept = f"the slot {source.slot} keeps back {shown_bytes(retained or 0)} of the source's log"
+    kept = _keeps(source, retained or 0)
     if status == "unreserved" or (most is not None and left is not None and left < most / 2):
         room = f"it is lost when {shown_bytes(max(left or 0, 0))} more are written"
         return f"{kept}; {room}: start the consumer, or raise max_slot_wal_keep_size"
     if retained is not None and retained > source.log_alarm_bytes:
         return f"{kept}, more than source.log_alarm_bytes: start the consumer before the source's disk is full"
     return None
-
-
-def shown_bytes(count: int) -> str:
-    """`1.5 GB`, in steps of 1,024."""
-    size, units = float(count), iter(_UNITS)
-    unit = next(units)
-    while size >= _STEP and unit != _UNITS[-1]:
-        size, unit = size / _STEP, next(units)
-    return f"{size:.1f} {unit}" if unit != _UNITS[0] else f"{count} {unit}"
 
 
 def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:

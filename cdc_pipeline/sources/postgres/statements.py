@@ -27,7 +27,7 @@ WHERE p.pubname = %s
 def missing_on_source(
     connection: psycopg2.extensions.connection, source: PostgresSource, tables: Sequence[TableSettings]
 ) -> tuple[str, ...]:
-    """In the order in which it is to be run. Changes nothing, and needs no right but that to connect.
+    """The missing statements, in the order in which to run them. Changes nothing; needs only the right to connect.
 
     A table that the source does not have is left out.
     """
@@ -59,7 +59,7 @@ def _stays_writable(server: Server, settings: TableSettings, table: CatalogueTab
 
 
 def _has_whole_rows(settings: TableSettings, table: CatalogueTable) -> bool:
-    """Now, or when all that is missing was run."""
+    """Whether old rows are whole, now or once all missing statements are run."""
     return table.has_whole_rows or any(_identity(settings, table))
 
 
@@ -69,7 +69,7 @@ def _generated_statements(
     publication: Publication | None,
     there: Sequence[tuple[TableSettings, CatalogueTable]],
 ) -> Iterator[str]:
-    """Before old rows are whole and the tables published: in between the source would refuse their updates."""
+    """Comes before old rows are whole and tables are published: in between the source would refuse their updates."""
     if publication is None or publication.tells_generated or connection.server_version < FIRST_VERSION_WITH_GENERATED:
         return
     if any(STORED in table.generated and _has_whole_rows(settings, table) for settings, table in there):
@@ -78,7 +78,7 @@ def _generated_statements(
 
 
 def published_tables(connection: psycopg2.extensions.connection, source: PostgresSource) -> set[tuple[str, str]]:
-    """Schema and name of each that the publication was given, a partitioned one under its own name."""
+    """Schema and name of each table that the publication was given, a partitioned one under its own name."""
     return set(rows(connection, _MEMBERS, (source.publication,)))
 
 
@@ -128,7 +128,7 @@ def _right_statements(
 
 
 def _identity(settings: TableSettings, table: CatalogueTable) -> Iterator[str]:
-    """Old rows whole, where the events of updates and deletes would not carry the id."""
+    """Makes old rows whole where the events of updates and deletes would not carry the id."""
     key = settings.id or table.primary_key
     if not key or not set(key) <= set(table.identity):
         yield from (f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in table.without_whole_rows)

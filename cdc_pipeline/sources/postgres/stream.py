@@ -3,41 +3,34 @@
 import contextlib
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
 import psycopg2
-import pyarrow as pa
 from psycopg2 import sql
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import (
-    COMMIT_TIME,
-    OPERATION,
-    TRANSACTION,
-    VERSION,
-    Operation,
     TableName,
-    TableSchema,
     encode_position,
 )
-from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
+from cdc_pipeline.sources.known import Document, PartitionPlace
 from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
-from cdc_pipeline.sources.pgoutput.row_groups import table_events
+from cdc_pipeline.sources.pgoutput.row_groups import table_events, truncate_event
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
+from cdc_pipeline.sources.postgres.open_tables import OpenTables
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.sources.postgres.publication import Publication, read_publication
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, answering, connect, connect_for_replication
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
-from cdc_pipeline.sources.protocol import EventBatch, Mark, PartitionPlace, TableEvents, Transactions
-from cdc_pipeline.sources.version_text import version_texts
-from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions
+from cdc_pipeline.steps import OnStep, no_step, step
 
 _START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
 _MOST_MESSAGES = 20_000
@@ -46,14 +39,15 @@ _BURST = timedelta(milliseconds=10)
 
 
 class PostgresStream:
-    """Reads one slot. It is started where the slot stands: what is registered already is skipped by the caller.
+    """Reads one slot from where the slot stands. The caller skips what is registered already.
 
     The slot is only ever confirmed up to the *start* of a registered transaction's commit. So that transaction comes
     again at every start, and the driver, which forwards the confirmed position over quiet stretches once everything
     that it received is confirmed, can never move the slot past what is registered.
 
-    Tables are known by their oid: a new one under an old name is another table. `start`: what commits before it is
+    Tables are told apart by their oid: a new one under an old name is another table. What commits before `start` is
     registered. `passes`: a transaction has to end there; where none does, this is not the log that was registered.
+    `marks`: how each table is published now.
     """
 
     def __init__(
@@ -64,12 +58,16 @@ class PostgresStream:
         publication: str,
         stream_partitions: int,
         tables: Sequence[PlannedTable],
+        marks: Mapping[TableName, str],
         server: Server,
         start: int = 0,
         passes: int | None = None,
         on_step: OnStep = no_step,
     ) -> None:
+        self.position = start
         self._stream_partitions = stream_partitions
+        self._open_tables = OpenTables(tables=tables, marks=marks)
+        self._on_step = on_step
         self._tables = {table.oid: StreamedTable(table, start) for table in tables}
         self._passes = passes
         self._publication = publication
@@ -89,16 +87,22 @@ class PostgresStream:
         return self._events(self._decoder.feed(payloads)) if payloads else None
 
     def places_at(self, position: int) -> dict[int, PartitionPlace]:
-        """The same everywhere: the log is one."""
+        """The same offset for every stream partition: the log is one."""
         return {number: PartitionPlace(offset=encode_position(position)) for number in range(self._stream_partitions)}
 
-    def send_mark(self, text: str, *, is_sign_of_life: bool = False) -> None:
-        del is_sign_of_life  # only what was committed is in the log
+    def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
+        del is_heartbeat  # only what was committed is in the log
         with answering(), self._sql_connection.cursor() as cursor:
             cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
 
-    def publication(self) -> Publication | None:
-        """As it is now; what was read until now was decoded by what it was then."""
+    def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
+        """By the catalogue as it is now: what was read until now was decoded by what it was then."""
+        with step(self._on_step, "source.check"):
+            publication = self._published()
+            shapes = self._shapes(list(self._tables))
+        return self._open_tables.check(publication, shapes, registered)
+
+    def _published(self) -> Publication | None:
         with answering():
             return read_publication(self._sql_connection, self._publication)
 
@@ -112,7 +116,7 @@ class PostgresStream:
                 connection.close()
 
     def _payloads(self, wait: timedelta) -> list[bytes]:
-        """What the socket has. A short pause after the first bytes lets the server send more with fewer calls."""
+        """Reads what the socket has. A short pause after the first bytes lets the server send more with fewer calls."""
         payloads: list[bytes] = []
         size, deadline = 0, time.monotonic() + wait.total_seconds()
         with answering():
@@ -129,8 +133,8 @@ class PostgresStream:
     def _comes_until(self, deadline: float) -> bool:
         """Whether the stream's socket has something to read before the deadline.
 
-        A server that shuts down asks for answers without a pause, and waits until its reader has left: that it does is
-        told by the other connection, which it ends at once.
+        A server that shuts down asks for answers without a pause, and waits until its reader has left. The other
+        connection shows it: the server ends that one at once.
         """
         pause = deadline - time.monotonic()
         if pause <= 0:
@@ -142,7 +146,7 @@ class PostgresStream:
         return bool(readable)
 
     def _check_other(self) -> None:
-        """Neither connection is used without the other."""
+        """Raises if the other connection is broken: neither is used without the other."""
         try:
             with self._sql_connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
@@ -165,8 +169,8 @@ class PostgresStream:
                 end_position=decoded.transactions.end_lsn.astype(np.int64),
                 commit_time=decoded.transactions.commit_time.astype(np.int64),
             ),
-            marks=tuple(
-                Mark(text=message.content.decode(), commit_position=message.commit_lsn)
+            markers=tuple(
+                Marker(text=message.content.decode(), commit_position=message.commit_lsn)
                 for message in own
                 if message.commit_lsn is not None
             ),
@@ -190,7 +194,7 @@ class PostgresStream:
         if isinstance(change, Truncate):
             tables = [self._tables[oid] for oid in change.relation_oids if oid in self._tables]
             read = [table for table in tables if table.is_read(change.commit_lsn)]
-            return [_truncate_event(table.name, table.present(change.commit_lsn), change) for table in read]
+            return [truncate_event(table.name, table.present(change.commit_lsn), change) for table in read]
         table = self._tables.get(change.relation.oid)
         if table is None or not table.is_read(int(change.commit_lsn[-1])):
             return []
@@ -200,7 +204,7 @@ class PostgresStream:
         return [events_or_stale(lambda: table_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, relation: Relation, commit_position: int) -> None:
-        """Raises TableStale for a partition that no look at the catalogue sees: its rows went with it, untold.
+        """Raises TableStale for a partition that was gone before the catalogue was read: the stream does not show that.
 
         The server names the partition right before its first event, which comes as one of the whole table.
         """
@@ -210,7 +214,7 @@ class PostgresStream:
         table = next((table for table in read if names in table.partition_columns), None)
         if relation.oid in self._tables or known or table is None:
             return
-        publication = self.publication()
+        publication = self._published()
         own = TableName(database=table.name.database, schema=relation.namespace, table=relation.name)
         is_published = publication is not None and publication.of(own) is not None
         if not is_published and not is_partition(self._sql_connection, relation.oid):
@@ -220,8 +224,7 @@ class PostgresStream:
                 expected="a partition that stays while the table is read: nothing tells what became of its rows",
             )
 
-    def shapes(self, oids: Sequence[int]) -> dict[int, SourceShape]:
-        """As the catalogue has them now."""
+    def _shapes(self, oids: Sequence[int]) -> dict[int, SourceShape]:
         return read_shapes(self._sql_connection, oids)
 
     def _shape(self, relation: Relation, table: StreamedTable) -> SourceShape:
@@ -232,7 +235,7 @@ class PostgresStream:
         shape = table.shape(relation)
         if shape is not None:
             return shape
-        now = self.shapes([table.oid]).get(table.oid)
+        now = self._shapes([table.oid]).get(table.oid)
         if now is None or not now.is_now(table.newest):
             raise StreamMoved(
                 f"{table.name} has other columns than when its stream was opened",
@@ -261,7 +264,7 @@ def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> Table
 
 
 def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:
-    """By the place of the first event of each: shapes are passed in the order of the log."""
+    """Sorts changes by the position of their first event: shapes follow each other in the order of the log."""
 
     def place(change: RowGroup | Truncate) -> tuple[int, int]:
         if isinstance(change, Truncate):
@@ -272,7 +275,7 @@ def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:
 
 
 def _check_server(connection: LogicalReplicationConnection, server: Server) -> None:
-    """The connection that streams is one to the server that was checked."""
+    """Raises StreamMoved unless the streaming connection leads to the server that was checked."""
     with answering(), connection.cursor() as cursor:
         cursor.execute("IDENTIFY_SYSTEM")
         system_identifier, timeline, *_ = cursor.fetchone() or ("", 0)
@@ -282,18 +285,3 @@ def _check_server(connection: LogicalReplicationConnection, server: Server) -> N
             expected=f"system {server.system_identifier}, timeline {server.timeline}, as a moment ago",
             remedy="open the consumer again: it is checked anew then",
         )
-
-
-def _truncate_event(table: TableName, schema: TableSchema, truncate: Truncate) -> TableEvents:
-    """A single row without id, in stream partition 0."""
-    position = np.array([truncate.commit_lsn], dtype=np.int64)
-    values = {
-        OPERATION: pa.array([Operation.TRUNCATE.value]),
-        VERSION: version_texts(position, np.array([truncate.ordinal], dtype=np.int64)),
-        COMMIT_TIME: pa.array([truncate.commit_time]).cast(pa.timestamp("us", "UTC")),
-        TRANSACTION: pa.array([truncate.xid], pa.int64()),
-    }
-    fields = event_schema(schema)
-    rows = pa.table([values.get(field.name, pa.nulls(1, field.type)) for field in fields], fields)
-    nothing = np.zeros(1, dtype=np.int64)
-    return TableEvents(table=table, schema=schema, rows=rows, commit_position=position, stream_partition=nothing)

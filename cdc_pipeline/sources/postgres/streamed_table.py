@@ -19,7 +19,7 @@ class StreamedTable:
 
     @property
     def shapes(self) -> tuple[SourceShape, ...]:
-        """Those that its coming events may have."""
+        """The shapes that its coming events may have."""
         return tuple(self._shapes)
 
     @property
@@ -33,17 +33,17 @@ class StreamedTable:
         return self._shapes[-1]
 
     def present(self, commit_position: int) -> TableSchema:
-        """For a truncate, which carries no columns: that of the event before, unless no later one can have it."""
+        """The schema of a truncate, which carries no columns: that of the event before, while it may have it."""
         while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
             self._shapes.pop(0)
         return self._shapes[0].schema(self.key)
 
     def is_read(self, commit_position: int) -> bool:
-        """Not what is registered, nor what a snapshot that is to come holds already."""
+        """False for what is registered already, and for what a snapshot that is to come will hold."""
         return commit_position >= self._start
 
     def shape(self, relation: Relation) -> SourceShape | None:
-        """None for columns that no shape from the present one on has."""
+        """The shape of an event with these columns; None if no shape from the present one on has them."""
         shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
         while not self._shapes[0].shows(shown):
             if not any(shape.shows(shown) for shape in self._shapes):
@@ -53,6 +53,6 @@ class StreamedTable:
         return self._shapes[0]
 
     def _pass_alike(self) -> None:
-        """A generated column that was dropped or renamed is in no event: the newer of the two shapes is true of all."""
+        """Drops shapes whose events look like those of the next one: they differ in a generated column alone."""
         while len(self._shapes) > 1 and self._shapes[0].looks_as(self._shapes[1]):
             self._shapes.pop(0)

@@ -1,4 +1,4 @@
-"""Which of a server's timelines lead to which, and where each was left: what a promoted standby has of its primary."""
+"""A server's timelines and where each was left: how much of its primary's log a promoted standby has."""
 
 from contextlib import closing
 

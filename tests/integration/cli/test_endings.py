@@ -95,6 +95,8 @@ def test_a_consumer_lets_its_source_shut_down_and_reads_on_when_it_is_back(
         with running_server(own_server):
             create_database(own_server.url("postgres"), "shop")
             run_sql(cdc.source_url, "CREATE TABLE orders (id int PRIMARY KEY)")
+            with consuming(cdc, "setup-source") as setting_up:
+                assert setting_up.process.wait(60) == 0
             consumer = stopping.enter_context(consuming(cdc))
             assert consumer.reads()
             run_sql(cdc.source_url, "INSERT INTO orders VALUES (1)")
@@ -146,6 +148,7 @@ def test_a_consumer_with_a_wrong_url_says_so_at_once_and_again_and_ends_in_time(
 
 
 def test_a_consumer_without_its_metadata_store_waits_for_it(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     cdc.write_settings(metadata_store="postgresql://cdc@nowhere.invalid/store")
     with consuming(cdc) as consumer:
         assert consumer.says("the metadata store did not answer")
@@ -192,6 +195,7 @@ def test_a_snapshot_ends_in_time_while_spark_accepts_and_never_answers(cdc: Comm
 
 
 def test_a_consumer_ends_in_time_while_a_server_accepts_and_never_answers(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     with socket.create_server(("127.0.0.1", 0)) as silent:
         cdc.write_settings(source=source_at(cdc, silent.getsockname()[1]))
         with consuming(cdc) as consumer:
@@ -201,6 +205,7 @@ def test_a_consumer_ends_in_time_while_a_server_accepts_and_never_answers(cdc: C
 
 
 def test_a_second_consumer_takes_over_and_the_first_says_why_it_ends(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     cdc.write_settings(slice_length="1s")
     with consuming(cdc) as first:
         assert first.reads()

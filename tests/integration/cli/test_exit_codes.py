@@ -40,6 +40,7 @@ def test_what_setup_would_do_is_shown_as_sql_and_not_done(cdc: CommandLine) -> N
 
 def test_results_are_json_on_stdout_and_logs_are_on_stderr(cdc: CommandLine) -> None:
     run_sql(cdc.source_url, "SELECT 1")
+    assert cdc.run("setup-source").exit_code == OK
     consumed = cdc.run("consume", "--until-idle")
     assert (consumed.exit_code, consumed.output) == (OK, "")
     assert "cut registered" in consumed.errors
@@ -69,6 +70,7 @@ def test_a_consumer_that_is_asked_to_stop_ends_well_and_leaves_the_slot(cdc: Com
 
 
 def test_a_table_without_a_snapshot_is_applied_as_far_as_there_is_nothing_to_do(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == OK
     assert cdc.run("consume", "--until-idle").exit_code == OK
     applied = cdc.run("apply", "--until-idle", "--json")
     assert applied.exit_code == OK

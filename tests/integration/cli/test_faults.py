@@ -66,6 +66,7 @@ def test_what_is_no_url_is_a_mistake_in_the_settings(cdc: CommandLine) -> None:
 
 
 def test_a_dropped_publication_is_named_by_every_verb_with_the_command_that_works(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     assert cdc.run("consume", "--until-idle").exit_code == 0
     run_sql(cdc.source_url, f'DROP PUBLICATION "{cdc.name}"', "INSERT INTO orders VALUES (1)")
     for words in (("setup-source",), ("consume", "--until-idle"), ("verify",), ("apply", "--until-idle")):

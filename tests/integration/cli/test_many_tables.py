@@ -39,6 +39,7 @@ def test_view_prints_the_statements_that_there_are_and_names_the_tables_that_hav
 
 def test_verify_gives_a_verdict_on_every_table_and_ends_with_three(cdc: CommandLine, added: str) -> None:
     del added
+    assert cdc.run("setup-source").exit_code == 0
     ended = cdc.run("verify", "--timeout", "5", "--json")
     assert ended.exit_code == CHECK_FAILED
     assert [row["verdict"] for row in ended.rows] == ["not compared"] * 2
@@ -48,7 +49,7 @@ def test_verify_gives_a_verdict_on_every_table_and_ends_with_three(cdc: CommandL
 
 def test_a_limit_that_leaves_rows_out_says_so_on_stderr(cdc: CommandLine, added: str) -> None:
     del added
-    assert cdc.run("consume", "--until-idle").exit_code == 0
+    assert cdc.run("setup-source").exit_code == 0
     cut, whole = (cdc.run("sql", "lag", "--json", "--set", f"limit={limit}") for limit in (1, 2))
     assert (len(cut.rows), "the first 1 rows: there are more" in cut.errors) == (1, True)
     assert (len(whole.rows), "there are more" in whole.errors) == (2, False)

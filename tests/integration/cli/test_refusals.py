@@ -132,6 +132,7 @@ def test_a_slot_of_another_database_is_refused(cdc: CommandLine) -> None:
 
 
 def test_a_slot_that_is_gone_is_refused_with_the_way_back(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     assert cdc.run("consume", "--until-idle").exit_code == 0
     run_sql(cdc.source_url, f"SELECT pg_drop_replication_slot('{cdc.name}')")
     for words in (("setup-source",), ("consume", "--until-idle")):
@@ -143,6 +144,7 @@ def test_a_slot_that_is_gone_is_refused_with_the_way_back(cdc: CommandLine) -> N
 
 
 def test_a_slot_that_is_ahead_of_what_is_registered_is_refused_with_both_positions(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     assert cdc.run("consume", "--until-idle").exit_code == 0
     run_sql(
         cdc.source_url,
@@ -157,6 +159,7 @@ def test_a_slot_that_is_ahead_of_what_is_registered_is_refused_with_both_positio
 
 
 def test_another_server_under_the_same_name_is_refused(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     assert cdc.run("consume", "--until-idle").exit_code == 0
     run_sql(cdc.store_url, "UPDATE cdc.stream SET source_system_identifier = '7'")
     error = refusal(cdc, "setup-source")

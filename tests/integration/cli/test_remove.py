@@ -17,7 +17,7 @@ from tests.support.command_line import CommandLine, query, rows_of_store
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
 from tests.support.ledgers import ledger_of
 from tests.support.pipelines import pipeline_settings
-from tests.support.streams import run_sql
+from tests.support.streams import postgres_of, run_sql
 
 OK, ERROR, USAGE, BUSY = 0, 1, 2, 4
 SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
@@ -127,7 +127,7 @@ def test_a_removal_that_was_killed_anywhere_is_ended_by_the_next(world: World) -
 
 
 def test_a_publication_that_holds_tables_of_others_only_loses_ours(world: World) -> None:
-    name = world.settings.postgres.publication
+    name = postgres_of(world.settings).publication
     run_sql(
         world.source_url, "CREATE TABLE theirs (id int PRIMARY KEY)", f'ALTER PUBLICATION "{name}" ADD TABLE theirs'
     )

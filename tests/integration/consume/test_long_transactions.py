@@ -11,7 +11,7 @@ import pytest
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.delta_rows import seen
-from tests.support.pipelines import consume, pipeline_settings
+from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -63,7 +63,7 @@ def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[W
         closing(World(settings=settings, source_url=database, store_url=store_url)) as world,
     ):
         with world.process() as pipeline:
-            consume(pipeline)
+            set_up_and_consume(pipeline)
             take_snapshot(pipeline, world.tables)
         yield world
 

@@ -9,7 +9,7 @@ from cdc_pipeline.metadata_store.rows import Boundary
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, connect
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import NOBODY_LISTENS
-from tests.support.pipelines import consume, opened_pipeline, pipeline_settings
+from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -36,7 +36,7 @@ def test_a_registered_boundary_is_requested_once_somebody_asks_for_its_very_posi
         fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=NOBODY_LISTENS) as pipeline,
     ):
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         run_sql(database, "INSERT INTO items VALUES (1)")
         consume(pipeline)
         last = pipeline.store.positions.last_boundary("shop")

@@ -52,6 +52,7 @@ def test_files_become_a_lake_without_a_server_or_a_snapshot(
     write(first, event("orders", "c", 1, after=order(1, "one")), event("orders", "c", 2, after=order(2, "two")))
     copies = enumerate(("1.50", "1.50", "2"), start=3)
     write(second, *(event("moves", "c", lsn, after={"id": 1, "n": n}) for lsn, n in copies))
+    assert cdc.run("setup-source").exit_code == 0
     assert cdc.run("consume", "--until-idle").exit_code == 0
     applied = cdc.run("apply", "--until-idle", "--json")
     assert applied.exit_code == 0, applied.errors

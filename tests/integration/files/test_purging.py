@@ -20,7 +20,7 @@ from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
-from tests.support.pipelines import consume, opened_pipeline
+from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume
 
 TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
 NAME = TableName.parse("shop.public.t")
@@ -52,7 +52,7 @@ def opened(events: EventFolder) -> Iterator[Pipeline]:
 
 def go_on(events: EventFolder) -> None:
     with opened(events) as pipeline:
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         assert [result.error for result in apply_tables(pipeline, [NAME])] == [None]
 
 
@@ -190,7 +190,7 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
 ) -> None:
     events = folder(tmp_path, database)
     events.write("0/a.jsonl", event("c", 1, 10))
-    with opened(events) as pipeline, open_consumer(pipeline) as consumer:
+    with events.set_up() as pipeline, open_consumer(pipeline) as consumer:
         pipeline.store.horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
         with pytest.raises(RegistryError, match="goes back to the version"):
             stream_to_slices_until_idle(consumer)

@@ -136,7 +136,7 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
     events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,), more=more)
     events.write("0/a.jsonl", create(1))
     stop = Event()
-    with events.opened() as pipeline, open_consumer(pipeline) as consumer:
+    with events.set_up() as pipeline, open_consumer(pipeline) as consumer:
         thread = Thread(target=stream_to_slices, args=(consumer, stop.is_set))
         thread.start()
         try:
@@ -151,7 +151,7 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
 
 def test_a_second_consumer_takes_the_folder_from_the_first(events: EventFolder) -> None:
     events.write("0/a.jsonl", create(1))
-    with events.opened() as pipeline, open_consumer(pipeline) as first:
+    with events.set_up() as pipeline, open_consumer(pipeline) as first:
         events.consume()
         events.write("0/a.jsonl", create(2))
         with pytest.raises(StaleEpoch):
@@ -189,7 +189,7 @@ def refuse(pipeline: Pipeline) -> None:
     with pytest.raises(UsageError, match="the source of shop is of the kind debezium_files"):
         verify(pipeline, [NAME])
     with pytest.raises(UsageError, match="its tables begin empty and need no snapshot"):
-        _ = pipeline.source_url
+        pipeline.source.copy_at("")
 
 
 def test_a_snapshot_and_a_comparison_with_the_source_are_refused_by_name(events: EventFolder) -> None:
@@ -218,6 +218,9 @@ def test_nothing_that_comes_is_older_than_what_every_stream_partition_has_shown(
 def test_a_consumer_that_dies_anywhere_registers_every_line_once(events: EventFolder) -> None:
     steps = ("stream.begin_file", "source_file.read", "slice_file.put", "registry.register", "slot.confirm")
     sites = [Site(name, moment, 1) for name in steps for moment in (Moment.BEFORE, Moment.AFTER)]
+    events.write("0/00.jsonl")
+    with events.set_up():
+        pass
     for number, site in enumerate(sites):
         events.write(f"0/{number:02}.jsonl", create(2 * number), create(2 * number + 1))
         dying = opened_pipeline(

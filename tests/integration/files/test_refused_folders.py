@@ -36,7 +36,7 @@ def test_it_is_refused_in_one_line(
         path = tmp_path / "events" / file
         path.parent.mkdir(parents=True)
         path.write_text(f"{CREATE}\n", encoding="utf-8")
-    ended = cdc.run("consume", "--until-idle")
+    ended = cdc.run("setup-source")
     assert (ended.exit_code, ended.output) == (ERROR, "")
     assert [word for word in words if word not in ended.error] == []
     assert query(database, "SELECT count(*) FROM cdc.slice") == [(0,)]

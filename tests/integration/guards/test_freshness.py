@@ -15,7 +15,7 @@ from tests.crash.world import World, take_snapshot
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
-from tests.support.streams import run_sql
+from tests.support.streams import postgres_of, run_sql
 
 DAY = "ALTER TABLE orders ADD COLUMN day date"
 
@@ -28,7 +28,7 @@ def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[W
 
 def source(*statements: str) -> Callable[[World], World]:
     def damage(world: World) -> World:
-        name = world.settings.postgres.publication
+        name = postgres_of(world.settings).publication
         run_sql(world.source_url, *(statement.format(name=name) for statement in statements))
         return world
 
@@ -151,7 +151,7 @@ def test_a_table_that_comes_back_to_the_pipeline_is_stale_until_its_snapshot(wor
 def test_a_stream_that_stopped_is_found_in_each_of_its_tables(world: World) -> None:
     pass_time(world)
     damaged_at = now(world)
-    run_sql(world.source_url, f"SELECT pg_drop_replication_slot('{world.settings.postgres.slot}')")
+    run_sql(world.source_url, f"SELECT pg_drop_replication_slot('{postgres_of(world.settings).slot}')")
     with pytest.raises(SourceGap):
         pass_time(world)
     waited = (now(world) - damaged_at).total_seconds()

@@ -10,9 +10,9 @@ from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
 from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.source_setup import begin_stream_again, look_at_log, set_up_source
-from cdc_pipeline.source_setup.slot_guards import refuse_gap
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot
 from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.slot_guards import refuse_gap
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World
 from tests.support.command_line import rows_of_store
@@ -21,7 +21,7 @@ from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in
 from tests.support.ledgers import forget_store, ledger_of
 from tests.support.pipelines import consume
 from tests.support.postgres import copy_of, fresh_store, standby_of, started_server
-from tests.support.streams import run_sql
+from tests.support.streams import postgres_of, run_sql
 
 AHEAD = "SELECT pg_switch_wal()"
 WRITE = "INSERT INTO orders SELECT n, 'w' FROM generate_series((SELECT max(id) + 1 FROM orders), 200) AS n"
@@ -159,11 +159,14 @@ def test_a_standby_is_refused_and_stops_the_stream_when_it_was_promoted(
 
 
 def test_a_consumer_that_stood_still_while_another_registered_more_raises_no_alarm(world: World) -> None:
-    with world.process() as pipeline, session(pipeline.source_url) as connection:
-        slot, server = read_slot(connection, world.settings.postgres.slot), read_server(connection)
+    name = postgres_of(world.settings).slot
+    with world.process() as pipeline, session(world.source_url) as connection:
+        slot, server = read_slot(connection, name), read_server(connection)
         run_sql(world.source_url, WRITE)
         assert go_on(world) == {}
-        refuse_gap(pipeline, slot, server)
+        registered = pipeline.store.streams.next_offset("shop")
+        assert registered is not None
+        refuse_gap(name, slot, server, registered, lambda: read_server(connection).end_position)
 
 
 def test_a_server_that_was_set_back_stops_the_stream_also_when_its_log_is_ahead_again(

@@ -17,7 +17,7 @@ from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of, states
 from tests.support.pipelines import pipeline_settings
 from tests.support.postgres import fresh_store
-from tests.support.streams import run_sql
+from tests.support.streams import postgres_of, run_sql
 
 NEIGHBOUR = "INSERT INTO customers VALUES (4, 'four')"
 DROP = "DROP TABLE orders"
@@ -74,7 +74,7 @@ def world(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[W
 
 
 def damage(world: World, statements: tuple[str, ...]) -> None:
-    name = world.settings.postgres.publication
+    name = postgres_of(world.settings).publication
     run_sql(world.source_url, *(statement.format(name=name) for statement in statements))
 
 

@@ -13,7 +13,15 @@ from cdc_pipeline.operations.repair import Repaired, repair
 from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, lake_rows, opened_pipeline, pipeline_settings, spark_session, take_snapshot
+from tests.support.pipelines import (
+    consume,
+    lake_rows,
+    opened_pipeline,
+    pipeline_settings,
+    set_up_and_consume,
+    spark_session,
+    take_snapshot,
+)
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -35,7 +43,7 @@ def pipeline(postgres: PostgresServer, database: str, spark_url: str, tmp_path: 
         fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url=spark_url) as pipeline,
     ):
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         take_snapshot(pipeline, *pipeline.table_names())
         yield pipeline
 

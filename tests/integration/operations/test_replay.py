@@ -13,7 +13,7 @@ from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.crash.world import apply_all, lake_tables, make_lake, memory_lake, take_snapshot
-from tests.support.pipelines import consume, pipeline_settings
+from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -56,7 +56,7 @@ def write(pipeline: Pipeline, *statements: str) -> None:
 
 
 def begin(pipeline: Pipeline) -> None:
-    consume(pipeline)
+    set_up_and_consume(pipeline)
     take_snapshot(pipeline, pipeline.table_names())
 
 

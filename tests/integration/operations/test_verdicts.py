@@ -11,7 +11,14 @@ from cdc_pipeline.operations.verification import Verified, verify
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
-from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, spark_session, take_snapshot
+from tests.support.pipelines import (
+    consume,
+    opened_pipeline,
+    pipeline_settings,
+    set_up_and_consume,
+    spark_session,
+    take_snapshot,
+)
 from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
@@ -34,7 +41,7 @@ def pipeline(postgres: PostgresServer, database: str, spark_url: str, tmp_path: 
         ) as pipeline,
     ):
         set_up_source(pipeline)
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         take_snapshot(pipeline, *(name for name in pipeline.table_names() if name.table != "new"))
         run_sql(database, *(f"UPDATE {name} SET note = 'changed' WHERE id = 2" for name in NAMES))
         consume(pipeline)

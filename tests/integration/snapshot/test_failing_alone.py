@@ -14,7 +14,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep
 from tests.crash.world import World, new_world, take_snapshot
 from tests.support.memory_lake import MemoryLake
-from tests.support.pipelines import consume
+from tests.support.pipelines import set_up_and_consume
 
 
 class RefusingLake(MemoryLake):
@@ -41,7 +41,7 @@ def snapshot_states(world: World, error: Exception, times: int) -> dict[str, tup
     """State and error by table."""
     refusing = replace(world, make_lake=lambda objects, on_step: RefusingLake(objects, on_step, error, times))
     with refusing.process() as pipeline:
-        consume(pipeline)
+        set_up_and_consume(pipeline)
         ended = take_snapshot(pipeline, world.tables)
     return {name.table: (found.state, found.error) for name, found in zip(world.tables, ended, strict=True)}
 

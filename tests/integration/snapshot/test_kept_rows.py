@@ -10,7 +10,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.world import World, new_world, take_snapshot
-from tests.support.pipelines import consume
+from tests.support.pipelines import set_up_and_consume
 from tests.support.streams import run_sql
 
 KEPT = "SELECT state, payload ->> 'id', payload ->> 'price' FROM cdc.quarantine ORDER BY quarantine_id"
@@ -23,7 +23,7 @@ def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
     with new_world(postgres, tmp_path) as world:
         run_sql(world.source_url, "INSERT INTO things (id, price) VALUES (77, 'NaN')")
         with world.process() as pipeline:
-            consume(pipeline)
+            set_up_and_consume(pipeline)
         yield world
 
 

@@ -82,7 +82,7 @@ def test_unfit_values_are_null_and_their_rows_come_beside_whole(connection: psyc
     query = "SELECT * FROM (VALUES (1, '2024-01-01'::date), (2, 'infinity'), (3, '0044-03-15 BC')) AS rows (id, day)"
     (copy,) = copy_record_batches(connection, query, schema(id="int4", day="date"))
     assert copy.rows["day"].is_null().to_pylist() == [False, True, True]
-    assert [(unfit.column, unfit.rows.to_pylist()) for unfit in copy.unfit] == [("day", [1, 2])]
+    assert [(unfit.column, unfit.row) for unfit in copy.unfit_rows] == [("day", 1), ("day", 2)]
     assert [(unfit.row, unfit.column) for unfit in copy.unfit_rows] == [(1, "day"), (2, "day")]
     assert [unfit.texts for unfit in copy.unfit_rows] == [
         {"id": b"2", "day": b"infinity"},
@@ -170,7 +170,7 @@ def test_a_value_of_each_type_comes_through_the_server_as_it_was_written(
     query = f"SELECT 1, ({literal})::{type_name} UNION ALL SELECT 2, NULL"
     (copy,) = copy_record_batches(connection, query, schema(number="int4", value=type_name))
     value, null = copy.rows["value"].to_pylist()
-    assert copy.unfit == ()
+    assert copy.unfit_rows == ()
     assert null is None
     assert value is not None
     assert expected is None or [value] == expected

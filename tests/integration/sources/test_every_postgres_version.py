@@ -15,7 +15,7 @@ from tests.support.guarded import begin_again, guarded_world, in_lake, in_source
 from tests.support.guarded import go_on as go_on_guarded
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.postgres_versions import locked_versions, unpacked_binaries
-from tests.support.streams import run_sql
+from tests.support.streams import postgres_of, run_sql
 
 NEWEST = "18"
 
@@ -47,7 +47,7 @@ def test_a_stream_whose_publication_was_dropped_says_so_and_begins_again(
         fresh_store(older_postgres) as store_url,
         guarded_world(tmp_path, url, store_url) as world,
     ):
-        drop = f'DROP PUBLICATION "{world.settings.postgres.publication}"'
+        drop = f'DROP PUBLICATION "{postgres_of(world.settings).publication}"'
         run_sql(world.source_url, drop, "UPDATE orders SET note = 'unseen'")
         with pytest.raises(
             SourceError, match=r"does not exist.*; run cdc setup-source --begin-again, then cdc snapshot"

@@ -147,7 +147,7 @@ def test_a_cut_can_be_asked_for_at_an_earlier_position(database: str) -> None:
             cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
             (position,) = cursor.fetchone() or (0,)
         run_sql(database, "INSERT INTO items VALUES (2)")
-        stream.send_mark(f"{CUT_AT}{int(position):016x}")
+        stream.send_marker(f"{CUT_AT}{int(position):016x}")
         first = read_until(stream, cutter, bool)
         second = read_marked(stream, cutter)
     assert [(cut.requested, cut.end) for cut in first] == [(True, int(position))]
@@ -190,7 +190,7 @@ def test_a_new_column_makes_the_consumer_look_at_the_catalogue_again(database: s
             "ALTER TABLE items ADD COLUMN color text DEFAULT 'red'",
             "INSERT INTO items VALUES (2)",
         )
-        stream.send_mark(CUT)
+        stream.send_marker(CUT)
         with pytest.raises(StreamMoved, match="has other columns than when its stream was opened"):
             read_until(stream, cutter, bool)
 

@@ -8,7 +8,7 @@ import numpy as np
 from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, UNFIT_CHARACTERS, SliceCutter
 from cdc_pipeline.record import TableName, TableSchema, encode_position
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.protocol import EventBatch, Mark, TableEvents, Transactions, UnfitEvent
+from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions, UnfitEvent
 
 MORNING = datetime(2024, 1, 1, 8, tzinfo=UTC)
 MICROSECONDS = int(MORNING.timestamp()) * 1_000_000
@@ -18,7 +18,7 @@ def marked(position: int, text: str) -> EventBatch:
     """A transaction that only carries the mark."""
     numbers = [np.array([number], dtype=np.int64) for number in (position, position + 1, MICROSECONDS)]
     transactions = Transactions(commit_position=numbers[0], end_position=numbers[1], commit_time=numbers[2])
-    return EventBatch(events=(), transactions=transactions, marks=(Mark(text=text, commit_position=position),))
+    return EventBatch(events=(), transactions=transactions, markers=(Marker(text=text, commit_position=position),))
 
 
 def cutter() -> SliceCutter:
@@ -44,7 +44,7 @@ def unfit(position: int, characters: int) -> EventBatch:
         stream_partition=nothing,
         unfit=(event,),
     )
-    return replace(marked(position, ""), events=(events,), marks=())
+    return replace(marked(position, ""), events=(events,), markers=())
 
 
 def test_the_stream_is_cut_before_events_for_quarantine_fill_the_memory() -> None:

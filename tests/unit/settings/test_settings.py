@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
-from cdc_pipeline.errors import SettingsError, UsageError
+from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource
 from cdc_pipeline.settings.file import json_schema, load_settings, parse_settings, settings_path
 from cdc_pipeline.settings.work import parse_duration
 from tests.support.settings_texts import FILE, WHOLE, changed, parsed, refusal
+from tests.support.streams import postgres_of
 
 TEMPLATES = sorted((Path(__file__).parents[3] / "cdc_pipeline" / "demo").glob("*.yml"))
 
@@ -21,7 +22,7 @@ TEMPLATES = sorted((Path(__file__).parents[3] / "cdc_pipeline" / "demo").glob("*
 def test_what_is_left_out_has_a_default() -> None:
     settings = parsed()
     assert settings.slice_length == timedelta(minutes=1)
-    assert (settings.metadata_store, settings.spark, settings.postgres.url) == (EMBEDDED, EMBEDDED, EMBEDDED)
+    assert (settings.metadata_store, settings.spark, settings.source.url) == (EMBEDDED, EMBEDDED, EMBEDDED)
     assert settings.tables[1].deletes == "hard"
     assert settings.tables[1].id == ()
 
@@ -139,7 +140,8 @@ def test_a_variable_lies_over_the_file() -> None:
 
 def test_a_nested_variable_changes_one_key_and_leaves_its_neighbours() -> None:
     settings = parsed(WHOLE, {"CDC_SOURCE__STREAM_PARTITIONS": "3", "CDC_WORKER__LEASE": "90s"})
-    assert (settings.postgres.stream_partitions, settings.postgres.slot) == (3, "cdc_shop")
+    source = postgres_of(settings)
+    assert (source.stream_partitions, source.slot) == (3, "cdc_shop")
     assert settings.worker.lease == timedelta(seconds=90)
     assert settings.worker.claim_slices == 1_000
 
@@ -194,11 +196,6 @@ def test_a_type_is_kept_by_its_canonical_name() -> None:
 def test_what_files_cannot_do_is_refused_with_its_line(old: str, new: str, words: str) -> None:
     assert old in FILES
     assert words in refusal(FILES.replace(old, new))
-
-
-def test_a_source_of_files_is_no_server() -> None:
-    with pytest.raises(UsageError, match="the source of shop is of the kind debezium_files; expected a PostgreSQL"):
-        _ = parsed(FILES).postgres
 
 
 def test_a_list_in_a_variable_is_json() -> None:

@@ -12,6 +12,7 @@ from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
 from snapshot.hand_offs import SnapshotFile
 from snapshot.snapshot_to_staging import NULL_PARTITION, SnapshotToStaging
+from tests.support.memory_source import MemoryLog, MemorySource
 
 AWKWARD = ["", ".", "..", "é" * 300, "x" * 300, NULL_PARTITION, "__", "a/b", "%2E", "A", "a", " ", None]
 COLUMNS = (Column(name="place", type="text"), Column(name="number", type="int8"))
@@ -26,7 +27,7 @@ def staging_in(
         snapshot_id="first",
         update_time=None,
         partition_by=partition_by,
-        source_url="",
+        source=MemorySource(table=TableName.parse("shop.public.notes"), log=MemoryLog()),
         objects=LocalObjectStore(folder),
         on_step=no_step,
     )

@@ -3,7 +3,8 @@
 import pytest
 
 from cdc_pipeline.settings import PostgresSource
-from cdc_pipeline.sources.postgres.slot import log_warning, shown_bytes
+from cdc_pipeline.sources.known import shown_bytes
+from cdc_pipeline.sources.postgres.slot import log_warning
 
 SOURCE = PostgresSource(kind="postgres", slot="shop", log_alarm_bytes=1 << 30)
 MB = 1 << 20

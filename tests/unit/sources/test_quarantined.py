@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from cdc_pipeline.metadata_store.quarantine import Kept
 from cdc_pipeline.metadata_store.states import QuarantineState
-from cdc_pipeline.operations.kept_events import decode_texts
 from cdc_pipeline.record import VERSION, Column, TableSchema, encode_version
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
+from cdc_pipeline.sources.quarantined import decode_texts
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ID, NAME, LATER = Column(name="id", type="int4"), Column(name="name", type="text"), Column(name="later", type="text")

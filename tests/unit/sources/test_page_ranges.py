@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshot.plan import PAGE_BYTES, PageRange, page_ranges
+from cdc_pipeline.sources.postgres.page_ranges import PAGE_BYTES, PageRange, page_ranges
 
 SIZES = st.integers(0, 10_000).map(lambda pages: pages * PAGE_BYTES)
 FILES = st.integers(PAGE_BYTES, 1000 * PAGE_BYTES)

@@ -1,0 +1,130 @@
+"""One look at a folder of events, and the stream of its files."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import Column, TableName, TableSchema, decode_position, encode_position
+from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.partition import PartitionLines
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
+from cdc_pipeline.sources.files.stream import DebeziumStream
+from cdc_pipeline.sources.known import FoundTable, PartitionPlace, StreamIdentity, StreamStart
+from cdc_pipeline.steps import OnStep
+from cdc_pipeline.time_slice import EPOCH
+
+_NO_ID = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderSurvey:
+    """See `SourceSurvey`. `listed`: the tables of pipeline.yml. `folders`: by stream partition."""
+
+    folder: Path
+    settings: DebeziumFilesSource
+    listed: tuple[TableSettings, ...]
+    folders: Mapping[int, Path]
+    on_step: OnStep
+
+    @property
+    def identity(self) -> StreamIdentity:
+        """The order of the events is part of it: with another one, versions would not compare."""
+        order = self.settings.sequence_by
+        return StreamIdentity(
+            system=self.settings.kind, timeline=0, channel=" ".join(("sequence_by", *order)) if order else "ordered"
+        )
+
+    @property
+    def is_successor(self) -> bool:
+        return False
+
+    @property
+    def stream_partitions(self) -> Collection[int]:
+        return self.folders.keys()
+
+    @property
+    def first_offset(self) -> str:
+        """The first line of the first file."""
+        return encode_position(0)
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        return tuple(
+            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=_declared_schema(table))
+            for table in self.listed
+        )
+
+    @property
+    def stale(self) -> Mapping[TableName, TableStale]:
+        return {}
+
+    @property
+    def mendable(self) -> Collection[TableName]:
+        return ()
+
+    @property
+    def refused(self) -> Mapping[TableName, SourceError]:
+        return {}
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return ()
+
+    def set_up(self) -> "FolderSurvey":
+        """Nothing is made: the files are not ours."""
+        return self
+
+    def check_ready(self) -> None:
+        """What was found can be read."""
+
+    def open(self, start: StreamStart) -> DebeziumStream:
+        cut = start.last_cut
+        return DebeziumStream(
+            partitions={number: self._lines(number, place, start) for number, place in start.places.items()},
+            places=start.places,
+            decoder=self._decoder(start),
+            position=0 if cut is None else decode_position(cut.position),
+            commit_time=start.commit_time or EPOCH,
+            folders=lambda: partition_folders(self.folder),
+        )
+
+    def _lines(self, number: int, place: PartitionPlace, start: StreamStart) -> PartitionLines:
+        folder = self.folders[number]
+        return PartitionLines(
+            PartitionFiles(
+                folder=folder,
+                offset=decode_position(place.offset),
+                begun=start.begun.get(number, {}),
+                begin=partial(start.begin_file, number),
+                on_step=self.on_step,
+                root=folder.parent,
+                digest=place.last_position.get(FILE_DIGEST, ""),
+            )
+        )
+
+    def _decoder(self, start: StreamStart) -> DebeziumDecoder:
+        known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
+        return DebeziumDecoder(
+            tables=DebeziumTables(self.listed, known),
+            sequence_by=self.settings.sequence_by,
+            last_position={
+                number: {
+                    TableName.parse(table): seen for table, seen in place.last_position.items() if table != FILE_DIGEST
+                }
+                for number, place in start.places.items()
+            },
+            horizons={name: table.horizon for name, table in start.tables.items()},
+            late_by=self.settings.late_by,
+        )
+
+
+def _declared_schema(table: TableSettings) -> TableSchema | None:
+    """The schema that pipeline.yml gives whole; None where a column of the id is left to the events."""
+    if not table.id or not set(table.id) <= table.columns.keys():
+        return None
+    columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
+    return TableSchema(columns=columns, key=table.id)

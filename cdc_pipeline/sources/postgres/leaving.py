@@ -1,0 +1,74 @@
+"""What set-up made on a PostgreSQL server, removed: the slot, and the tables of the publication."""
+
+from collections.abc import Collection
+
+import psycopg2.extensions
+import structlog
+from psycopg2 import sql
+
+from cdc_pipeline.errors import LeaseBusy, SourceAway, SourceError
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
+from cdc_pipeline.sources.postgres.publication import read_publication
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.statements import published_tables
+from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
+
+
+def leave_server(
+    url: str, source: PostgresSource, tables: Collection[TableName], on_step: OnStep, *, whole: bool
+) -> tuple[str, ...]:
+    """Returns the statements that the role may not run. The slot goes first: it holds back the server's log.
+
+    Raises LeaseBusy while somebody reads the slot.
+    """
+    with session(url) as connection:
+        connection.autocommit = True
+        slot = read_slot(connection, source.slot)
+        if slot is not None and slot.active_pid is not None:
+            raise LeaseBusy(
+                f"a consumer reads the slot {source.slot} (process {slot.active_pid} of the source)",
+                expected="nobody who registers more of what is to be removed",
+                remedy="stop the consumer first",
+            )
+        if whole and slot is not None:
+            with step(on_step, "source.drop_slot"):
+                rows(connection, "SELECT pg_drop_replication_slot(%s)", (source.slot,))
+        statements = _publication_statements(connection, source, tables, whole=whole)
+    return tuple(statement for statement in statements if not _is_run(url, statement, on_step))
+
+
+def _publication_statements(
+    connection: psycopg2.extensions.connection, source: PostgresSource, tables: Collection[TableName], *, whole: bool
+) -> list[str]:
+    """Drops the publication, or only our tables of one that holds tables of others too."""
+    if read_publication(connection, source.publication) is None:
+        return []
+    members = published_tables(connection, source)
+    ours = {(name.schema, name.table) for name in tables}
+    publication = sql.Identifier(source.publication)
+    if whole and members <= ours:
+        return [sql.SQL("DROP PUBLICATION {}").format(publication).as_string(connection)]
+    leaving = [sql.Identifier(*member) for member in sorted(members & ours)]
+    if not leaving:
+        return []
+    drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")
+    return [drop.format(publication, sql.SQL(", ").join(leaving)).as_string(connection)]
+
+
+def _is_run(url: str, statement: str, on_step: OnStep) -> bool:
+    """False for a statement that the role may not run."""
+    try:
+        with session(url) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            with step(on_step, "source.drop_publication"):
+                cursor.execute(statement)
+    except SourceAway:
+        raise
+    except SourceError as error:
+        log.warning("left to an administrator", statement=statement, found=error.found)
+        return False
+    return True

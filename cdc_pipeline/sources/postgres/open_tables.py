@@ -1,0 +1,64 @@
+"""The tables of a stream as they were when it was opened, and whether they still are the same."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.known import Document
+from cdc_pipeline.sources.postgres.publication import Publication
+from cdc_pipeline.sources.postgres.setup import PlannedTable
+from cdc_pipeline.sources.postgres.shape import SourceShape
+from cdc_pipeline.sources.postgres.shape_changes import Unchanged, compare_again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTables:
+    """`marks`: how each table was published. `newest`: the last shape of each table that was seen since, by oid."""
+
+    tables: Sequence[PlannedTable]
+    marks: Mapping[TableName, str]
+    newest: dict[int, SourceShape] = field(default_factory=dict)
+
+    def check(
+        self,
+        publication: Publication | None,
+        shapes: Mapping[int, SourceShape],
+        registered: Mapping[TableName, str | None],
+    ) -> dict[TableName, list[Document]]:
+        """Raises StreamMoved unless the tables are published, registered and made as when the stream was opened.
+
+        Returns the shapes of tables that differ in what does not matter, such as the number of a rewritten file.
+        """
+        published = {} if publication is None else {name: publication.of(name) for name in self.marks}
+        now = {name: found.mark for name, found in published.items() if found is not None}
+        wanted = dict.fromkeys(registered) | dict(self.marks)
+        moved = {name for name in wanted if not (now.get(name) == wanted[name] == registered.get(name))}
+        changed: dict[TableName, list[Document]] = {}
+        for table in self.tables:
+            before = self.newest.get(table.oid, table.shapes[-1])
+            after = _unchanged(before, shapes.get(table.oid))
+            if after is None:
+                moved.add(table.name)
+            elif after is not before:
+                self.newest[table.oid] = after
+                changed[table.name] = [shape.to_json() for shape in (*table.shapes[:-1], after)]
+        if moved:
+            raise StreamMoved(
+                f"the source has or publishes {', '.join(sorted(map(str, moved)))} otherwise than when its stream was"
+                " opened",
+                remedy="open the consumer again: what changed is found then",
+            )
+        return changed
+
+
+def _unchanged(before: SourceShape, now: SourceShape | None) -> SourceShape | None:
+    """The shape of a table whose rows are read as before: `before` itself if nothing differs. None: it changed."""
+    if now is None:
+        return None
+    if now.is_now(before):
+        return before
+    if [column.type_oid for column in now.columns] != [column.type_oid for column in before.columns]:
+        return None
+    change = compare_again(before, now)
+    return change.shape if isinstance(change, Unchanged) else None

@@ -1,0 +1,184 @@
+"""A PostgreSQL server as a source: its slot is the stream, its tables are copied by exported snapshots."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from cdc_pipeline.errors import RegistryError, SourceError
+from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
+from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.known import (
+    FoundTable,
+    KeptLog,
+    KnownStream,
+    KnownTable,
+    NewBeginning,
+    PartitionPlace,
+)
+from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, table_names
+from cdc_pipeline.sources.postgres.leaving import leave_server
+from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, snapshot_connection
+from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
+from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
+from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
+from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
+from cdc_pipeline.sources.postgres.statements import missing_on_source
+from cdc_pipeline.sources.postgres.survey import PostgresSurvey, identity_of
+from cdc_pipeline.sources.postgres.table_copy import PostgresCopy, refuse_rewritten
+from cdc_pipeline.sources.protocol import Proof, SourceCapabilities
+from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
+from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresDatabase:
+    """`stream`: the pipeline's name. `tables`: those that pipeline.yml lists. `url`: where the server is."""
+
+    stream: str
+    url: str
+    settings: PostgresSource
+    tables: tuple[TableSettings, ...]
+    on_step: OnStep
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        """All stream partitions are cut as one log, at the same position."""
+        return SourceCapabilities(
+            copies_tables=True,
+            keeps_order=True,
+            keeps_ids_together=True,
+            adds_partitions=False,
+            proofs=frozenset({Proof.ROWS_AT_A_POSITION}),
+        )
+
+    def list_tables(self) -> tuple[str, ...]:
+        """Leaves out partitions, which come under the name of their table, and names with a dot in a part."""
+        with session(self.url) as connection:
+            names = table_names(connection)
+        for parts in names:
+            if any("." in part for part in parts):
+                log.warning("a table with a dot in its name matches no pattern", table=".".join(parts))
+        return tuple(".".join(parts) for parts in names if not any("." in part for part in parts))
+
+    def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
+        with session(self.url) as connection:
+            statements = missing_on_source(connection, self.settings, self.tables)
+            if not statements:
+                plan_source(connection, self.settings, self.tables, known.tables())
+        return statements
+
+    def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> PostgresSurvey:
+        """Raises the first refusal where no table is known and none can be read."""
+        tables = known.tables()
+        with session(self.url) as connection:
+            plan = plan_source(connection, self.settings, self.tables, tables)
+            if not tables and not plan.tables:
+                raise next(iter(plan.refused.values()))
+            registered = known.next_offset()  # after the slot: a consumer that runs moves both, the offset first
+            successor = is_successor(
+                plan.server,
+                plan.slot,
+                url=self.url,
+                stream=self.stream,
+                known=known.identity(),
+                registered=registered,
+            )
+            if registered is not None:
+                refuse_gap(self.settings.slot, plan.slot, plan.server, registered, self._end_of_log)
+            stale, mendable = plan.stale, plan.mendable
+            again = stale.keys() & set(begin_again)
+            if again:
+                plan = plan_source(connection, self.settings, self.tables, tables, again)
+        return PostgresSurvey(
+            url=self.url,
+            settings=self.settings,
+            plan=plan,
+            is_successor=successor,
+            stale=stale,
+            mendable=mendable,
+            on_step=self.on_step,
+        )
+
+    def begin_again(self, registered: str) -> NewBeginning:
+        """Begins at a new slot. Raises SourceError for a server whose log has not passed the registered offset."""
+        with session(self.url) as connection:
+            plan = plan_source(connection, self.settings, self.tables)
+            if plan.server.end_position < decode_position(registered):
+                raise SourceError(
+                    f"the source's log ends at {lsn_text(plan.server.end_position)}",
+                    expected=f"a log that has passed {lsn_text(decode_position(registered))}, up to which it is"
+                    " registered",
+                    remedy="run SELECT pg_switch_wal() on the source until it has, then try again; where that is too"
+                    " far, begin another pipeline with a lake of its own",
+                )
+            # The publication comes before the slot, which decodes no change that was made without one.
+            execute_plan(connection, plan, self.on_step)
+            with step(self.on_step, "source.replace_slot"):
+                position = replace_slot(connection, self.settings.slot)
+        gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"
+        return NewBeginning(identity=identity_of(plan.server, self.settings), offset=encode_position(position), gap=gap)
+
+    def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
+        del table
+        offset = min((place.offset for place in places.values()), default=None)
+        return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
+
+    @contextmanager
+    def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:
+        """By a temporary slot. Waits until all transactions that run now have ended, and logs which ones they are."""
+        with hold_position(self.url, _slot_name(purpose, name), self.on_step) as held:
+            yield held
+
+    def is_held(self, purpose: str, *, name: str) -> bool:
+        return is_held(self.url, _slot_name(purpose, name))
+
+    def send_marker(self, text: str) -> bool:
+        with session(self.url) as connection, connection.cursor() as cursor:
+            slot = read_slot(connection, self.settings.slot)
+            with step(self.on_step, "source.mark"):
+                cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
+                connection.commit()
+        return slot is not None and slot.active_pid is not None
+
+    @contextmanager
+    def copy_at(self, exported: str) -> Iterator[PostgresCopy]:
+        with snapshot_connection(self.url, exported) as connection:
+            yield PostgresCopy(connection=connection, on_step=self.on_step)
+
+    def check_copied(self, table: FoundTable) -> None:
+        with step(self.on_step, "source.check"), session(self.url) as connection:
+            refuse_rewritten(connection, table)
+
+    def kept_log(self) -> KeptLog | None:
+        with step(self.on_step, "source_log.read"), session(self.url) as connection:
+            return read_kept_log(connection, self.settings)
+
+    def decode_quarantined(
+        self,
+        table: KnownTable,
+        events: Sequence[QuarantinedText],
+        *,
+        columns: Mapping[str, Column],
+        stream_partitions: Collection[int],
+    ) -> Sequence[DecodedEvents]:
+        del stream_partitions
+        if table.schema is None:
+            raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
+        return decode_texts(events, table.schema, columns)
+
+    def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
+        """Drops the slot and the publication's tables."""
+        return leave_server(self.url, self.settings, tables, self.on_step, whole=whole)
+
+    def _end_of_log(self) -> int:
+        with step(self.on_step, "source.check"), session(self.url) as connection:
+            return read_server(connection).end_position
+
+
+def _slot_name(purpose: str, name: str) -> str:
+    return f"cdc_{purpose}_{name}"

@@ -1,0 +1,159 @@
+"""One look at a PostgreSQL source: what it lacks, and the stream of its slot."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import TableName, decode_position, encode_position
+from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
+from cdc_pipeline.sources.postgres.catalogue import Server, read_server, read_slot
+from cdc_pipeline.sources.postgres.publication import read_publication
+from cdc_pipeline.sources.postgres.session import session
+from cdc_pipeline.sources.postgres.setup import PlannedTable, SourcePlan, execute_plan
+from cdc_pipeline.sources.postgres.slot_guards import refuse_gap
+from cdc_pipeline.sources.postgres.stream import PostgresStream
+from cdc_pipeline.steps import OnStep
+
+
+def identity_of(server: Server, settings: PostgresSource) -> StreamIdentity:
+    return StreamIdentity(system=server.system_identifier, timeline=server.timeline, channel=settings.slot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSurvey:
+    """See `SourceSurvey`. `stale` and `mendable`: before any table was looked at as a new one."""
+
+    url: str
+    settings: PostgresSource
+    plan: SourcePlan
+    is_successor: bool
+    stale: Mapping[TableName, TableStale]
+    mendable: Collection[TableName]
+    on_step: OnStep
+
+    @property
+    def identity(self) -> StreamIdentity:
+        return identity_of(self.plan.server, self.settings)
+
+    @property
+    def stream_partitions(self) -> Collection[int]:
+        return range(self.settings.stream_partitions)
+
+    @property
+    def first_offset(self) -> str:
+        """The position where the slot stands."""
+        slot = self.plan.slot
+        return encode_position(0 if slot is None else slot.confirmed_position or 0)
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        marks = self.marks
+        return tuple(
+            FoundTable(
+                name=table.name,
+                source_id=table.oid,
+                key=table.key,
+                schema=table.schema,
+                published_as=marks.get(table.name, ""),
+                description=tuple(shape.to_json() for shape in table.shapes),
+                is_changing=len(table.shapes) > 1,
+            )
+            for table in self.plan.tables
+        )
+
+    @property
+    def refused(self) -> Mapping[TableName, SourceError]:
+        """Includes stale tables that were looked at as new ones and cannot be read."""
+        return self.plan.refused
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return self.plan.statements
+
+    @property
+    def marks(self) -> dict[TableName, str]:
+        """How the publication holds each table that can be read, for those that it holds."""
+        publication = self.plan.publication
+        found = {} if publication is None else {table.name: publication.of(table.name) for table in self.plan.tables}
+        return {name: published.mark for name, published in found.items() if published is not None}
+
+    def set_up(self) -> "PostgresSurvey":
+        """Puts the tables into the publication and makes the slot. `statements` of the result are those that were run.
+
+        Tables that the publication holds otherwise than under their own name are `refused`.
+        """
+        source = self.settings
+        with session(self.url) as connection:
+            execute_plan(connection, self.plan, self.on_step)
+            plan = replace(
+                self.plan,
+                slot=read_slot(connection, source.slot),
+                publication=read_publication(connection, source.publication),
+            )
+        done = replace(self, plan=plan)
+        if plan.slot is None:
+            raise SourceError(f"the slot {source.slot} was not created", remedy="run cdc setup-source again")
+        marks = done.marks
+        hidden = {table.name: _hidden(table.name, source) for table in plan.tables if table.name not in marks}
+        left = tuple(table for table in plan.tables if table.name in marks)
+        return replace(done, plan=replace(plan, tables=left, refused={**plan.refused, **hidden}))
+
+    def check_ready(self) -> None:
+        if self.plan.slot is None:
+            raise SourceError(
+                f"there is no slot {self.settings.slot} on the source",
+                expected="the slot that holds the changes back until they are read",
+                remedy="run cdc setup-source",
+            )
+
+    def open(self, start: StreamStart) -> PostgresStream:
+        """Reads the slot for the tables that are registered. Looks at the slot again, now that nobody else reads it."""
+        position = decode_position(min(place.offset for place in start.places.values()))
+        stream = PostgresStream(
+            url=self.url,
+            slot=self.settings.slot,
+            publication=self.settings.publication,
+            stream_partitions=self.settings.stream_partitions,
+            tables=self._registered(start),
+            marks={name: mark for name, mark in self.marks.items() if name in start.tables},
+            server=self.plan.server,
+            start=position,
+            passes=self._transaction_end(start, position),
+            on_step=self.on_step,
+        )
+        try:
+            self._refuse_moved_slot(position)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _registered(self, start: StreamStart) -> tuple[PlannedTable, ...]:
+        return tuple(table for table in self.plan.tables if table.name in start.tables)
+
+    def _transaction_end(self, start: StreamStart, position: int) -> int | None:
+        """The end of the transaction that the slot sends again; None if it sends none, or the cut lay between two."""
+        cut, slot = start.last_cut, self.plan.slot
+        if cut is None or cut.requested or cut.position != encode_position(position):
+            return None
+        confirmed = None if slot is None else slot.confirmed_position
+        return position if confirmed is not None and confirmed < position else None
+
+    def _refuse_moved_slot(self, position: int) -> None:
+        with session(self.url) as connection:
+            slot, server = read_slot(connection, self.settings.slot), read_server(connection)
+
+        def end_of_log() -> int:
+            with session(self.url) as connection:
+                return read_server(connection).end_position
+
+        refuse_gap(self.settings.slot, slot, server, encode_position(position), end_of_log)
+
+
+def _hidden(name: TableName, source: PostgresSource) -> SourceError:
+    return SourceError(
+        f"the publication {source.publication} does not hold {name} under its own name",
+        expected="publish_via_partition_root = true where a table has partitions",
+        remedy=f'run ALTER PUBLICATION "{source.publication}" SET (publish_via_partition_root = true)',
+    )

@@ -1,0 +1,101 @@
+"""The tables of a PostgreSQL database as an exported snapshot shows them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import psycopg2.extensions
+from psycopg2 import sql
+
+from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.sources.copied_rows import CopiedRows
+from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
+from cdc_pipeline.sources.postgres.columns import read_columns
+from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
+from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
+from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape, read_shapes
+from cdc_pipeline.sources.postgres.shape_changes import Retaken, compare_again
+from cdc_pipeline.steps import OnStep, step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresCopy:
+    """One read-only connection that sees the database as of the position."""
+
+    connection: psycopg2.extensions.connection
+    on_step: OnStep
+
+    def columns(self, table: TableName) -> tuple[Column, ...]:
+        """Generated columns too."""
+        with step(self.on_step, "source.check"):
+            return read_columns(self.connection, table)
+
+    def description(self, table: KnownTable) -> FoundTable | None:
+        shape = _shape_at(self.connection, table)
+        if shape is None:
+            return None
+        return FoundTable(
+            name=table.name,
+            source_id=shape.oid,
+            key=table.key,
+            schema=shape.schema(table.key),
+            description=(shape.to_json(),),
+        )
+
+    def parts(self, table: TableName, file_bytes: int) -> Sequence[Document]:
+        """Ranges of pages. Of a partitioned table, those of all its leaves."""
+        return [pages.to_json() for pages in plan_ranges(self.connection, table, file_bytes)]
+
+    def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
+        if part is None:
+            query = _whole_query(self.connection, table, schema)
+        else:
+            query = range_query(self.connection, PageRange(**part), schema)
+        yield from copy_record_batches(self.connection, query, schema, on_step=self.on_step)
+
+
+def _whole_query(connection: psycopg2.extensions.connection, table: TableName, schema: TableSchema) -> str:
+    columns = sql.SQL(", ").join(map(sql.Identifier, schema.names))
+    query = sql.SQL("SELECT {} FROM {}").format(columns, sql.Identifier(table.schema, table.table))
+    return query.as_string(connection)
+
+
+def _shape_at(connection: psycopg2.extensions.connection, table: KnownTable) -> SourceShape | None:
+    """The shape that the connection's snapshot shows, which must be one that the table's stream knows.
+
+    None for a table whose shapes the metadata store does not know. Raises SnapshotError when it changed just now.
+    """
+    known = [SourceShape.from_json(document) for document in table.description]
+    if not known:
+        return None
+    now = read_shapes(connection, [table.source_id]).get(table.source_id)
+    for shape in reversed(known):
+        if now is not None and _columns(shape) == _columns(now):
+            return replace(shape, file_number=now.file_number, leaves=now.leaves, columns=_as_of(shape, now))
+    raise SnapshotError(
+        f"{table.name} changed its columns right before the cutoff",
+        expected="the columns that its stream was opened with",
+        remedy="run cdc snapshot again: it finds what changed",
+    )
+
+
+def _columns(shape: SourceShape) -> list[tuple[int, tuple[str, int, int], str | None]]:
+    return [(column.number, column.look, column.generated) for column in shape.columns]
+
+
+def _as_of(shape: SourceShape, now: SourceShape) -> tuple[ShapeColumn, ...]:
+    written = {column.number: column.changed_by for column in now.columns}
+    return tuple(replace(column, changed_by=written[column.number]) for column in shape.columns)
+
+
+def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable) -> None:
+    """Raises SnapshotError if the table was rewritten since its description: older snapshots see it empty then."""
+    before = SourceShape.from_json(table.description[-1])
+    now = read_shapes(connection, [before.oid]).get(before.oid)
+    change = None if now is None else compare_again(before, now)
+    if change is None or isinstance(change, Retaken):
+        raise SnapshotError(
+            f"{table.name} changed while it was exported: {'it was dropped' if change is None else change.reason}",
+            expected="a table whose rows the cutoff still shows",
+            remedy="run cdc snapshot again",
+        )

@@ -1,0 +1,88 @@
+"""Quarantined events: what a source needs of them, and their texts -> rows of slice files as the table is now."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Protocol
+
+import pyarrow as pa
+
+from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.slice_file import event_schema
+from cdc_pipeline.sources.event_texts import events_of, payload_columns, typed_rows
+
+
+class QuarantinedText(Protocol):
+    """A quarantined event. `payload`: its values as the source's texts. `snapshot_id`: it is a row of a snapshot."""
+
+    @property
+    def quarantine_id(self) -> int: ...
+    @property
+    def stream_partition(self) -> int: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def payload(self) -> Mapping[str, str | None]: ...
+    @property
+    def created_at(self) -> datetime: ...
+    @property
+    def snapshot_id(self) -> str | None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodedEvents:
+    """Events with the same columns. `rows` holds those in `fitting`; `refused` says why not, by id in quarantine."""
+
+    schema: TableSchema
+    rows: pa.Table
+    fitting: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+def decode_texts(
+    entries: Iterable[QuarantinedText], newest: TableSchema, known: Mapping[str, Column]
+) -> list[DecodedEvents]:
+    """Decodes payloads that hold the source's texts by column. `known`: every column that the table ever had."""
+    in_order = sorted(entries, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
+    return [
+        _decode_texts(list(group), names, newest, known)
+        for names, group in groupby(in_order, key=lambda entry: _columns(entry, newest))
+    ]
+
+
+def _columns(entry: QuarantinedText, newest: TableSchema) -> tuple[str, ...]:
+    """The columns that the event has, and those of the id."""
+    return tuple(dict.fromkeys((*payload_columns(entry.payload), *newest.key)))
+
+
+def _decode_texts(
+    entries: Sequence[QuarantinedText], names: tuple[str, ...], newest: TableSchema, known: Mapping[str, Column]
+) -> DecodedEvents:
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        why = f"the type of {unknown} is not known before the table's next event that fits"
+        refused = {entry.quarantine_id: why for entry in entries}
+        return DecodedEvents(schema=newest, rows=event_schema(newest).empty_table(), refused=refused)
+    schema = TableSchema(columns=tuple(known[name] for name in names), key=newest.key)
+    versions = [_version(entry, schema) for entry in entries]
+    events = events_of([entry.payload for entry in entries], versions, schema)
+    rows, misfits = typed_rows(events, schema)
+    refused = {entries[misfit.row].quarantine_id: misfit.reason for misfit in misfits}
+    fits = [entry.quarantine_id not in refused for entry in entries]
+    return DecodedEvents(
+        schema=schema,
+        rows=rows.filter(pa.array(fits, pa.bool_())),
+        fitting=[entry.quarantine_id for entry in entries if entry.quarantine_id not in refused],
+        refused=refused,
+    )
+
+
+def _version(entry: QuarantinedText, schema: TableSchema) -> str:
+    """The event's version. Equal rows of a keyless table's snapshot share the cutoff's: each gets one of its own.
+
+    It is still older than any event behind the cutoff.
+    """
+    if schema.is_bag and entry.snapshot_id is not None:
+        return f"{entry.version}.{entry.quarantine_id:016x}"
+    return entry.version
