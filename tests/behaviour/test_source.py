@@ -1,0 +1,293 @@
+"""What every source promises: order, resumption at every offset, true capabilities, an opening that only reads."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SourceBusy, SourceError, UsageError
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.record import OPERATION, VERSION, encode_position
+from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
+from cdc_pipeline.source_setup.registered import RegisteredStream
+from cdc_pipeline.sources.known import LastCut, PartitionPlace, StreamStart
+from cdc_pipeline.sources.protocol import ChangeStream, Proof
+from cdc_pipeline.wiring import Pipeline
+from tests.support.event_files import events_of
+from tests.support.eventually import eventually
+from tests.support.memory_source import Change
+from tests.support.pipelines import consume
+from tests.support.postgres import fresh_store
+from tests.support.source_arms import FilesArm, MemoryArm, PostgresArm, SourceArm
+
+UNORDERED = {"ordered": False, "sequence_by": ["source.lsn"], "late_by": "7d"}
+TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
+    (("i", 1, "one"),),
+    (("i", 2, "two"), ("u", 1, "uno"), ("i", 3, "three")),
+    (("d", 2, None),),
+    (("u", 3, "tre"),),
+)
+CHANGES = [change for transaction in TRANSACTIONS for change in transaction]
+
+
+@pytest.fixture(params=["postgres", "files", "unordered files", "memory"])
+def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[SourceArm]:
+    with fresh_store(postgres) as store_url:
+        files = FilesArm(folder=tmp_path, store_url=store_url)
+        match request.param:
+            case "postgres":
+                yield PostgresArm(folder=tmp_path, url=database, store_url=store_url)
+            case "files":
+                yield files
+            case "unordered files":
+                yield replace(files, more=UNORDERED)
+            case "memory":
+                yield MemoryArm(files=files)
+
+
+@pytest.fixture
+def written(arm: SourceArm) -> SourceArm:
+    """Set up, with transactions that nobody has read."""
+    with arm.opened() as pipeline:
+        set_up_source(pipeline)
+    for transaction in TRANSACTIONS:
+        arm.commit(*transaction)
+    return arm
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """What one reader brought: events as (commit position, version, operation, id), transactions as (start, end)."""
+
+    events: list[tuple[int, str, str, int]] = field(default_factory=list)
+    transactions: list[tuple[int, int]] = field(default_factory=list)
+    marks: list[str] = field(default_factory=list)
+
+    @property
+    def changes(self) -> list[tuple[str, str, int]]:
+        return [event[1:] for event in self.events]
+
+
+@contextmanager
+def reader(
+    pipeline: Pipeline, places: Mapping[int, PartitionPlace] | None = None, end: int = 0
+) -> Iterator[ChangeStream]:
+    """The source's stream, read from its beginning or from these places on, which a cut at `end` left."""
+    known, begun = RegisteredStream(pipeline=pipeline), dict[tuple[int, str], int]()
+    survey = pipeline.source.survey(known)
+    start = StreamStart(
+        places=places or {number: PartitionPlace(offset=survey.first_offset) for number in survey.stream_partitions},
+        last_cut=LastCut(position=encode_position(end), requested=False) if places else None,
+        commit_time=None,
+        tables=known.tables(),
+        begun={} if places is None else {number: place.begun for number, place in places.items()},
+        begin_file=lambda partition, name: begun.setdefault((partition, name), len(begun) + 1),
+    )
+    opened = list[ChangeStream]()
+
+    def is_free() -> bool:
+        try:
+            opened.append(survey.open(start))
+        except SourceBusy:
+            return False
+        return True
+
+    assert eventually(is_free)
+    with closing(opened[0]) as stream:
+        yield stream
+
+
+def read_to_now(stream: ChangeStream, text: str) -> Seen:
+    """Everything up to a marker message that is sent now."""
+    seen = Seen()
+    stream.send_marker(text)
+    while text not in seen.marks:
+        batch = stream.read(timedelta(seconds=1))
+        if batch is None:
+            continue
+        seen.marks += [mark.text for mark in batch.markers]
+        places = zip(batch.transactions.commit_position, batch.transactions.end_position, strict=True)
+        seen.transactions += [(int(start), int(end)) for start, end in places]
+        for events in batch.events:
+            rows = events.rows.select([VERSION, OPERATION, "id"]).to_pylist()
+            positions = map(int, events.commit_position)
+            seen.events += [
+                (position, row[VERSION], row[OPERATION], row["id"])
+                for position, row in zip(positions, rows, strict=True)
+            ]
+    return seen
+
+
+def registry(pipeline: Pipeline) -> list[Any]:
+    """Stream partitions and tables, and what is registered of them."""
+    name = pipeline.settings.name
+    return [pipeline.store.streams.stream_partitions(name), pipeline.store.tables.tables()]
+
+
+def test_events_come_in_the_order_of_their_transactions_with_rising_versions(written: SourceArm) -> None:
+    with written.opened() as pipeline, reader(pipeline) as stream:
+        seen = read_to_now(stream, "cut:1")
+    assert [(kind, id_) for _, kind, id_ in seen.changes] == [(kind, id_) for kind, id_, _ in CHANGES]
+    versions = [version for version, _, _ in seen.changes]
+    assert versions == sorted(set(versions))
+    ends = [position for transaction in seen.transactions for position in transaction]
+    assert ends == sorted(ends)
+    assert {event[0] for event in seen.events} <= {start for start, _ in seen.transactions}
+
+
+def test_a_reader_goes_on_at_every_offset_without_loss_and_without_doubles(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        with reader(pipeline) as stream:
+            whole = read_to_now(stream, "cut:1")
+            places = {end: stream.places_at(end) for _, end in whole.transactions}
+        for number, end in enumerate(places):
+            with reader(pipeline, with_all_begun(places, end), end) as stream:
+                rest = read_to_now(stream, f"cut:resumed {number}")
+            assert stream.position == end
+            assert behind(end, rest) == behind(end, whole)
+
+
+def behind(position: int, seen: Seen) -> list[tuple[int, str, str, int]]:
+    """What the slice cutter keeps: a source may send again what lies before the position."""
+    return [event for event in seen.events if event[0] >= position]
+
+
+def with_all_begun(places: Mapping[int, Mapping[int, PartitionPlace]], end: int) -> dict[int, PartitionPlace]:
+    """The places at `end`, with every file that was begun until then."""
+    return {
+        number: replace(
+            place, begun={key: name for at in places if at <= end for key, name in places[at][number].begun.items()}
+        )
+        for number, place in places[end].items()
+    }
+
+
+def test_what_was_read_and_not_registered_comes_again_as_it_was(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        with reader(pipeline) as stream:
+            first = read_to_now(stream, "cut:1")
+        with reader(pipeline) as stream:
+            again = read_to_now(stream, "cut:2")
+    assert again.events == first.events
+    assert again.events
+
+
+def test_a_restarted_consumer_registers_nothing_twice(written: SourceArm) -> None:
+    for _ in range(2):
+        with written.opened() as pipeline:
+            consume(pipeline)
+    with written.opened() as pipeline:
+        row = pipeline.store.tables.table(written.table)
+        slices = pipeline.store.slices.slices(row.table_id, 1, 100)
+    assert sum(each.rows for each in slices) == len(CHANGES)
+
+
+def test_a_marker_message_comes_behind_all_that_was_committed_before_it(arm: SourceArm) -> None:
+    with arm.opened() as pipeline:
+        set_up_source(pipeline)
+        with reader(pipeline) as stream:
+            assert read_to_now(stream, "cut:1").events == []
+            arm.commit(("i", 1, "one"))
+            seen = read_to_now(stream, "cut:2")
+    assert [id_ for _, _, id_ in seen.changes] == [1]
+    assert seen.marks[-1] == "cut:2"
+
+
+def test_set_up_is_idempotent(arm: SourceArm) -> None:
+    with arm.opened() as pipeline:
+        first = set_up_source(pipeline)
+        made, registered = arm.made(), registry(pipeline)
+        again = set_up_source(pipeline)
+        assert (arm.made(), registry(pipeline)) == (made, registered)
+        assert (again.tables, again.statements, again.refused) == (first.tables, (), {})
+        assert missing_sql(pipeline) == ()
+
+
+def test_looking_at_what_is_missing_changes_nothing(arm: SourceArm) -> None:
+    made = arm.made()
+    with arm.opened() as pipeline:
+        missing_sql(pipeline)
+        pipeline.source.survey(RegisteredStream(pipeline=pipeline))
+        assert (arm.made(), registry(pipeline)) == (made, [(), ()])
+
+
+def test_a_reader_that_finds_nothing_set_up_names_the_command_and_creates_nothing(arm: SourceArm) -> None:
+    arm.commit(("i", 1, "one"))
+    made = arm.made()
+    with arm.opened() as pipeline:
+        with pytest.raises(SourceError, match="run cdc setup-source"), open_consumer(pipeline):
+            pass
+        assert (arm.made(), registry(pipeline)) == (made, [(), ()])
+
+
+def test_opening_a_reader_creates_nothing(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        before = written.made(), registry(pipeline)
+        with open_consumer(pipeline):
+            pass
+        assert (written.made(), registry(pipeline)) == before
+
+
+def test_only_a_source_that_copies_tables_holds_positions_and_proves_by_rows(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        source = pipeline.source
+        if not source.capabilities.copies_tables:
+            assert Proof.ROWS_AT_A_POSITION not in source.capabilities.proofs
+            with pytest.raises(UsageError):
+                source.hold_position("test", name="a")
+            with pytest.raises(UsageError):
+                source.copy_at("")
+            return
+        assert Proof.ROWS_AT_A_POSITION in source.capabilities.proofs
+        table = RegisteredStream(pipeline=pipeline).tables()[written.table]
+        assert table.schema is not None
+        with source.hold_position("test", name="a") as held:
+            assert source.is_held("test", name="a")
+            written.commit(("i", 9, "later"))
+            with source.copy_at(held.exported) as copy:
+                found = copy.description(table)
+                assert found is not None
+                assert copy.columns(written.table) == table.schema.columns
+                whole = [row for block in copy.rows(written.table, table.schema) for row in block.rows.to_pylist()]
+                parts = [
+                    row
+                    for part in copy.parts(written.table, 8192)
+                    for block in copy.rows(written.table, table.schema, part)
+                    for row in block.rows.to_pylist()
+                ]
+            source.check_copied(found)
+        assert whole == parts == [{"id": 1, "note": "uno"}, {"id": 3, "note": "tre"}]
+        assert not source.is_held("test", name="a")
+        with reader(pipeline) as stream:
+            seen = read_to_now(stream, "cut:1")
+    assert [id_ for position, _, _, id_ in seen.events if position >= held.position] == [9]
+
+
+def test_order_is_what_the_capabilities_say(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        capabilities = pipeline.source.capabilities
+        assert capabilities.orders_ids(1) is capabilities.keeps_order
+        assert pipeline.lake_table(written.table).ordered is capabilities.orders_ids(1)
+        assert capabilities.orders_ids(2) is (capabilities.keeps_order and capabilities.keeps_ids_together)
+
+
+def test_no_event_is_older_than_the_oldest_version_to_come(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        consume(pipeline)
+        oldest = oldest_version_to_come(pipeline, written.table)
+    written.commit(("i", 7, "later"))
+    with written.opened() as pipeline:
+        consume(pipeline)
+        (newest,) = [row for row in events_of(pipeline, written.table) if row["id"] == 7]
+    assert newest[VERSION] >= oldest
+
+
+def test_what_set_up_made_is_removed_at_the_end(written: SourceArm) -> None:
+    with written.opened() as pipeline:
+        for _ in range(2):
+            assert pipeline.source.leave([written.table], whole=True) == ()
+        assert all(kind not in str(written.made()) for kind in ("slot", "publi", "True"))

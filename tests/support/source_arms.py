@@ -1,0 +1,129 @@
+"""A source of each kind with one table, for the suite that holds all of them to the same promises."""
+
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.wiring import Pipeline
+from tests.support.command_line import query
+from tests.support.event_files import NOBODY_LISTENS, EventFolder
+from tests.support.memory_source import Change, MemoryLog, MemorySource
+from tests.support.pipelines import opened_pipeline, pipeline_settings
+from tests.support.streams import database_of, run_sql
+
+_MADE = """
+SELECT 'slot', slot_name::text FROM pg_replication_slots WHERE database = current_database()
+UNION ALL SELECT 'publication', pubname::text FROM pg_publication
+UNION ALL SELECT 'published', tablename::text FROM pg_publication_tables ORDER BY 1, 2
+"""
+
+
+class SourceArm(Protocol):
+    """A source with one table `orders (id, note)`, whose pipeline has a metadata store of its own."""
+
+    @property
+    def table(self) -> TableName: ...
+
+    def opened(self) -> AbstractContextManager[Pipeline]:
+        """The pipeline, as a new process opens it."""
+
+    def commit(self, *changes: Change) -> None:
+        """One transaction."""
+
+    def made(self) -> list[Any]:
+        """All that set-up makes on the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresArm:
+    folder: Path
+    url: str
+    store_url: str
+
+    def __post_init__(self) -> None:
+        run_sql(self.url, "CREATE TABLE orders (id int PRIMARY KEY, note text)")
+
+    @property
+    def table(self) -> TableName:
+        return TableName(database=database_of(self.url), schema="public", table="orders")
+
+    def opened(self) -> AbstractContextManager[Pipeline]:
+        settings = pipeline_settings(self.folder, self.url, [{"name": "public.orders"}], slice_length="1h")
+        return opened_pipeline(settings, store_url=self.store_url, spark_url=NOBODY_LISTENS)
+
+    def commit(self, *changes: Change) -> None:
+        statements = {
+            "i": "INSERT INTO orders VALUES ({id}, '{note}')",
+            "u": "UPDATE orders SET note = '{note}' WHERE id = {id}",
+            "d": "DELETE FROM orders WHERE id = {id}",
+        }
+        run_sql(self.url, "; ".join(statements[kind].format(id=id_, note=note) for kind, id_, note in changes))
+
+    def made(self) -> list[Any]:
+        return query(self.url, _MADE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesArm:
+    """`more`: settings of the source."""
+
+    folder: Path
+    store_url: str
+    more: dict[str, Any] = field(default_factory=dict)
+    transactions: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self._events.write("0/a.jsonl")
+
+    @property
+    def _events(self) -> EventFolder:
+        table = {"name": "public.orders", "id": ["id"], "columns": {"id": "int", "note": "text"}}
+        return EventFolder(folder=self.folder, store_url=self.store_url, tables=(table,), source=self.more)
+
+    @property
+    def table(self) -> TableName:
+        return TableName.parse("shop.public.orders")
+
+    def opened(self) -> AbstractContextManager[Pipeline]:
+        return self._events.opened()
+
+    def commit(self, *changes: Change) -> None:
+        transaction = next(self.transactions)
+        source = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "txId": transaction}
+        lines = []
+        for ordinal, (kind, id_, note) in enumerate(changes):
+            row = {"id": id_, "note": note}
+            images = {"before": row, "after": None} if kind == "d" else {"before": None, "after": row}
+            place = {"ts_ms": 1_700_000_000_000 + transaction, "lsn": 100 * transaction + ordinal}
+            lines.append(json.dumps({"op": {"i": "c"}.get(kind, kind), **images, "source": source | place}))
+        self._events.write("0/a.jsonl", *lines)
+
+    def made(self) -> list[Any]:
+        """Nothing but the files that are there: their names."""
+        return sorted(str(path) for path in (self.folder / "events").rglob("*"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryArm:
+    files: FilesArm
+    log: MemoryLog = field(default_factory=MemoryLog)
+
+    @property
+    def table(self) -> TableName:
+        return self.files.table
+
+    @contextmanager
+    def opened(self) -> Iterator[Pipeline]:
+        with self.files.opened() as pipeline:
+            yield replace(pipeline, source=MemorySource(table=self.table, log=self.log))
+
+    def commit(self, *changes: Change) -> None:
+        self.log.entries.append(list(changes))
+
+    def made(self) -> list[Any]:
+        return [self.log.is_set_up]
