@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import begin_stream_again
+from cdc_pipeline.source_setup import begin_stream_again, set_up_source
 from tests.crash.invariants import check
 from tests.crash.world import go_on, new_world, register_changes, take_snapshot
 from tests.support.guarded import begin_again, guarded_world, in_lake, in_source
@@ -30,6 +30,8 @@ def older_postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 def test_the_lake_equals_a_source_of_an_older_version(older_postgres: PostgresServer, tmp_path: Path) -> None:
     with new_world(older_postgres, tmp_path) as world:
         world.change()
+        with world.process() as pipeline:
+            set_up_source(pipeline)
         go_on(world)
         with world.process() as pipeline:
             take_snapshot(pipeline, world.tables)
