@@ -1,6 +1,7 @@
 """What the parts of a snapshot hand to each other: typed here, JSON in the metadata store and between Airflow's tasks.
 
-An export task is given a part of the table, as `TableCopy.parts` of the source names it. Every other hand-off is one of the types below.
+An export task is given a part of the table as the source describes it (`TableCopy.parts`). Every other hand-off is one
+of the types below.
 """
 
 from collections.abc import Mapping, Sequence
