@@ -74,6 +74,7 @@ class Consumer:
         self._clock = clock
         self._on_step = on_step
         self._next_heartbeat = self._last_cut = time.monotonic()
+        self._awaits_heartbeat = False
         self._marker_positions: dict[str, int] = {}
         self._offsets = dict(assignment.next_offset)
         self._ignored_truncates = ignored_truncates
@@ -89,6 +90,7 @@ class Consumer:
         self._marker_positions.update(
             (marker.text, marker.commit_position) for marker in batch.markers if marker.text in self._marker_positions
         )
+        self._awaits_heartbeat &= all(marker.text != CUT for marker in batch.marks)
         for cut in self._cutter.add(self._without_ignored(batch)):
             yield self._with_silent_changes(cut)
             self._last_cut, self.position = time.monotonic(), cut.end
@@ -153,9 +155,14 @@ class Consumer:
                 log.info("change of columns followed", table=str(name), columns=", ".join(schema.names))
 
     def send_heartbeat_if_due(self) -> None:
-        """A marker message closes the slice that is due: on an idle stream nothing else would."""
-        if self._until_heartbeat() <= timedelta(0):
+        """A marker message closes the slice that is due: on an idle stream nothing else would.
+
+        The next one is sent when this one has been read. A consumer that catches up with a backlog would otherwise
+        send one per second, and each of them costs a cut.
+        """
+        if not self._awaits_heartbeat and self._until_heartbeat() <= timedelta(0):
             self._send(CUT, is_heartbeat=True)
+            self._awaits_heartbeat = True
             self._next_heartbeat = time.monotonic() + _LONGEST_WAIT.total_seconds()
 
     def send_marker(self) -> str:

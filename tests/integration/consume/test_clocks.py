@@ -1,16 +1,18 @@
-"""A machine whose clock is wrong by hours: its consumer registers an idle stream as often as any other."""
+"""A clock that is wrong by hours: the consumer registers an idle stream as often as any other, and not more often."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic
 
 import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.source_setup import open_consumer, set_up_source
+from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.command_line import query
 from tests.support.eventually import eventually
@@ -50,3 +52,21 @@ def test_an_idle_stream_is_cut_at_every_slice_by_a_clock_that_is_hours_behind_or
     labels = query(store_url, LABELS)
     assert labels == sorted(labels)
     assert abs(labels[-1][0] - utc_now()) < timedelta(hours=1)
+
+
+def test_a_consumer_that_has_not_read_its_last_heartbeat_sends_no_other(pipeline: Pipeline) -> None:
+    sent, started = list[str](), monotonic()
+
+    def record(name: str, moment: Moment) -> None:
+        if (name, moment) == ("source.mark", Moment.BEFORE):
+            sent.append(name)
+
+    with open_consumer(replace(pipeline, clock=lambda: utc_now() + timedelta(hours=10), on_step=record)) as consumer:
+
+        def heartbeats_after(seconds: float) -> int | None:
+            consumer.send_heartbeat_if_due()
+            return len(sent) if monotonic() - started > seconds else None
+
+        assert eventually(lambda: heartbeats_after(2.5) == 1)
+        assert eventually(lambda: bool(list(consumer.read_cuts())))
+        assert eventually(lambda: heartbeats_after(2.5) == 2)
