@@ -18,7 +18,7 @@ from tests.support.streams import run_sql
 PAGE = "docs/tutorial.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROGRAM = re.compile(r"`(tutorial/\w+\.py)`")
-COMMAND_SECONDS = 300
+COMMAND_SECONDS = 900
 
 
 @pytest.fixture

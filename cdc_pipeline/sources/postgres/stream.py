@@ -116,7 +116,7 @@ class PostgresStream:
                 connection.close()
 
     def _payloads(self, wait: timedelta) -> list[bytes]:
-        """Reads what the socket has. A short pause after the first bytes lets the server send more with fewer calls."""
+        """Reads messages until the server sends none for a moment, or until they are enough for one batch."""
         payloads: list[bytes] = []
         size, deadline = 0, time.monotonic() + wait.total_seconds()
         with answering():
@@ -133,6 +133,9 @@ class PostgresStream:
     def _comes_until(self, deadline: float) -> bool:
         """Whether the stream's socket has something to read before the deadline.
 
+        A reader that wakes at the first byte makes the server send message by message, with a system call for each.
+        So this returns some milliseconds after the first byte: by then the server has filled the socket.
+
         A server that shuts down asks for answers without a pause, and waits until its reader has left. The other
         connection shows it: the server ends that one at once.
         """
@@ -141,6 +144,8 @@ class PostgresStream:
             return False
         beside = self._sql_connection.fileno()
         readable = select.select([self._cursor.fileno(), beside], [], [], pause)[0]
+        if readable == [self._cursor.fileno()]:
+            readable += select.select([beside], [], [], _BURST.total_seconds())[0]
         if beside in readable:
             self._check_other()
         return bool(readable)
