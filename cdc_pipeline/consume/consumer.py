@@ -90,7 +90,7 @@ class Consumer:
         self._marker_positions.update(
             (marker.text, marker.commit_position) for marker in batch.markers if marker.text in self._marker_positions
         )
-        self._awaits_heartbeat &= all(marker.text != CUT for marker in batch.marks)
+        self._awaits_heartbeat &= all(marker.text != CUT for marker in batch.markers)
         for cut in self._cutter.add(self._without_ignored(batch)):
             yield self._with_silent_changes(cut)
             self._last_cut, self.position = time.monotonic(), cut.end
@@ -177,6 +177,8 @@ class Consumer:
         return self.position > self._marker_positions[marker]
 
     def _wait(self) -> timedelta:
+        if self._awaits_heartbeat:
+            return _LONGEST_WAIT
         return min(max(self._until_heartbeat(), _SHORTEST_WAIT), _LONGEST_WAIT)
 
     def _until_heartbeat(self) -> timedelta:
