@@ -26,7 +26,7 @@ class _StoreTrigger(BaseEventTrigger):
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
-        from cdc_pipeline.metadata_store.waiting import backlogs
+        from cdc_pipeline.metadata_store.ledger.backlogs import backlogs
 
         async for found in backlogs(_metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
             yield found

@@ -10,11 +10,11 @@ from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, context_o
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.record import TableName
 
 if TYPE_CHECKING:
-    from cdc_pipeline.metadata_store.rows import Snapshot
+    from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 
 _POLL_SECONDS = 1.0
 
@@ -70,7 +70,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
         slots = pipeline.settings.snapshot.concurrency
         snapshots = snapshot_runs(pipeline).take(ready, slots=slots) if ready else ()
         ended = dict(zip(ready, snapshots, strict=True))
-        withheld = {name: pipeline.store.history.withheld(found.snapshot_id) for name, found in ended.items()}
+        withheld = {name: pipeline.store.snapshot_history.withheld(found.snapshot_id) for name, found in ended.items()}
     context.show([_row(name, ended.get(name), refused.get(name), withheld.get(name, 0)) for name in chosen])
     if refused or any(found.state is not SnapshotState.PUBLISHED for found in ended.values()):
         raise typer.Exit(1)

@@ -1,8 +1,9 @@
 """A snapshot of a table as of its cutoff, registered."""
 
 from cdc_pipeline.errors import SnapshotError
-from cdc_pipeline.metadata_store.rows import Snapshot, SourceTable
-from cdc_pipeline.metadata_store.snapshots import NewSnapshot
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable

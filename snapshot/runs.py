@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError
-from cdc_pipeline.metadata_store.rows import Snapshot
-from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.models.states import SnapshotState
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from snapshot.hand_offs import PublishedRows, SlotOrder, from_json, to_json
@@ -42,7 +42,7 @@ class SnapshotRuns:
 
         An error that ends a worker slot ends the run and is raised.
         """
-        since, stop = self.store.history.now(), Event()
+        since, stop = self.store.snapshot_history.now(), Event()
         with ThreadPoolExecutor(max_workers=slots) as threads:
             running = [threads.submit(self.worker(number).run, tables, since, stop) for number in range(slots)]
             for future in running:
@@ -84,7 +84,7 @@ class SnapshotRuns:
         ready = [name for name in names if name not in refused]
         if names and not ready:
             raise next(iter(refused.values()))
-        since, tables = self.store.history.now(), tuple(map(str, ready))
+        since, tables = self.store.snapshot_history.now(), tuple(map(str, ready))
         numbers = range(slots if ready else 0)
         return [to_json(SlotOrder(chosen=tables, since=since, slot=slot)) for slot in numbers]
 
@@ -99,7 +99,7 @@ class SnapshotRuns:
             return []
         run = from_json(SlotOrder, orders[0])
         names = {self.store.tables.table(name).table_id: name for name in self.table_names(run.chosen)}
-        ended = self.store.history.ended_since(list(names), run.since)
+        ended = self.store.snapshot_history.ended_since(list(names), run.since)
         known = {snapshot.table_id for snapshot in ended}
         left = [name for table_id, name in names.items() if table_id not in known]
         snapshots = (*ended, *self.orchestrator.run(left, Event()))
@@ -121,7 +121,7 @@ class SnapshotRuns:
         return PublishedRows(
             table=str(name),
             rows=found.rows,
-            rows_withheld=self.store.history.withheld(found.snapshot_id),
+            rows_withheld=self.store.snapshot_history.withheld(found.snapshot_id),
             files=found.files,
             lake_version=found.lake_version,
         )

@@ -12,9 +12,9 @@ import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.lease_keeper import kept
-from cdc_pipeline.metadata_store.quarantine import KeptRow
-from cdc_pipeline.metadata_store.rows import Snapshot, SnapshotTask
-from cdc_pipeline.metadata_store.states import TaskKind
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantinedRow
+from cdc_pipeline.metadata_store.models.states import TaskKind
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
@@ -68,7 +68,7 @@ class SnapshotWorker:
             if task is not None:
                 self._work(task, next(found for found in active if found.snapshot_id == task.snapshot_id))
                 done += 1
-            elif len(self.store.history.ended_since(table_ids, since)) == len(table_ids):
+            elif len(self.store.snapshot_history.ended_since(table_ids, since)) == len(table_ids):
                 break
             else:
                 stop.wait(self.idle_wait.total_seconds())
@@ -132,7 +132,9 @@ class SnapshotWorker:
     def _quarantine(self, snapshot: Snapshot, task: SnapshotTask, unfit: Sequence[UnfitRow]) -> None:
         """Durable on return; the rows of one task are quarantined once, however often it is tried."""
         rows = [
-            KeptRow(column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time))
+            QuarantinedRow(
+                column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time)
+            )
             for row in unfit
         ]
         self.store.quarantine.keep_snapshot_rows(snapshot, task.ordinal, rows)

@@ -7,9 +7,10 @@ from cdc_pipeline.apply.next_move import merged_ranges
 from cdc_pipeline.apply.slice_check import check_slice_file
 from cdc_pipeline.errors import SliceDamaged
 from cdc_pipeline.lake.protocol import ClaimWork, SliceInput, UpsertOutcome
-from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.failures import Damage
-from cdc_pipeline.metadata_store.rows import Claim, Lease, SliceRow
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.ledger.failures import Damage
+from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
@@ -34,7 +35,7 @@ class ClaimPreparation:
     limits: ClaimLimits
     on_step: OnStep
 
-    def prepare(self, lease: Lease, claim: Claim, table: TableName, slices: Sequence[SliceRow]) -> ClaimWork:
+    def prepare(self, lease: Lease, claim: Claim, table: TableName, slices: Sequence[RegisteredSlice]) -> ClaimWork:
         """Checks every slice file. Raises SliceDamaged; each damaged slice is then marked in the metadata store."""
         row = self.store.tables.table(table)
         return ClaimWork(
@@ -53,7 +54,7 @@ class ClaimPreparation:
             position=slices[-1].position,
         )
 
-    def _checked(self, lease: Lease, slices: Sequence[SliceRow]) -> tuple[SliceInput, ...]:
+    def _checked(self, lease: Lease, slices: Sequence[RegisteredSlice]) -> tuple[SliceInput, ...]:
         """All files are looked at before the first damage is raised: a person then sees every damaged slice."""
         inputs, damages = list[SliceInput](), list[tuple[Damage, SliceDamaged]]()
         for row in slices:
@@ -66,7 +67,7 @@ class ClaimPreparation:
             raise damages[0][1]
         return tuple(inputs)
 
-    def _input(self, row: SliceRow) -> SliceInput:
+    def _input(self, row: RegisteredSlice) -> SliceInput:
         if row.path is None or row.sha256 is None or row.schema_id is None:
             raise SliceDamaged(f"slice {row.number} has {row.rows} rows but no file", expected="a path and a SHA-256")
         schema = self.store.tables.schema(row.table_id, row.schema_id)

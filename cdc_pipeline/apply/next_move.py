@@ -10,8 +10,8 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.fitting import in_one_claim
 from cdc_pipeline.lake.history import LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence, KeyRange, joined
-from cdc_pipeline.metadata_store.rows import Claim, SliceRow
-from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
+from cdc_pipeline.metadata_store.models.states import SliceState
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import MOST_KEY_RANGES
 
@@ -31,8 +31,8 @@ class View:
 
     fence: Fence | None
     published_snapshot: str | None
-    fenced: Mapping[int, SliceRow]
-    behind_fence: Sequence[SliceRow]
+    fenced: Mapping[int, RegisteredSlice]
+    behind_fence: Sequence[RegisteredSlice]
     open_claim: Claim | None
     active_snapshot: str | None = None
     is_keyless: bool = False
@@ -57,7 +57,7 @@ class MarkApplied:
 class Apply:
     """One commit for exactly these consecutive slices. `resumed`: a dead worker's claim with these bounds, if any."""
 
-    slices: tuple[SliceRow, ...]
+    slices: tuple[RegisteredSlice, ...]
     resumed: Claim | None
 
 
@@ -135,7 +135,9 @@ def _check_fence(fence: Fence, view: View) -> None:
             )
 
 
-def of_one_shape(slices: Sequence[SliceRow], schema_of: Callable[[SliceRow], TableSchema]) -> tuple[SliceRow, ...]:
+def of_one_shape(
+    slices: Sequence[RegisteredSlice], schema_of: Callable[[RegisteredSlice], TableSchema]
+) -> tuple[RegisteredSlice, ...]:
     """The leading slices that one claim can merge: whole boundaries, up to the first change of columns that needs a
     claim of its own.
 
@@ -149,7 +151,7 @@ def of_one_shape(slices: Sequence[SliceRow], schema_of: Callable[[SliceRow], Tab
     return tuple(slices[:end])
 
 
-def merged_ranges(slices: Sequence[SliceRow]) -> tuple[KeyRange, ...]:
+def merged_ranges(slices: Sequence[RegisteredSlice]) -> tuple[KeyRange, ...]:
     """At most MOST_KEY_RANGES ranges of ids that cover those of all slices.
 
     Returns no range when a slice with rows has none, or when the id's type changed between slices, since ids of two
@@ -173,7 +175,7 @@ def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
     return nlargest(MOST_KEY_RANGES - 1, widths, key=widths.__getitem__)
 
 
-def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:
+def check_ledger(ledger: LakeLedger, slices: Sequence[RegisteredSlice]) -> None:
     """Compares slices that are about to be marked applied with the slices that the lake's log names.
 
     Slices before the first claim that the log still holds are proved by their numbers alone, which have no gap. Raises
@@ -205,7 +207,7 @@ def check_ledger(ledger: LakeLedger, slices: Sequence[SliceRow]) -> None:
             )
 
 
-def _check_registry(fence: Fence, behind_fence: Sequence[SliceRow]) -> None:
+def _check_registry(fence: Fence, behind_fence: Sequence[RegisteredSlice]) -> None:
     for row in behind_fence:
         if row.state is not SliceState.REGISTERED:
             raise FenceMismatch(
@@ -215,7 +217,7 @@ def _check_registry(fence: Fence, behind_fence: Sequence[SliceRow]) -> None:
             )
 
 
-def _of_claim(claim: Claim, behind_fence: Sequence[SliceRow]) -> tuple[SliceRow, ...]:
+def _of_claim(claim: Claim, behind_fence: Sequence[RegisteredSlice]) -> tuple[RegisteredSlice, ...]:
     slices = tuple(row for row in behind_fence if claim.first_number <= row.number <= claim.last_number)
     if [row.number for row in slices] != list(range(claim.first_number, claim.last_number + 1)):
         raise FenceMismatch(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdc_pipeline.errors import ObjectMissing, SliceDamaged
-from cdc_pipeline.metadata_store.rows import SliceRow
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import event_schema
@@ -14,7 +14,7 @@ from cdc_pipeline.steps import OnStep, step
 
 
 def check_slice_file(
-    objects: ObjectStore, on_step: OnStep, row: SliceRow, schema: TableSchema, *, most_unpacked_bytes: int
+    objects: ObjectStore, on_step: OnStep, row: RegisteredSlice, schema: TableSchema, *, most_unpacked_bytes: int
 ) -> None:
     """Reads the object and checks it by `check_content`. Raises SliceDamaged.
 
@@ -32,7 +32,7 @@ def check_slice_file(
     check_content(row, content, schema, most_unpacked_bytes=most_unpacked_bytes)
 
 
-def check_content(row: SliceRow, content: bytes, schema: TableSchema, *, most_unpacked_bytes: int) -> None:
+def check_content(row: RegisteredSlice, content: bytes, schema: TableSchema, *, most_unpacked_bytes: int) -> None:
     """Compares size and SHA-256, then what the footer says: columns with types, rows, unpacked bytes.
 
     No page is unpacked. Raises SliceDamaged.
@@ -58,7 +58,7 @@ def check_content(row: SliceRow, content: bytes, schema: TableSchema, *, most_un
         raise damaged(row, f"{unpacked_bytes} bytes when it is unpacked", limit)
 
 
-def damaged(row: SliceRow, found: str, expected: str) -> SliceDamaged:
+def damaged(row: RegisteredSlice, found: str, expected: str) -> SliceDamaged:
     return SliceDamaged(
         f"the slice file {row.path} has {found}",
         expected=expected,

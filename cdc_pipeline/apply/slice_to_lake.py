@@ -24,9 +24,10 @@ from cdc_pipeline.apply.next_move import (
 from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale
 from cdc_pipeline.lake.protocol import Lake, LakeTable, UpsertOutcome
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
-from cdc_pipeline.metadata_store.relearning import KnownClaim
-from cdc_pipeline.metadata_store.rows import Claim, Lease, SourceTable
-from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
+from cdc_pipeline.metadata_store.ledger.records import Claim, SourceTable
+from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
@@ -143,7 +144,7 @@ class SliceWorker:
         """What the lake's log and the metadata store say now; `behind_fence` holds at most one claim's slices."""
         fence = self.lake.read_fence(lake_table)
         if fence is None:
-            published = self.store.history.published_snapshot(table_id)
+            published = self.store.snapshot_history.published_snapshot(table_id)
             return View(fence=None, published_snapshot=published, fenced={}, behind_fence=(), open_claim=None)
         named = self.store.slices.slices(table_id, fence.slices[0].number, fence.number) if fence.slices else ()
         behind = self.store.slices.next_slices(
@@ -160,7 +161,7 @@ class SliceWorker:
             within = self.store.slices.slices(table_id, fence.number + 1, open_claim.last_number)
         return View(
             fence=fence,
-            published_snapshot=self.store.history.published_snapshot(table_id),
+            published_snapshot=self.store.snapshot_history.published_snapshot(table_id),
             fenced={row.number: row for row in named},
             behind_fence=within,
             open_claim=open_claim,

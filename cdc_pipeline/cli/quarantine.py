@@ -12,7 +12,7 @@ from cdc_pipeline.cli.stack_verbs import Config
 from cdc_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from cdc_pipeline.metadata_store.quarantine import Kept
+    from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
     from cdc_pipeline.operations.replay import Replayed
     from cdc_pipeline.wiring import Pipeline
 
@@ -46,7 +46,7 @@ def list_events(
     as_json: Json = False,
 ) -> None:
     """The events that are kept aside, and why; no values of theirs."""
-    from cdc_pipeline.metadata_store.states import QuarantineState
+    from cdc_pipeline.metadata_store.models.states import QuarantineState
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
@@ -90,7 +90,7 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Decode events again as their tables are now; those that fit go with the next apply. Exit code 3: some stay."""
-    from cdc_pipeline.metadata_store.states import QuarantineState
+    from cdc_pipeline.metadata_store.models.states import QuarantineState
     from cdc_pipeline.operations.replay import replay as replay_events
 
     if everything == bool(quarantine_ids):
@@ -128,7 +128,7 @@ def _table_names(pipeline: "Pipeline") -> dict[int, str]:
     return {table.table_id: str(table.name) for table in pipeline.store.tables.tables()}
 
 
-def _row(entry: "Kept", names: dict[int, str]) -> dict[str, Any]:
+def _row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
     return {
         "id": entry.quarantine_id,
         "table": names[entry.table_id],
@@ -143,7 +143,7 @@ def _row(entry: "Kept", names: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def _whole(entry: "Kept", names: dict[int, str]) -> dict[str, Any]:
+def _whole(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
     from cdc_pipeline.sources.event_texts import shown
 
     values = {name: None if text is None else shown(text) for name, text in entry.payload.items()}
@@ -167,6 +167,6 @@ def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
 
 
 def _exit_code(outcomes: "Sequence[Replayed]") -> int:
-    from cdc_pipeline.metadata_store.states import QuarantineState
+    from cdc_pipeline.metadata_store.models.states import QuarantineState
 
     return 0 if all(outcome.state is QuarantineState.REPLAYED for outcome in outcomes) else STILL_KEPT

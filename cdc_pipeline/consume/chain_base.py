@@ -19,8 +19,8 @@ from cdc_pipeline.consume.cut_file import (
     table_array,
 )
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.cut import Cut, PartitionRange, place_behind
-from cdc_pipeline.metadata_store.rows import Boundary, Stream
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.records import Boundary, Stream
 from cdc_pipeline.time_slice import Label
 
 FORMAT = 1
@@ -54,7 +54,7 @@ class ChainBase:
     @property
     def place(self) -> str:
         """Of the first cut file that is left."""
-        return place_behind(self.position, self.late_slices)
+        return chain_position_behind(self.position, self.late_slices)
 
     def read_through(self) -> list[dict[str, Any]]:
         """Columns of the store's stream partitions, as of the base."""

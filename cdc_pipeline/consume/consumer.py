@@ -14,8 +14,8 @@ import structlog
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter, SliceRows
-from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange, QuarantinedEvent
-from cdc_pipeline.metadata_store.rows import Assignment
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, QuarantinedEvent, Slice
+from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import OPERATION, Operation, TableName, TableSchema, encode_position
@@ -113,7 +113,7 @@ class Consumer:
         """False for a cut at which no stream partition went on, unless somebody asked for a cut there."""
         return cut.requested or any(not part.is_empty for part in ranges)
 
-    def write_slice_files(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> tuple[NewSlice, ...]:
+    def write_slice_files(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> tuple[Slice, ...]:
         """Puts one slice file per table and stream partition that has events; durable on return."""
         parts = {part.stream_partition: part for part in ranges if not part.is_empty}
         return tuple(
@@ -123,7 +123,7 @@ class Consumer:
         )
 
     def decide_and_register(
-        self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]
+        self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[Slice, ...]
     ) -> None:
         """Puts the cut file and registers the cut in one transaction; durable on return.
 
@@ -209,7 +209,7 @@ class Consumer:
         }
         return replace(cut, slices={**cut.slices, **silent})
 
-    def _cut(self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[NewSlice, ...]) -> Cut:
+    def _cut(self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[Slice, ...]) -> Cut:
         return Cut(
             stream=self._assignment.stream,
             owner=self._assignment.owner,
@@ -236,7 +236,7 @@ class Consumer:
             payload=dict(event.payload),
         )
 
-    def _write(self, cut: CutSlices, name: TableName, part: PartitionRange, rows: SliceRows) -> NewSlice:
+    def _write(self, cut: CutSlices, name: TableName, part: PartitionRange, rows: SliceRows) -> Slice:
         table_id, number = self._table_ids[name], part.stream_partition
         file = write_slice_file(rows.rows, rows.schema, rows.releases)
         file_name = SliceFileName(
@@ -249,7 +249,7 @@ class Consumer:
         with step(self._on_step, "slice_file.put"):
             self._objects.put_if_absent(key, file.content)
         schema_id = self._schema_id(table_id, rows.schema, part)
-        return NewSlice.of(file, table_id=table_id, stream_partition=number, path=key, schema_id=schema_id)
+        return Slice.of(file, table_id=table_id, stream_partition=number, path=key, schema_id=schema_id)
 
     def _schema_id(self, table_id: int, schema: TableSchema, part: PartitionRange) -> str:
         known = self._schema_ids.get((table_id, schema))

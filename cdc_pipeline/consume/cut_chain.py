@@ -16,12 +16,13 @@ from cdc_pipeline.areas import base_key, base_prefix, cut_key, place_of_key
 from cdc_pipeline.consume.chain_base import ChainBase, chain_base, order_of
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
-from cdc_pipeline.metadata_store.cut import BEGINNING, Cut, LateSlice, NewSlice, place_behind
-from cdc_pipeline.metadata_store.quarantine import no_boundary
-from cdc_pipeline.metadata_store.rows import Boundary, Lease, SourceTable, Stream
-from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice, Slice, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
+from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable, Stream
+from cdc_pipeline.metadata_store.ledger.tables import NewTable
+from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.steps import OnStep, step
@@ -44,7 +45,7 @@ class CutChain:
         Raises StreamMoved when another cut was decided at the place: that one is registered then.
         """
         if cut.is_empty and cut.position == position_of(place):
-            return self.store.registry.register(cut)
+            return self.store.registration.register(cut)
         new = cut_file(self._stream(), self._identities(), schemas, cut)
         while (found := self._decide(place, new)) is not None:
             if cut.epoch is not None:
@@ -56,7 +57,7 @@ class CutChain:
                     expected="nobody else who reads the stream",
                     remedy=f"read on at {place}: the other one is registered now",
                 )
-        return self.store.registry.register(cut)
+        return self.store.registration.register(cut)
 
     def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
         """Its number. Idempotent by the slice's id. Raises RegistryError while the stream has no boundary."""
@@ -166,7 +167,7 @@ class CutChain:
             if new.schema_id == newest[new.table_id]:
                 continue
             self._record(new, found.schemas, first_offset=starts[new.stream_partition], is_newest=True)
-        return self.store.registry.register(content).place
+        return self.store.registration.register(content).place
 
     def _follow(self, found: CutFile, cut: Cut, rows: Sequence[SourceTable]) -> None:
         """The source changed since the store was copied; not for a cut behind which the stream began again."""
@@ -187,7 +188,7 @@ class CutChain:
                     stale=identity.stale if becomes_stale else None,
                 )
 
-    def _record(self, new: NewSlice, schemas: Mapping[str, TableSchema], *, first_offset: str, is_newest: bool) -> None:
+    def _record(self, new: Slice, schemas: Mapping[str, TableSchema], *, first_offset: str, is_newest: bool) -> None:
         if new.schema_id is not None:
             schema = schemas[new.schema_id]
             self.store.tables.record_schema(new.table_id, schema, first_offset=first_offset, is_newest=is_newest)
@@ -259,6 +260,6 @@ def position_of(place: str) -> str:
 def place_after(place: str, content: Cut | LateSlice) -> str:
     """The place behind `content`, which follows at `place`."""
     if isinstance(content, Cut):
-        return place_behind(content.position, 0)
+        return chain_position_behind(content.position, 0)
     position, _, late = place.rpartition("-")
-    return place_behind(position, int(late) + 1)
+    return chain_position_behind(position, int(late) + 1)

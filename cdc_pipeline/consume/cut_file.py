@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.cut import Cut, LateSlice
-from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.ledger.cut import Cut, LateSlice
+from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.record import TableName, TableSchema
 
 FORMAT = 2

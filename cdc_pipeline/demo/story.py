@@ -143,7 +143,7 @@ def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Call
     process = int(claim.owner.split(":")[1])
     os.kill(process, signal.SIGKILL)
     tell(f"process {process} killed in claim {claim.first_number} to {claim.last_number}; waiting for its successor")
-    _wait_until(lambda: pipeline.store.positions.lake_position(table_id).applied_through >= claim.last_number)
+    _wait_until(lambda: pipeline.store.lake_positions.lake_position(table_id).applied_through >= claim.last_number)
 
 
 def _wait_for_slices(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Callable[[str], None]) -> None:
@@ -158,7 +158,7 @@ def _wait_for_slices(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Ca
 def applied_slices(pipeline: Pipeline, table: TableName) -> int:
     """Slices with rows that the lake holds."""
     table_id = pipeline.store.tables.table(table).table_id
-    through = pipeline.store.positions.lake_position(table_id).applied_through
+    through = pipeline.store.lake_positions.lake_position(table_id).applied_through
     return sum(1 for row in pipeline.store.slices.slices(table_id, 1, through) if row.rows and row.state == "applied")
 
 

@@ -9,8 +9,7 @@ from threading import Event, Thread
 import structlog
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, StaleEpoch
-from cdc_pipeline.metadata_store.leases import Leases
-from cdc_pipeline.metadata_store.rows import Lease
+from cdc_pipeline.metadata_store.leases import Lease, Leases
 
 log = structlog.get_logger()
 

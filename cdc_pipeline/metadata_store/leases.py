@@ -1,7 +1,7 @@
 """The lease of a table: who may work on it now, by the database's clock; the epoch rises at each acquisition."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, func, select, text, update
@@ -9,7 +9,6 @@ from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, fun
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.rows import Lease
 
 _LEASE = models.lease
 _ACQUIRE = text("""
@@ -24,6 +23,18 @@ _ACQUIRE = text("""
     WHERE held.expires_at <= clock_timestamp()
     RETURNING *
     """).bindparams(bindparam("duration", type_=Interval))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to work on a table until `expires_at` by the database's clock; whoever comes next has epoch + 1."""
+
+    table_id: int
+    owner: str
+    epoch: int
+    expires_at: datetime
+    acquired_at: datetime
+    renewed_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,28 +4,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cdc_pipeline.metadata_store.base_rows import BaseRows
-from cdc_pipeline.metadata_store.claims import Claims
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
-from cdc_pipeline.metadata_store.failures import Failures
-from cdc_pipeline.metadata_store.horizons import Horizons
-from cdc_pipeline.metadata_store.inspection import Inspection
+from cdc_pipeline.metadata_store.inspection.queries import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
-from cdc_pipeline.metadata_store.positions import Positions
-from cdc_pipeline.metadata_store.quarantine import Quarantine
-from cdc_pipeline.metadata_store.rebuilding import Rebuilding
-from cdc_pipeline.metadata_store.registry import Registry
-from cdc_pipeline.metadata_store.removal import Removal
-from cdc_pipeline.metadata_store.retention import Retention
-from cdc_pipeline.metadata_store.rewinds import Rewinds
-from cdc_pipeline.metadata_store.slices import Slices
-from cdc_pipeline.metadata_store.snapshot_history import SnapshotHistory
-from cdc_pipeline.metadata_store.snapshot_tasks import SnapshotTasks
-from cdc_pipeline.metadata_store.snapshots import Snapshots
-from cdc_pipeline.metadata_store.source_log import SourceLogs
-from cdc_pipeline.metadata_store.stale_tables import StaleTables
-from cdc_pipeline.metadata_store.streams import Streams
-from cdc_pipeline.metadata_store.tables import Tables
+from cdc_pipeline.metadata_store.ledger.claims import Claims
+from cdc_pipeline.metadata_store.ledger.failures import Failures
+from cdc_pipeline.metadata_store.ledger.lake_positions import LakePositions
+from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine
+from cdc_pipeline.metadata_store.ledger.registration import Registration
+from cdc_pipeline.metadata_store.ledger.slices import Slices
+from cdc_pipeline.metadata_store.ledger.source_log import SourceLogs
+from cdc_pipeline.metadata_store.ledger.stale_tables import StaleTables
+from cdc_pipeline.metadata_store.ledger.streams import Streams
+from cdc_pipeline.metadata_store.ledger.tables import Tables
+from cdc_pipeline.metadata_store.ledger.tombstone_horizon import TombstoneHorizons
+from cdc_pipeline.metadata_store.operations.rebuild import Rebuild
+from cdc_pipeline.metadata_store.operations.rebuild_from_base import BaseRows
+from cdc_pipeline.metadata_store.operations.removal import Removal
+from cdc_pipeline.metadata_store.operations.retention import Retention
+from cdc_pipeline.metadata_store.operations.rewinds import Rewinds
+from cdc_pipeline.metadata_store.snapshots.snapshot_history import SnapshotHistory
+from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import SnapshotTasks
+from cdc_pipeline.metadata_store.snapshots.snapshots import Snapshots
 from cdc_pipeline.metadata_store.upgrade import check_current
 from cdc_pipeline.steps import OnStep, no_step
 
@@ -42,21 +42,21 @@ class MetadataStore:
     tables: Tables
     stale_tables: StaleTables
     source_logs: SourceLogs
-    rebuilding: Rebuilding
+    rebuild: Rebuild
     removal: Removal
     retention: Retention
     base_rows: BaseRows
-    registry: Registry
+    registration: Registration
     leases: Leases
     slices: Slices
     claims: Claims
-    positions: Positions
+    lake_positions: LakePositions
     rewinds: Rewinds
     snapshots: Snapshots
     snapshot_tasks: SnapshotTasks
-    history: SnapshotHistory
+    snapshot_history: SnapshotHistory
     quarantine: Quarantine
-    horizons: Horizons
+    tombstone_horizons: TombstoneHorizons
     failures: Failures
     inspection: Inspection
 
@@ -67,21 +67,21 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),
         source_logs=SourceLogs(database=database),
-        rebuilding=Rebuilding(database=database),
+        rebuild=Rebuild(database=database),
         removal=Removal(database=database),
         retention=Retention(database=database, stream=stream),
         base_rows=BaseRows(database=database, stream=stream),
-        registry=Registry(database=database),
+        registration=Registration(database=database),
         leases=Leases(database=database),
         slices=Slices(database=database),
         claims=Claims(database=database),
-        positions=Positions(database=database),
+        lake_positions=LakePositions(database=database),
         rewinds=Rewinds(database=database),
         snapshots=Snapshots(database=database),
         snapshot_tasks=SnapshotTasks(database=database),
-        history=SnapshotHistory(database=database),
+        snapshot_history=SnapshotHistory(database=database),
         quarantine=Quarantine(database=database, stream=stream),
-        horizons=Horizons(database=database),
+        tombstone_horizons=TombstoneHorizons(database=database),
         failures=Failures(database=database),
         inspection=Inspection(database=database, stream=stream),
     )

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, text
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
-from cdc_pipeline.metadata_store.inspection_files import READER_ROLE, views
+from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, views
 from cdc_pipeline.metadata_store.models import SCHEMA
 from cdc_pipeline.steps import OnStep, no_step
 

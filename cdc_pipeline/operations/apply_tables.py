@@ -13,10 +13,10 @@ import structlog
 from cdc_pipeline.apply.slice_to_lake import Applied
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, LakePublication
-from cdc_pipeline.metadata_store import snapshots as registry
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
-from cdc_pipeline.metadata_store.rows import SourceTable
-from cdc_pipeline.metadata_store.states import SnapshotState, TableState
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.models.states import SnapshotState, TableState
+from cdc_pipeline.metadata_store.snapshots import snapshots as registry
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.wiring import Pipeline
@@ -105,7 +105,7 @@ def _begin_empty(pipeline: Pipeline, table: TableName) -> bool:
     row = pipeline.store.tables.table(table)
     if row.schema_id is None:
         return False
-    if pipeline.store.history.published_snapshot(row.table_id) is not None:
+    if pipeline.store.snapshot_history.published_snapshot(row.table_id) is not None:
         return True
     snapshots = pipeline.store.snapshots
     lease_length = pipeline.settings.worker.lease

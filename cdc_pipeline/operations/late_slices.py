@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from cdc_pipeline.areas import slice_key
-from cdc_pipeline.metadata_store.cut import NewSlice
-from cdc_pipeline.metadata_store.quarantine import no_boundary
-from cdc_pipeline.metadata_store.rows import Boundary, Lease, SourceTable
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.cut import Slice
+from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
+from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.steps import step
@@ -30,7 +31,7 @@ def register_late_slice(
     Its file has a folder of its own: two of them may hold the same row of a table without a key. Raises RegistryError
     while the stream has no boundary, and for an event that does not wait; StaleEpoch without the `lease`.
     """
-    boundary = pipeline.store.positions.last_boundary(table.stream)
+    boundary = pipeline.store.lake_positions.last_boundary(table.stream)
     if boundary is None:
         raise no_boundary(table.stream)
     file = write_slice_file(rows, schema)
@@ -40,7 +41,7 @@ def register_late_slice(
     schema_id = pipeline.store.tables.record_schema(
         table.table_id, schema, first_offset=boundary.position, is_newest=table.schema_id is None
     )
-    new = NewSlice.of(
+    new = Slice.of(
         file,
         table_id=table.table_id,
         stream_partition=stream_partition,

@@ -66,7 +66,7 @@ def _purgeable(pipeline: Pipeline, table: LakeTable, table_id: int) -> str:
         return "" if pipeline.store.slices.awaits_late(table_id) else _EVERY_VERSION
     fence = pipeline.lake.read_fence(table)
     applied = NOTHING_APPLIED if fence is None else fence.number
-    horizons = pipeline.store.horizons
+    horizons = pipeline.store.tombstone_horizons
     horizon = horizons.horizon(table_id)
     if horizon.number > applied:
         return ""

@@ -14,12 +14,13 @@ from cdc_pipeline.consume.chain_base import ToldChain
 from cdc_pipeline.consume.cut_file import TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
 from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
-from cdc_pipeline.metadata_store.cut import BEGINNING, schema_identity
-from cdc_pipeline.metadata_store.rebuilding import EmptyLedger
-from cdc_pipeline.metadata_store.relearning import KnownClaim, KnownSnapshot
-from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, schema_identity
+from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
+from cdc_pipeline.metadata_store.ledger.records import Stream
+from cdc_pipeline.metadata_store.ledger.tables import NewTable
+from cdc_pipeline.metadata_store.operations.rebuild import EmptyLedger
+from cdc_pipeline.metadata_store.operations.rebuild_from_lake import KnownSnapshot
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
-from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline
@@ -66,9 +67,7 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
     stories, RegistryError where the bucket holds less than the store.
     """
     base = pipeline.cut_chain().base()
-    with pipeline.store.rebuilding.emptied(
-        pipeline.settings.name, since="" if base is None else base.position
-    ) as empty:
+    with pipeline.store.rebuild.emptied(pipeline.settings.name, since="" if base is None else base.position) as empty:
         store = metadata_store(empty.database, empty.stream)
         chain = replace(pipeline.cut_chain(), store=store)
         told = ToldChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.place)))

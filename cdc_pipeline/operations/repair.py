@@ -14,7 +14,8 @@ import structlog
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
-from cdc_pipeline.metadata_store.rows import Boundary, Lease
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.operations.late_slices import register_late_slice
 from cdc_pipeline.operations.verification import held_cut, shown_version, source_copy
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
@@ -136,7 +137,7 @@ def _events(found: pa.Table, schema: TableSchema, version: str, moment: datetime
 
 
 def _is_applied(pipeline: Pipeline, table: TableName, number: int) -> bool:
-    position = pipeline.store.positions.lake_position(pipeline.store.tables.table(table).table_id)
+    position = pipeline.store.lake_positions.lake_position(pipeline.store.tables.table(table).table_id)
     return position.applied_through >= number
 
 

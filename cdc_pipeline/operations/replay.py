@@ -6,9 +6,9 @@ from itertools import groupby
 
 import structlog
 
-from cdc_pipeline.metadata_store.quarantine import Kept
-from cdc_pipeline.metadata_store.rows import SourceTable
-from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.models.states import QuarantineState, SnapshotState
 from cdc_pipeline.operations.late_slices import register_late_slice
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.source_setup.registered import known_table
@@ -23,13 +23,13 @@ log = structlog.get_logger()
 class Replayed:
     """What became of one event. `why` says what still keeps it aside."""
 
-    kept: Kept
+    kept: QuarantineEntry
     state: QuarantineState
     slice_number: int | None
     why: str
 
 
-def replay(pipeline: Pipeline, entries: Sequence[Kept]) -> tuple[Replayed, ...]:
+def replay(pipeline: Pipeline, entries: Sequence[QuarantineEntry]) -> tuple[Replayed, ...]:
     """By id. Events that fit are in registered slices on return, for the next apply; the others wait on."""
     waiting = sorted(
         (entry for entry in entries if entry.state is QuarantineState.WAITING),
@@ -49,7 +49,7 @@ def replay(pipeline: Pipeline, entries: Sequence[Kept]) -> tuple[Replayed, ...]:
 
 
 def _replay_group(
-    pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[Kept]
+    pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
 ) -> list[Replayed]:
     """Events of one stream partition of one table, as one slice for all with the same columns."""
     refused = _not_ready(pipeline, table, entries)
@@ -86,7 +86,7 @@ def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) 
     )
 
 
-def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> Sequence[DecodedEvents]:
+def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:
     return pipeline.source.decode_quarantined(
         known_table(pipeline.store, table),
         entries,
@@ -95,7 +95,7 @@ def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> 
     )
 
 
-def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[Kept]) -> dict[int, str]:
+def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[QuarantineEntry]) -> dict[int, str]:
     """Until a snapshot is published its rows are not the lake's, neither those that fit nor these."""
     if all(listed.table != table.name for listed in pipeline.settings.tables):
         return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}

@@ -7,7 +7,7 @@ import structlog
 
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, SliceDamaged, SnapshotError, UsageError
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
-from cdc_pipeline.metadata_store.rewinds import RewindTarget
+from cdc_pipeline.metadata_store.operations.rewinds import RewindTarget
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.steps import step
 from cdc_pipeline.wiring import Pipeline

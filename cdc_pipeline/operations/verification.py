@@ -19,7 +19,7 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.schema_change import shape_at
 from cdc_pipeline.lake.shape import Shape
-from cdc_pipeline.metadata_store.rows import Boundary
+from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.source_setup import consume_until_idle
 from cdc_pipeline.sources.copied_rows import HeldPosition
@@ -122,7 +122,7 @@ def _cut_at(pipeline: Pipeline, held: HeldPosition, deadline: float) -> Boundary
     if not pipeline.source.send_marker(f"{CUT_AT}{held.offset}:{pipeline.new_id()}"):
         consume_until_idle(pipeline)
     while time.monotonic() < deadline:
-        boundary = pipeline.store.positions.boundary_at(stream, held.offset)
+        boundary = pipeline.store.lake_positions.boundary_at(stream, held.offset)
         if boundary is not None:
             return boundary
         if (pipeline.store.streams.next_offset(stream) or "") > held.offset:
@@ -155,7 +155,7 @@ def _lake_version_at(pipeline: Pipeline, table: TableName, boundary: Boundary) -
     except LeaseBusy:
         return None
     row = pipeline.store.tables.table(table)
-    if pipeline.store.history.published_snapshot(row.table_id) is None:
+    if pipeline.store.snapshot_history.published_snapshot(row.table_id) is None:
         raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
     return shown_version(pipeline, table, boundary)
 
@@ -212,11 +212,11 @@ def _as_in_lake(pipeline: Pipeline, table: TableName, columns: Sequence[Column])
 def shown_version(pipeline: Pipeline, table: TableName, boundary: Boundary) -> int | None:
     """What readers saw last before the first claim behind the boundary, whoever wrote it; None: not applied so far."""
     table_id = pipeline.store.tables.table(table).table_id
-    claimed = pipeline.store.positions.applied_version(table_id, boundary.boundary_id)
+    claimed = pipeline.store.lake_positions.applied_version(table_id, boundary.boundary_id)
     fence = pipeline.lake.read_fence(pipeline.lake_table(table))
     if claimed is None or fence is None:
         return claimed
-    following = pipeline.store.positions.next_change(table_id, boundary.boundary_id)
+    following = pipeline.store.lake_positions.next_change(table_id, boundary.boundary_id)
     if following is None or fence.number < following.number:
         return fence.lake_version
     return claimed if following.lake_version is None else following.lake_version - 1

@@ -9,7 +9,7 @@ import structlog
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.slice_cutter import SliceCutter
 from cdc_pipeline.errors import SourceChanged, SourceError, StreamMoved, TableStale
-from cdc_pipeline.metadata_store.rows import Assignment
+from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.log_watch import LogWatch
 from cdc_pipeline.source_setup.registered import RegisteredStream, register_stream
@@ -97,7 +97,7 @@ def _note_unregistered(pipeline: Pipeline, survey: SourceSurvey, tables: Mapping
 def _start(pipeline: Pipeline, assignment: Assignment) -> StreamStart:
     """As of now, when nobody else can register a cut any more."""
     streams = pipeline.store.streams
-    boundary = pipeline.store.positions.last_boundary(assignment.stream)
+    boundary = pipeline.store.lake_positions.last_boundary(assignment.stream)
     return StreamStart(
         places={
             number: PartitionPlace(offset=offset, last_position=assignment.last_position.get(number, {}))

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from cdc_pipeline.metadata_store.rows import SourceTable, Stream
-from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
+from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable, StreamIdentity

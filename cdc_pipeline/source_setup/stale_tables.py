@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import stored_tables
 from cdc_pipeline.sources.known import KnownTable

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cdc_pipeline.metadata_store.rows import SourceTable
-from cdc_pipeline.metadata_store.tables import NewTable
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.source_setup.lake_owner import own_lake_table
 from cdc_pipeline.sources.known import FoundTable

@@ -112,11 +112,11 @@ def published_boundaries(pipeline: Pipeline) -> list[dict[str, int]]:
         for name in pipeline.table_names()
         if name.table.startswith("pgbench_")
     }
-    last = pipeline.store.positions.last_boundary(pipeline.settings.name)
+    last = pipeline.store.lake_positions.last_boundary(pipeline.settings.name)
     assert last is not None
     found = []
     for boundary_id in range(1, last.boundary_id + 1):
-        vector = pipeline.store.positions.version_vector(boundary_id)
+        vector = pipeline.store.lake_positions.version_vector(boundary_id)
         versions = {name: vector.get(table_id) for table_id, name in ids.items()}
         if all(version is not None for version in versions.values()):
             found.append({name: version for name, version in versions.items() if version is not None})

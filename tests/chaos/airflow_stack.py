@@ -23,7 +23,7 @@ from cdc_pipeline.launcher.control import down, process_states, start_and_wait
 from cdc_pipeline.launcher.marked import SUPERVISOR, marked
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.planning import plan
-from cdc_pipeline.metadata_store.rows import Lease
+from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id

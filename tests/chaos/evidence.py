@@ -112,11 +112,11 @@ def check_registry(bank: Bank) -> None:
 def check_boundaries(pipeline: Pipeline) -> int:
     """The four sums agree at every boundary that all four tables show; how many different states those are."""
     ids = {pipeline.store.tables.table(name).table_id: name for name in pipeline.table_names()}
-    last = pipeline.store.positions.last_boundary(pipeline.settings.name)
+    last = pipeline.store.lake_positions.last_boundary(pipeline.settings.name)
     assert last is not None
     vectors: set[tuple[tuple[int, int], ...]] = set()
     for boundary_id in range(1, last.boundary_id + 1):
-        vector = pipeline.store.positions.version_vector(boundary_id)
+        vector = pipeline.store.lake_positions.version_vector(boundary_id)
         whole = [(table_id, version) for table_id in ids if (version := vector.get(table_id)) is not None]
         if len(whole) == len(ids):
             vectors.add(tuple(whole))

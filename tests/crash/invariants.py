@@ -9,8 +9,8 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
 from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.metadata_store.rows import SliceRow
-from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
+from cdc_pipeline.metadata_store.models.states import SliceState
 from cdc_pipeline.record import DELETED
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World, lake_tables
@@ -56,11 +56,11 @@ def commits(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
     return list(log.backwards(log.latest_version() or 0))[::-1]
 
 
-def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[SliceRow, ...]:
+def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[RegisteredSlice, ...]:
     return pipeline.store.slices.slices(pipeline.store.tables.table(table.name).table_id, 1, EVERYTHING)
 
 
-def check_registry(slices: Sequence[SliceRow], *, after: int = 0) -> None:
+def check_registry(slices: Sequence[RegisteredSlice], *, after: int = 0) -> None:
     """Numbers have no gap, ranges do not overlap, and everything with rows is in the lake."""
     assert [row.number for row in slices] == list(range(after + 1, after + len(slices) + 1))
     for number in {row.stream_partition for row in slices}:
@@ -70,7 +70,7 @@ def check_registry(slices: Sequence[SliceRow], *, after: int = 0) -> None:
 
 
 def check_ledger(
-    world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[SliceRow, ...], *, after: int = 0
+    world: World, pipeline: Pipeline, table: LakeTable, slices: tuple[RegisteredSlice, ...], *, after: int = 0
 ) -> None:
     """Since the last publication the log names each slice once, in order, as registered; claims say the same.
 

@@ -11,8 +11,8 @@ import pytest
 from cdc_pipeline.areas import CDC_EVENT, DATALAKE
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
-from cdc_pipeline.metadata_store.cut import BEGINNING
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import Rebuilt, rebuild
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.operations.rewind import rewind

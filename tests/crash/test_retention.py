@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.errors import RegistryError, UsageError
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.operations.retention import Cleaning, clean
 from cdc_pipeline.operations.rewind import rewind
@@ -32,7 +32,7 @@ def cleaned(world: World, later: timedelta = WEEK, *, dry_run: bool = False) -> 
 
 
 def cleaned_by(pipeline: Pipeline, later: timedelta = WEEK, *, dry_run: bool = False) -> Cleaning:
-    return clean(pipeline, now=pipeline.store.history.now() + later, dry_run=dry_run)
+    return clean(pipeline, now=pipeline.store.snapshot_history.now() + later, dry_run=dry_run)
 
 
 def apply_changes(world: World) -> None:
@@ -175,7 +175,7 @@ def test_a_rewind_goes_no_further_back_than_the_slices_that_are_kept(world: Worl
     apply_changes(world)
     table = world.tables[0]
     with world.process() as pipeline:
-        moment = pipeline.store.history.now()
+        moment = pipeline.store.snapshot_history.now()
     apply_changes(world)
     cleaned(world)
     apply_changes(world)
@@ -246,13 +246,15 @@ def test_histories_go_when_they_are_as_old_as_pipeline_yml_says_and_nothing_else
     for _ in range(3):
         apply_changes(world)
     with world.process() as pipeline:
-        positions = [pipeline.store.positions.lake_position(row.table_id) for row in pipeline.store.tables.tables()]
+        positions = [
+            pipeline.store.lake_positions.lake_position(row.table_id) for row in pipeline.store.tables.tables()
+        ]
     claims = world.store_query("SELECT count(*) FROM cdc.claim")
     assert counts(cleaned(world))["rows of claim"] == 0
     assert counts(cleaned(world, timedelta(days=31)))["rows of claim"] > 0
     assert world.store_query("SELECT count(*) FROM cdc.claim") < claims
     with world.process() as pipeline:
         tables = pipeline.store.tables.tables()
-        assert [pipeline.store.positions.lake_position(row.table_id) for row in tables] == positions
+        assert [pipeline.store.lake_positions.lake_position(row.table_id) for row in tables] == positions
     go_on(world)
     check(world)

@@ -27,7 +27,7 @@ def rows(pipeline: Pipeline, table: LakeTable) -> list[str]:
 
 
 def position(pipeline: Pipeline, table: LakeTable) -> str:
-    place = pipeline.store.positions.lake_position(pipeline.store.tables.table(table.name).table_id).position
+    place = pipeline.store.lake_positions.lake_position(pipeline.store.tables.table(table.name).table_id).position
     assert place is not None
     return place
 

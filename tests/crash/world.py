@@ -14,7 +14,7 @@ import psycopg2
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.rows import Snapshot
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
@@ -209,7 +209,7 @@ def apply_all(pipeline: Pipeline) -> None:
 
 def take_snapshot(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Snapshot, ...]:
     """Orchestrator and one worker slot by turns in this thread: every run takes the same steps in the same order."""
-    since = pipeline.store.history.now()
+    since = pipeline.store.snapshot_history.now()
     turns = _Turns(snapshot_worker(pipeline, pipeline.owner), tables, since)
     return snapshot_orchestrator(pipeline, poll_interval=timedelta(seconds=1)).run(tables, turns)
 

@@ -148,7 +148,7 @@ def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
 def worker_slot(pipeline: Pipeline) -> Iterator["Future[int]"]:
     """One that works while the block runs, until every table has a snapshot."""
     names = tuple(str(name) for name in pipeline.table_names())
-    order = to_json(SlotOrder(chosen=names, since=pipeline.store.history.now(), slot=7))
+    order = to_json(SlotOrder(chosen=names, since=pipeline.store.snapshot_history.now(), slot=7))
     with ThreadPoolExecutor(max_workers=1) as threads:
         yield threads.submit(snapshot_runs(pipeline).work, order)
 

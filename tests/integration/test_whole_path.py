@@ -84,7 +84,7 @@ def test_the_lake_equals_the_source_after_snapshot_and_slices(pipeline: Pipeline
         (40, "old", 5000, "2024-01"),
     ]
     assert next(row["price"] for row in rows if row["id"] == 2) == Decimal("2.00")
-    position = pipeline.store.positions.lake_position(pipeline.store.tables.table(items).table_id)
+    position = pipeline.store.lake_positions.lake_position(pipeline.store.tables.table(items).table_id)
     assert position.position == f"{end:016x}"
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cdc_pipeline.consume.chain_base import ChainBase, ReadThrough
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.cut import Cut, LateSlice, NewSlice, PartitionRange, QuarantinedEvent
-from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.ledger.cut import Cut, LateSlice, PartitionRange, QuarantinedEvent, Slice
+from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.time_slice import EPOCH, Label
 
@@ -89,7 +89,7 @@ GOLDEN_CUT = Cut(
     ),
     tables=(3, 7),
     slices=(
-        NewSlice(
+        Slice(
             table_id=3,
             stream_partition=0,
             path="cdc-event/orders-0.parquet",
@@ -104,7 +104,7 @@ GOLDEN_CUT = Cut(
             truncated_at="0000000000000110-00000002",
             oldest_version="0000000000000105-00000001",
         ),
-        NewSlice(
+        Slice(
             table_id=7,
             stream_partition=1,
             path="cdc-event/kunden-1.parquet",
@@ -128,7 +128,7 @@ GOLDEN_CUT = Cut(
     requested=True,
 )
 GOLDEN_LATE = LateSlice(
-    slice=NewSlice(
+    slice=Slice(
         table_id=7,
         stream_partition=0,
         path="cdc-event/late.parquet",
@@ -171,10 +171,10 @@ GOLDEN_BASE = ChainBase(
 
 
 @st.composite
-def slices(draw: st.DrawFn, place: tuple[int, int], *, late: bool = False) -> NewSlice:
+def slices(draw: st.DrawFn, place: tuple[int, int], *, late: bool = False) -> Slice:
     table_id, stream_partition = place
     bounds = st.one_of(st.integers(), TEXTS)
-    return NewSlice(
+    return Slice(
         table_id=table_id,
         stream_partition=stream_partition,
         path=draw(NAMES),
@@ -256,7 +256,7 @@ def test_a_file_of_another_format_is_refused() -> None:
     identity = TableIdentity(
         table_uuid=UUID(int=1), name=TableName(database="shop", schema="public", table="orders"), source_oid=1
     )
-    late = LateSlice(slice=NewSlice(table_id=1, stream_partition=0), slice_id="1")
+    late = LateSlice(slice=Slice(table_id=1, stream_partition=0), slice_id="1")
     content = cut_file(STREAM, {1: identity}, {}, late).to_bytes()
     with pytest.raises(RegistryError, match="has the format 3"):
         CutFile.from_bytes(content.replace(b'"format":2', b'"format":3'))
@@ -278,7 +278,7 @@ def test_a_file_of_the_first_format_names_a_slice_of_each_table_without_events(c
     del document["cut"]["start"]
     document["cut"]["empty"] = [[0, 4], [1, 4]]
     found = CutFile.from_bytes(json.dumps(document).encode()).content_for(TABLE_IDS)
-    empty = [NewSlice(table_id=number, stream_partition=4) for number in TABLE_IDS[:2]]
+    empty = [Slice(table_id=number, stream_partition=4) for number in TABLE_IDS[:2]]
     expected = sorted([*cut.slices, *empty], key=lambda new: (new.table_id, new.stream_partition))
     assert found == replace(cut, start=None, slices=tuple(expected))
 
@@ -303,7 +303,7 @@ def test_a_file_of_either_format_is_read_with_the_same_content() -> None:
     assert CutFile.from_bytes(golden("format1_late")) == late
     older = CutFile.from_bytes(golden("format1_cut")).content_for([3, 7])
     orders, customers = GOLDEN_CUT.slices
-    empty = (NewSlice(table_id=3, stream_partition=1), NewSlice(table_id=7, stream_partition=0))
+    empty = (Slice(table_id=3, stream_partition=1), Slice(table_id=7, stream_partition=0))
     assert older == replace(GOLDEN_CUT, start=None, slices=(orders, *empty, customers))
     assert ChainBase.from_bytes(golden("base")) == GOLDEN_BASE
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from cdc_pipeline.errors import LeaseBusy, SliceFork, StaleEpoch
-from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange
-from cdc_pipeline.metadata_store.rows import Assignment, Claim, Lease
-from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice
+from cdc_pipeline.metadata_store.ledger.records import Assignment, Claim
+from cdc_pipeline.metadata_store.models.states import SliceState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import label_of
@@ -106,9 +107,9 @@ class StoreMachine(RuleBasedStateMachine):
             requested=requested,
         )
 
-    def new_slice(self, partition: int, rows: int, end: int) -> NewSlice:
+    def new_slice(self, partition: int, rows: int, end: int) -> Slice:
         sha256 = self.uuid(end * len(PARTITIONS) + partition).hex * 2
-        return NewSlice(
+        return Slice(
             table_id=self.table_id,
             stream_partition=partition,
             path=sha256,
@@ -128,9 +129,9 @@ class StoreMachine(RuleBasedStateMachine):
         self, length: int, rows: tuple[int, int], *, requested: bool, backwards: int, answer_lost: bool
     ) -> None:
         cut = self.cut(length, rows, requested=requested, backwards=backwards)
-        boundary = self.store.registry.register(cut)
+        boundary = self.store.registration.register(cut)
         if answer_lost:
-            assert self.store.registry.register(cut) == boundary
+            assert self.store.registration.register(cut) == boundary
         self.slices += [
             Known(
                 stream_partition=part, start=self.offset, end=self.offset + length, rows=rows[part], requested=requested
@@ -147,7 +148,7 @@ class StoreMachine(RuleBasedStateMachine):
     def a_consumer_that_lost_the_stream_comes_too_late(self, length: int) -> None:
         late = replace(self.cut(length, (1, 1), requested=False, backwards=0), epoch=self.epoch - 1)
         with pytest.raises(StaleEpoch):
-            self.store.registry.register(late)
+            self.store.registration.register(late)
 
     @precondition(lambda self: self.last_cut is not None and any(new.rows for new in self.last_cut.slices))
     @rule()
@@ -155,7 +156,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.last_cut is not None
         other = tuple(replace(new, sha256="f" * 64) if new.rows else new for new in self.last_cut.slices)
         with pytest.raises(SliceFork):
-            self.store.registry.register(replace(self.last_cut, epoch=self.epoch, slices=other))
+            self.store.registration.register(replace(self.last_cut, epoch=self.epoch, slices=other))
 
     @rule(dies=st.booleans())
     def a_worker_comes(self, *, dies: bool) -> None:
@@ -276,7 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_watermark_never_steps_back(self) -> None:
-        boundary = self.store.positions.last_boundary(self.stream)
+        boundary = self.store.lake_positions.last_boundary(self.stream)
         if boundary is not None:
             assert boundary.position == encode_position(self.offset)
             assert self.watermark is None or boundary.commit_time >= self.watermark

@@ -8,7 +8,7 @@ from typing import Any
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.installation.endpoints import Endpoints
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName

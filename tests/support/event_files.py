@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from cdc_pipeline.metadata_store.rows import SliceRow
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.source_setup import consume_until_idle, set_up_source
@@ -83,7 +83,7 @@ class EventFolder:
             return pipeline.store.inspection.run("quarantine")
 
 
-def slices_of(pipeline: Pipeline, table: TableName) -> tuple[SliceRow, ...]:
+def slices_of(pipeline: Pipeline, table: TableName) -> tuple[RegisteredSlice, ...]:
     return pipeline.store.slices.slices(pipeline.store.tables.table(table).table_id, 1, 10_000)
 
 
@@ -112,14 +112,14 @@ def events_of(pipeline: Pipeline, table: TableName) -> list[Row]:
     return [row for each in slices_of(pipeline, table) for row in _file_rows(pipeline, each)]
 
 
-def _file_rows(pipeline: Pipeline, row: SliceRow) -> list[Row]:
+def _file_rows(pipeline: Pipeline, row: RegisteredSlice) -> list[Row]:
     if row.path is None:
         return []
     found: list[Row] = pq.read_table(io.BytesIO(pipeline.objects.get(row.path))).to_pylist()
     return found
 
 
-def _events(pipeline: Pipeline, row: SliceRow) -> list[Event]:
+def _events(pipeline: Pipeline, row: RegisteredSlice) -> list[Event]:
     if row.schema_id is None:
         return []
     schema = pipeline.store.tables.schema(row.table_id, row.schema_id)

@@ -8,14 +8,15 @@ from uuid import UUID, uuid5
 
 from sqlalchemy import Engine
 
-from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.cut import Cut, NewSlice, PartitionRange
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
-from cdc_pipeline.metadata_store.rows import Boundary, Claim, Lease, SourceTable, Stream
-from cdc_pipeline.metadata_store.snapshots import NewSnapshot, SnapshotPublication
-from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice
+from cdc_pipeline.metadata_store.ledger.records import Boundary, Claim, SourceTable, Stream
+from cdc_pipeline.metadata_store.ledger.tables import NewTable
+from cdc_pipeline.metadata_store.models.states import SnapshotState
+from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
-from cdc_pipeline.metadata_store.tables import NewTable
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import Column, TableName, TableSchema, encode_position
 from cdc_pipeline.steps import OnStep, no_step
@@ -74,9 +75,9 @@ class Shop:
             requested=requested,
         )
 
-    def slice(self, table_id: int, stream_partition: int, rows: int, end: int, salt: str) -> NewSlice:
+    def slice(self, table_id: int, stream_partition: int, rows: int, end: int, salt: str) -> Slice:
         sha256 = uuid5(NAMESPACE, f"{table_id} {stream_partition} {end} {salt}").hex * 2
-        return NewSlice(
+        return Slice(
             table_id=table_id,
             stream_partition=stream_partition,
             path=f"cdc-event/{sha256}.parquet",
@@ -90,7 +91,7 @@ class Shop:
         """Cuts of one position each, every one with five rows of orders in each stream partition."""
         rows = dict.fromkeys(((self.orders.table_id, partition) for partition in PARTITIONS), 5)
         boundaries = [
-            self.store.registry.register(self.cut(end - 1, end, rows, requested=requested, salt=salt))
+            self.store.registration.register(self.cut(end - 1, end, rows, requested=requested, salt=salt))
             for end in range(start + 1, start + cuts + 1)
         ]
         return boundaries[-1]

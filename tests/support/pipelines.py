@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.lake.spark_lake import SparkLake
-from cdc_pipeline.metadata_store.rows import Snapshot
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings

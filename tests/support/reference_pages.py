@@ -16,7 +16,7 @@ from cdc_pipeline import errors
 from cdc_pipeline.cli.application import application
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.launcher.project import PROJECT
-from cdc_pipeline.metadata_store.inspection_files import sql, view_names
+from cdc_pipeline.metadata_store.inspection.sql_files import sql, view_names
 from cdc_pipeline.settings.file import json_schema
 
 _WRITTEN = "This page is written by `make docs` from the code; a test holds it current.\n"

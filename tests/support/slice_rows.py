@@ -4,14 +4,14 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from cdc_pipeline.metadata_store.rows import SliceRow
-from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
+from cdc_pipeline.metadata_store.models.states import SliceState
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGISTERED) -> SliceRow:
-    return SliceRow(
+def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGISTERED) -> RegisteredSlice:
+    return RegisteredSlice(
         table_id=1,
         number=number,
         slice_id=f"slice-{number}",
@@ -42,7 +42,7 @@ def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGI
     )
 
 
-def registered(content: bytes, rows: int) -> SliceRow:
+def registered(content: bytes, rows: int) -> RegisteredSlice:
     """The row of a slice whose file has this content."""
     sha256 = hashlib.sha256(content).hexdigest()
     return replace(slice_row(1, rows=rows), size_bytes=len(content), sha256=sha256)

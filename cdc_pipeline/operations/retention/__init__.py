@@ -23,9 +23,9 @@ from cdc_pipeline.consume.chain_base import ChainBase, order_of
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.lake.protocol import Fence, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
-from cdc_pipeline.metadata_store.old_rows import NOTHING_FORGOTTEN, OF_CUTS, OLD_ROWS
-from cdc_pipeline.metadata_store.retention import Keep
-from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN, OF_CUTS, OLD_ROWS
+from cdc_pipeline.metadata_store.operations.retention import Keep
 from cdc_pipeline.operations.retention.objects import (
     BATCH_OBJECTS,
     Doomed,
@@ -71,7 +71,7 @@ def clean(pipeline: Pipeline, *, now: datetime | None = None, dry_run: bool = Fa
 
     A table at which somebody works keeps its slices until the next run.
     """
-    now = now or pipeline.store.history.now()
+    now = now or pipeline.store.snapshot_history.now()
     keep, tables = pipeline.settings.keep, pipeline.store.tables.tables()
     before = now - keep.slices
     forgotten = _forget(pipeline, tables, before, dry_run=dry_run)

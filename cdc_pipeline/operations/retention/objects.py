@@ -16,8 +16,9 @@ from cdc_pipeline.areas import (
     table_prefix,
 )
 from cdc_pipeline.consume.chain_base import ChainBase, order_of
-from cdc_pipeline.metadata_store.rows import Snapshot, SourceTable
-from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.object_store.protocol import ObjectInfo
 from cdc_pipeline.steps import step
 from cdc_pipeline.time_slice import SliceFileName
@@ -82,8 +83,8 @@ def old_snapshot_files(pipeline: Pipeline, tables: Iterable[SourceTable], before
     The rows that the published snapshot kept aside stay: they are needed to make the store anew.
     """
     for row in tables:
-        snapshots = {found.snapshot_id: found for found in pipeline.store.history.snapshots(row.table_id)}
-        published = pipeline.store.history.published_snapshot(row.table_id)
+        snapshots = {found.snapshot_id: found for found in pipeline.store.snapshot_history.snapshots(row.table_id)}
+        published = pipeline.store.snapshot_history.published_snapshot(row.table_id)
         for area in (DB_SNAPSHOT, STAGING_AREA):
             prefix = table_prefix(area, row.name)
             for found in _listed(pipeline, prefix):

@@ -14,9 +14,9 @@ from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.errors import LakeError, StaleEpoch
 from cdc_pipeline.lake.protocol import ClaimWork, LakePublication, LakeTable, SliceInput
-from cdc_pipeline.metadata_store.cut import NewSlice
-from cdc_pipeline.metadata_store.rows import SliceRow
-from cdc_pipeline.metadata_store.states import SliceState
+from cdc_pipeline.metadata_store.ledger.cut import Slice
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
+from cdc_pipeline.metadata_store.models.states import SliceState
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Operation, TableName, encode_position, encode_version
 from cdc_pipeline.steps import Moment, OnStep, no_step
@@ -63,10 +63,10 @@ class Work:
             self.position - 1, self.position, {(table_id, part): 0 for part in (0, 1)}, requested=requested
         )
         slices = [self.slice(part, count) for part, count in enumerate(rows) if count or as_before]
-        self.shop.store.registry.register(replace(plain, slices=tuple(slices)))
+        self.shop.store.registration.register(replace(plain, slices=tuple(slices)))
 
-    def slice(self, partition: int, rows: int) -> NewSlice:
-        empty = NewSlice(table_id=self.shop.orders.table_id, stream_partition=partition)
+    def slice(self, partition: int, rows: int) -> Slice:
+        empty = Slice(table_id=self.shop.orders.table_id, stream_partition=partition)
         if rows == 0:
             return empty
         events = [self.order(1000 * self.position + 100 * partition + number, number) for number in range(rows)]
@@ -92,7 +92,7 @@ class Work:
         metadata = [commit.user_metadata for commit in self.lake.commits(self.table)]
         return [(found["first"], found["last"]) for found in metadata if "claim_id" in found]
 
-    def slices(self) -> Sequence[SliceRow]:
+    def slices(self) -> Sequence[RegisteredSlice]:
         return self.shop.store.slices.slices(self.shop.orders.table_id, 1, 1_000)
 
 
@@ -192,9 +192,9 @@ def test_a_requested_boundary_without_a_slice_of_the_table_has_a_lake_version(wo
     work.cut(0, requested=True)
     work.cut(1)
     work.worker().slice_to_lake(work.table.name)
-    asked = work.shop.store.positions.boundary_at("shop", encode_position(2))
+    asked = work.shop.store.lake_positions.boundary_at("shop", encode_position(2))
     assert asked is not None
-    version = work.shop.store.positions.version_vector(asked.boundary_id)[work.shop.orders.table_id]
+    version = work.shop.store.lake_positions.version_vector(asked.boundary_id)[work.shop.orders.table_id]
     assert version == work.lake.commits(work.table)[-2].version
 
 
@@ -296,5 +296,5 @@ def test_the_registry_says_up_to_which_position_the_lake_is(work: Work) -> None:
     work.cut(1)
     work.cut(0)
     work.worker().slice_to_lake(work.table.name)
-    position = work.shop.store.positions.lake_position(work.shop.orders.table_id)
+    position = work.shop.store.lake_positions.lake_position(work.shop.orders.table_id)
     assert position.position == encode_position(2)

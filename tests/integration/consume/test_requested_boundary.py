@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.rows import Boundary
+from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, connect
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import NOBODY_LISTENS
@@ -23,7 +23,9 @@ def ask_for(source_url: str, position: str) -> None:
 
 def boundaries(pipeline: Pipeline) -> list[Boundary]:
     rows = pipeline.store.inspection.run("boundaries")
-    found = [pipeline.store.positions.boundary_at("shop", position) for position in {row["position"] for row in rows}]
+    found = [
+        pipeline.store.lake_positions.boundary_at("shop", position) for position in {row["position"] for row in rows}
+    ]
     return [boundary for boundary in found if boundary is not None]
 
 
@@ -39,7 +41,7 @@ def test_a_registered_boundary_is_requested_once_somebody_asks_for_its_very_posi
         set_up_and_consume(pipeline)
         run_sql(database, "INSERT INTO items VALUES (1)")
         consume(pipeline)
-        last = pipeline.store.positions.last_boundary("shop")
+        last = pipeline.store.lake_positions.last_boundary("shop")
         assert last is not None
         assert not last.requested
         ask_for(database, last.position)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.steps import Moment

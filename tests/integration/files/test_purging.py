@@ -10,8 +10,8 @@ import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.quarantine import Kept
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.maintenance import maintain
 from cdc_pipeline.operations.replay import replay
@@ -69,7 +69,7 @@ def in_lake(events: EventFolder) -> tuple[dict[int, int], set[int]]:
     return seen, {row["id"] for row in rows if row["_cdc_deleted"]}
 
 
-def kept(events: EventFolder) -> tuple[Kept, ...]:
+def kept(events: EventFolder) -> tuple[QuarantineEntry, ...]:
     with opened(events) as pipeline:
         return pipeline.store.quarantine.entries()
 
@@ -191,6 +191,6 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
     events = folder(tmp_path, database)
     events.write("0/a.jsonl", event("c", 1, 10))
     with events.set_up() as pipeline, open_consumer(pipeline) as consumer:
-        pipeline.store.horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
+        pipeline.store.tombstone_horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
         with pytest.raises(RegistryError, match="goes back to the version"):
             stream_to_slices_until_idle(consumer)

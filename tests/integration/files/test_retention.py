@@ -42,7 +42,8 @@ def test_two_folders_of_files_go_on_behind_the_base_where_each_was_read_to(datab
     assert go_on(events) == [1, 2, 3, 4, 5, 6]
     with events.opened(make_lake) as pipeline:
         found = {
-            each.kind: each.count for each in clean(pipeline, now=pipeline.store.history.now() + timedelta(8)).kinds
+            each.kind: each.count
+            for each in clean(pipeline, now=pipeline.store.snapshot_history.now() + timedelta(8)).kinds
         }
     assert min(found["slice files"], found["cut files"], found["rows of slice"]) > 0
     before = ledger_of(database)

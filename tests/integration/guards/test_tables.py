@@ -160,12 +160,12 @@ def test_what_is_not_mended_is_refused_by_name_and_its_neighbour_begins_again(wo
 
 def test_a_publication_that_goes_while_it_is_read_registers_nothing_more(world: World) -> None:
     with world.process() as pipeline:
-        before = pipeline.store.positions.last_boundary(pipeline.settings.name)
+        before = pipeline.store.lake_positions.last_boundary(pipeline.settings.name)
         with open_consumer(pipeline) as consumer:
             damage(world, ('DROP PUBLICATION "{name}"', UNSEEN))
             with pytest.raises(StreamMoved, match="otherwise than when its stream was opened"):
                 stream_to_slices_until_idle(consumer)
-        assert pipeline.store.positions.last_boundary(pipeline.settings.name) == before
+        assert pipeline.store.lake_positions.last_boundary(pipeline.settings.name) == before
     stopped = go_on(world)
     assert {table: "is not in the publication" in why for table, why in stopped.items()} == {
         "orders": True,

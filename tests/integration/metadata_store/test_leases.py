@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch
-from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.rows import Lease
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
 from tests.support.streams import run_sql
 

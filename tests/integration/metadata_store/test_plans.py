@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from cdc_pipeline.metadata_store.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.record import encode_position
 from tests.support.metadata_store import Shop, opened_shop
 
@@ -120,16 +120,16 @@ def count_waiting(shop: Shop) -> None:
 
 
 def lake_position(shop: Shop) -> None:
-    position = shop.store.positions.lake_position(1)
+    position = shop.store.lake_positions.lake_position(1)
     assert position.position == encode_position(HISTORY - BACKLOG + 1)
 
 
 def version_vector(shop: Shop) -> None:
-    assert shop.store.positions.version_vector(HISTORY // 2)
+    assert shop.store.lake_positions.version_vector(HISTORY // 2)
 
 
 def register(shop: Shop) -> None:
-    shop.store.registry.register(shop.cut(HISTORY, HISTORY + 1, {(1, 0): 5, (1, 1): 5}))
+    shop.store.registration.register(shop.cut(HISTORY, HISTORY + 1, {(1, 0): 5, (1, 1): 5}))
 
 
 def lag(shop: Shop) -> None:

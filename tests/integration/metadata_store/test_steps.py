@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from cdc_pipeline.metadata_store.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.states import SliceState, SnapshotState
+from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
+from cdc_pipeline.metadata_store.models.states import SliceState, SnapshotState
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.steps import Moment
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
@@ -48,13 +48,13 @@ def one_run(shop: Shop, position: int) -> None:
     assignment = store.streams.take_stream("shop", owner="consumer", first_offset=encode_position(0))
     if assignment.next_offset[0] == encode_position(position - 1):
         rows = {(table_id, 0): 5, (table_id, 1): 0}
-        store.registry.register(shop.cut(position - 1, position, rows, epoch=assignment.epoch))
+        store.registration.register(shop.cut(position - 1, position, rows, epoch=assignment.epoch))
     lease = store.leases.acquire(table_id, owner="worker", duration=-MINUTE)
     claim = store.claims.open_claim(table_id)
     if claim is not None:
         claim = store.claims.resume_claim(lease, claim)
     elif store.slices.waiting(table_id).slices:
-        after = store.positions.lake_position(table_id).applied_through
+        after = store.lake_positions.lake_position(table_id).applied_through
         slices = store.slices.next_slices(table_id, after_number=after, most_slices=10, most_rows=100)
         claim = store.claims.record_claim(lease, slices, claim_id=UUID(int=position))
     if claim is not None:

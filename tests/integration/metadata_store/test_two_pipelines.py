@@ -7,10 +7,10 @@ from uuid import uuid5
 import pytest
 
 from cdc_pipeline.errors import UsageError
-from cdc_pipeline.metadata_store.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.inspection_files import query_names
-from cdc_pipeline.metadata_store.rows import SourceTable
+from cdc_pipeline.metadata_store.inspection.sql_files import query_names
+from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.record import encode_position
 from tests.support.metadata_store import NAMESPACE, OWNER, PARTITIONS, SCHEMA, STREAM, Shop, new_table, opened_shop
@@ -45,7 +45,7 @@ def both(database: str) -> Iterator[Neighbours]:
             table_id=shop.orders.table_id, stream_partition=0, version="v", reason="r", column="note", payload={}
         )
         cut = shop.cut(2, 3, {(shop.orders.table_id, 0): 0})
-        shop.store.registry.register(replace(cut, quarantined=(event,)))
+        shop.store.registration.register(replace(cut, quarantined=(event,)))
         yield Neighbours(shop=shop, store=store, orders=orders)
 
 

@@ -11,8 +11,8 @@ from cdc_pipeline.apply.next_move import Apply, MarkApplied, Reopen, SetBack, Vi
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence
-from cdc_pipeline.metadata_store.rows import Claim, SliceRow
-from cdc_pipeline.metadata_store.states import ClaimState, SliceState
+from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
+from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
 from tests.support.slice_rows import slice_row
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)
@@ -64,9 +64,9 @@ def fence(*numbers: int, at: int | None = None, snapshot_id: str | None = None) 
 
 def view(
     at: Fence | None,
-    behind: Sequence[SliceRow] = (),
+    behind: Sequence[RegisteredSlice] = (),
     *,
-    fenced: Mapping[int, SliceRow] | None = None,
+    fenced: Mapping[int, RegisteredSlice] | None = None,
     published: str | None = "first",
     open_claim: Claim | None = None,
 ) -> View:
@@ -79,7 +79,7 @@ def view(
     )
 
 
-def applied(*numbers: int) -> dict[int, SliceRow]:
+def applied(*numbers: int) -> dict[int, RegisteredSlice]:
     return {number: slice_row(number, state=SliceState.APPLIED) for number in numbers}
 
 
@@ -158,7 +158,9 @@ def test_what_the_lake_has_and_the_registry_does_not_know_is_only_marked(state: 
         {2: slice_row(2, rows=0)},
     ],
 )
-def test_a_lake_that_names_a_slice_which_the_registry_does_not_have_is_an_alarm(fenced: dict[int, SliceRow]) -> None:
+def test_a_lake_that_names_a_slice_which_the_registry_does_not_have_is_an_alarm(
+    fenced: dict[int, RegisteredSlice],
+) -> None:
     with pytest.raises(FenceMismatch, match=r"number 2 is slice slice-2 .* in the lake") as caught:
         next_move(view(fence(2), BEHIND, fenced=fenced))
     assert "do not apply; run cdc rebuild" in caught.value.remedy
@@ -185,7 +187,9 @@ def test_a_registry_that_is_ahead_of_the_lake_is_an_alarm(state: SliceState) -> 
     ("behind", "open_claim"),
     [(BEHIND, claim(4, 6)), (BEHIND, claim(6, 7)), ((), claim(3, 4))],
 )
-def test_a_claim_that_does_not_begin_behind_the_lake_is_an_alarm(behind: Sequence[SliceRow], open_claim: Claim) -> None:
+def test_a_claim_that_does_not_begin_behind_the_lake_is_an_alarm(
+    behind: Sequence[RegisteredSlice], open_claim: Claim
+) -> None:
     with pytest.raises(FenceMismatch, match=r"the open claim .* takes slices"):
         next_move(view(fence(at=2), behind, open_claim=open_claim))
 
@@ -252,6 +256,6 @@ def test_slices_are_marked_when_the_log_names_each_of_them_or_was_cleaned_before
         (ledger(1, position="elsewhere"), slice_row(1)),
     ],
 )
-def test_a_slice_that_the_log_tells_otherwise_is_never_marked(found: LakeLedger, row: SliceRow) -> None:
+def test_a_slice_that_the_log_tells_otherwise_is_never_marked(found: LakeLedger, row: RegisteredSlice) -> None:
     with pytest.raises(FenceMismatch, match=r"in the lake's log.*in the registry.*cdc rebuild"):
         check_ledger(found, [row])

@@ -7,7 +7,7 @@ import pytest
 
 from cdc_pipeline.apply.slice_check import check_content, check_slice_file
 from cdc_pipeline.errors import SliceDamaged
-from cdc_pipeline.metadata_store.rows import SliceRow
+from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.slice_file import ROW_GROUP_ROWS
@@ -41,7 +41,9 @@ class Unreadable(LocalObjectStore):
         raise MemoryError(key)
 
 
-def refusal(row: SliceRow, content: bytes, schema: TableSchema = TEXTS, most_unpacked_bytes: int = EVERYTHING) -> str:
+def refusal(
+    row: RegisteredSlice, content: bytes, schema: TableSchema = TEXTS, most_unpacked_bytes: int = EVERYTHING
+) -> str:
     with pytest.raises(SliceDamaged) as caught:
         check_content(row, content, schema, most_unpacked_bytes=most_unpacked_bytes)
     return str(caught.value)

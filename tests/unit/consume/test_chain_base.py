@@ -8,8 +8,8 @@ import pytest
 from cdc_pipeline.consume.chain_base import ChainBase, ReadThrough, order_of
 from cdc_pipeline.consume.cut_file import TableIdentity
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.cut import BEGINNING
-from cdc_pipeline.metadata_store.rows import Stream
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
+from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import Label
 

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from cdc_pipeline.metadata_store.quarantine import Kept
-from cdc_pipeline.metadata_store.states import QuarantineState
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.record import VERSION, Column, TableSchema, encode_version
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
 from cdc_pipeline.sources.quarantined import decode_texts
@@ -13,9 +13,9 @@ ID, NAME, LATER = Column(name="id", type="int4"), Column(name="name", type="text
 DATE, TEXT = Column(name="at", type="date"), Column(name="at", type="text")
 
 
-def kept(number: int, *, snapshot_id: str | None = None, **texts: str | None) -> Kept:
+def kept(number: int, *, snapshot_id: str | None = None, **texts: str | None) -> QuarantineEntry:
     octets = {name: None if text is None else text.encode() for name, text in texts.items()}
-    return Kept(
+    return QuarantineEntry(
         quarantine_id=number,
         table_id=1,
         stream_partition=0,

@@ -1,0 +1,1 @@
+"""The views, and the named queries over them."""

@@ -1,0 +1,64 @@
+"""A claim that the lake's log records, marked as applied in the metadata store."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
+
+REBUILT = "cdc rebuild"
+
+
+_CLAIM, _SLICE = models.claim, models.slice_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownClaim:
+    """A claim that the lake's log records. `is_rewound`: the lake was set back to before it."""
+
+    claim_id: UUID
+    first_number: int
+    last_number: int
+    lake_version: int
+    committed_at: datetime
+    is_rewound: bool = False
+
+
+def apply_known_claim(connection: Connection, table_id: int, found: KnownClaim, *, owner: str = REBUILT) -> None:
+    """A claim that the store knows keeps its figures. `owner`: who found it."""
+    of_claim = (_SLICE.c.table_id == table_id) & _SLICE.c.number.between(found.first_number, found.last_number)
+    counted = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(of_claim)
+    slices, rows = connection.execute(counted).one()
+    state = ClaimState.REWOUND if found.is_rewound else ClaimState.APPLIED
+    marked = {"state": state, "error": None, "lake_version": found.lake_version}
+    connection.execute(
+        insert(_CLAIM)
+        .values(
+            claim_id=found.claim_id,
+            table_id=table_id,
+            first_number=found.first_number,
+            last_number=found.last_number,
+            epoch=0,
+            owner=owner,
+            attempt=1,
+            slices=slices,
+            rows_read=rows,
+            started_at=found.committed_at,
+            finished_at=found.committed_at,
+            **marked,
+        )
+        .on_conflict_do_update(
+            index_elements=["claim_id"],
+            set_={**marked, "finished_at": func.coalesce(_CLAIM.c.finished_at, found.committed_at)},
+        )
+    )
+    if not found.is_rewound:
+        connection.execute(
+            update(_SLICE)
+            .where(of_claim, _SLICE.c.state == SliceState.REGISTERED)
+            .values(state=SliceState.APPLIED, claim_id=found.claim_id, applied_at=found.committed_at)
+        )

@@ -1,0 +1,223 @@
+"""Streams and who reads them: an assignment epoch keeps a second consumer out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or
+
+from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
+from cdc_pipeline.time_slice import Label
+
+_PARTITION, _FILE, _BOUNDARY = models.stream_partition, models.source_file, models.boundary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    database: Database
+
+    def register_stream(self, stream: Stream, *, stream_partitions: int) -> None:
+        """Idempotent. Raises SourceChanged for another server, RegistryError for another number of partitions."""
+        with self.database.transaction("stream.register") as connection:
+            _insert_stream(connection, stream)
+            _register_partitions(connection, stream.name, stream_partitions)
+
+    def extend_stream(self, stream: Stream, stream_partitions: Iterable[int]) -> None:
+        """Like `register_stream`, for a source that has these stream partitions now: new ones are added.
+
+        Raises SourceChanged for one that is gone.
+        """
+        with self.database.transaction("stream.register") as connection:
+            _insert_stream(connection, stream)
+            _add_partitions(connection, stream.name, set(stream_partitions))
+
+    def stream(self, name: str) -> Stream:
+        with self.database.transaction("stream.read") as connection:
+            return _stream(connection, name)
+
+    def next_offset(self, name: str) -> str | None:
+        """The least place at which a stream partition goes on; None for a stream that nobody ever read."""
+        with self.database.transaction("stream.read_offset") as connection:
+            offsets = connection.scalars(select(_PARTITION.c.next_offset).where(_PARTITION.c.stream == name)).all()
+        return min((offset for offset in offsets if offset is not None), default=None)
+
+    def take_stream(self, name: str, *, owner: str, first_offset: str) -> Assignment:
+        """Whoever took the stream before gets StaleEpoch from now on.
+
+        `first_offset` is where a stream begins that nobody ever took; later it is not looked at.
+        """
+        with self.database.transaction("stream.take") as connection:
+            rows = locked_partitions(connection, name)
+            if not rows:
+                raise _unknown(name)
+            epoch = max(row.assignment_epoch for row in rows) + 1
+            connection.execute(
+                update(_PARTITION)
+                .where(_PARTITION.c.stream == name)
+                .values(assignment_epoch=epoch, assignment_owner=owner)
+            )
+            connection.execute(
+                update(_PARTITION)
+                .where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_(None))
+                .values(next_offset=first_offset)
+            )
+            place = read_chain_position(connection, name)
+        return Assignment(
+            stream=name,
+            owner=owner,
+            epoch=epoch,
+            next_offset={row.stream_partition: row.next_offset or first_offset for row in rows},
+            label=max(
+                (Label(start=row.label_start, end=row.label_end) for row in rows if row.label_start), default=None
+            ),
+            last_position={row.stream_partition: row.last_position for row in rows},
+            place=place,
+        )
+
+    def raise_alarm(self, name: str, alarm: str) -> None:
+        """What stopped the reader of the stream; the next registration takes it back."""
+        with self.database.transaction("stream.raise_alarm") as connection:
+            connection.execute(update(_PARTITION).where(_PARTITION.c.stream == name).values(alarm=alarm))
+
+    def place(self, name: str) -> str:
+        """Where the stream goes on: its next cut file has this place."""
+        with self.database.transaction("stream.read_place") as connection:
+            return read_chain_position(connection, name)
+
+    def follow(self, stream: Stream) -> None:
+        """What a cut file tells of the stream's server and slot, to a store that is older."""
+        with self.database.transaction("stream.follow") as connection:
+            connection.execute(
+                update(models.stream).where(models.stream.c.name == stream.name).values(**asdict(stream))
+            )
+
+    def check_owner(self, name: str, owner: str, epoch: int) -> None:
+        """Raises StaleEpoch when somebody else took the stream."""
+        with self.database.transaction("stream.read_owner") as connection:
+            check_owner(connection, name, owner, epoch)
+
+    def stream_partitions(self, name: str) -> tuple[int, ...]:
+        with self.database.transaction("stream.read_partitions") as connection:
+            query = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
+            return tuple(connection.scalars(query.order_by(_PARTITION.c.stream_partition)).all())
+
+    def places(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
+        """Next offset and last positions of every stream partition that was ever read."""
+        query = select(_PARTITION).where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_not(None))
+        with self.database.transaction("stream.read_places") as connection:
+            rows = connection.execute(query).all()
+        return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
+
+    def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
+        """The number of a file that is read from now on: one more than that of the file before it. Idempotent.
+
+        Raises StaleEpoch when somebody else owns the stream by now.
+        """
+        of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
+        with self.database.transaction("stream.begin_file") as connection:
+            check_owner(connection, assignment.stream, assignment.owner, assignment.epoch)
+            known = connection.scalar(select(_FILE.c.number).where(of_partition, _FILE.c.name == name))
+            if known is not None:
+                return int(known)
+            number = int(connection.scalar(select(func.max(_FILE.c.number)).where(of_partition)) or 0) + 1
+            row = {"stream_partition": stream_partition, "number": number, "name": name}
+            connection.execute(insert(_FILE).values(stream=assignment.stream, **row))
+        return number
+
+    def begun_files(self, name: str) -> dict[int, dict[int, str]]:
+        """Stream partition -> number -> name of every file that was begun."""
+        with self.database.transaction("stream.read_files") as connection:
+            rows = connection.execute(select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)).all()
+        found: dict[int, dict[int, str]] = {}
+        for row in rows:
+            found.setdefault(row.stream_partition, {})[row.number] = row.name
+        return found
+
+
+def locked_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
+    """By number. Nobody registers anything of the stream until the transaction ends."""
+    of_stream = select(_PARTITION).where(_PARTITION.c.stream == stream)
+    return connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update()).all()
+
+
+def read_chain_position(connection: Connection, stream: str) -> str:
+    of_stream = select(_BOUNDARY.c.position, _BOUNDARY.c.late_slices).where(_BOUNDARY.c.stream == stream)
+    last = connection.execute(of_stream.order_by(_BOUNDARY.c.position.desc()).limit(1)).one_or_none()
+    return BEGINNING if last is None else chain_position_behind(last.position, last.late_slices)
+
+
+def check_owner(connection: Connection, stream: str, owner: str, epoch: int) -> Sequence[Row[Any]]:
+    """The stream's partitions by number, locked. Raises StaleEpoch when somebody else took one of them.
+
+    By owner too: a store that was built anew counts epochs from one again.
+    """
+    rows = locked_partitions(connection, stream)
+    for row in rows:
+        if (row.assignment_owner, row.assignment_epoch) != (owner, epoch):
+            raise StaleEpoch(
+                f"the stream {stream} belongs to {row.assignment_owner} with epoch {row.assignment_epoch}",
+                expected=f"epoch {epoch} of {owner}",
+                remedy="stop this consumer: nothing of its cut was registered",
+            )
+    return rows
+
+
+def _insert_stream(connection: Connection, stream: Stream) -> None:
+    connection.execute(insert_or(models.stream).values(**asdict(stream)).on_conflict_do_nothing())
+    known = _stream(connection, stream.name)
+    if known != stream:
+        raise SourceChanged(
+            f"the stream {stream.name} comes from {_source(stream)}",
+            expected=_source(known),
+            remedy="point the pipeline at the server it was set up with, or give it a new name and snapshot",
+        )
+
+
+def _stream(connection: Connection, name: str) -> Stream:
+    row = connection.execute(select(models.stream).where(models.stream.c.name == name)).one_or_none()
+    if row is None:
+        raise _unknown(name)
+    return Stream(**row._asdict())
+
+
+def _register_partitions(connection: Connection, name: str, stream_partitions: int) -> None:
+    known = connection.scalars(
+        select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update()
+    ).all()
+    if not known:
+        rows = [{"stream": name, "stream_partition": partition} for partition in range(stream_partitions)]
+        connection.execute(insert(_PARTITION), rows)
+    elif len(known) != stream_partitions:
+        raise RegistryError(
+            f"{stream_partitions} stream partitions are asked for the stream {name}",
+            expected=f"{len(known)}, as it began",
+            remedy="keep the number: the hash that fans records out depends on it",
+        )
+
+
+def _add_partitions(connection: Connection, name: str, wanted: set[int]) -> None:
+    known = set(
+        connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update())
+    )
+    if known - wanted:
+        raise SourceChanged(
+            f"the stream {name} has no stream partition {min(known - wanted)} any more",
+            expected=f"the stream partitions {sorted(known)}",
+            remedy="bring it back: what was not read of it yet is missing",
+        )
+    if wanted - known:
+        rows = [{"stream": name, "stream_partition": partition} for partition in sorted(wanted - known)]
+        connection.execute(insert(_PARTITION), rows)
+
+
+def _source(stream: Stream) -> str:
+    return f"system {stream.source_system_identifier}, timeline {stream.source_timeline}, slot {stream.slot}"
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(f"there is no stream {name}", remedy="run cdc setup-source, then start the consumer")

@@ -1,0 +1,74 @@
+"""The version of a table below which nothing is registered any more: a promise that registration keeps."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import exists, select, update
+
+from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.cut import Slice
+from cdc_pipeline.metadata_store.models.states import QuarantineState
+
+_TABLE, _ENTRY = models.source_table, models.quarantine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TombstoneHorizon:
+    """No slice with a number above `number` holds an event older than `version`; "" promises nothing."""
+
+    version: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TombstoneHorizons:
+    database: Database
+
+    def horizon(self, table_id: int) -> TombstoneHorizon:
+        with self.database.transaction("horizon.read") as connection:
+            row = connection.execute(
+                select(_TABLE.c.horizon, _TABLE.c.horizon_number).where(_TABLE.c.table_id == table_id)
+            ).one()
+        return TombstoneHorizon(version=row.horizon, number=row.horizon_number)
+
+    def promise(self, table_id: int, version: str) -> TombstoneHorizon:
+        """From now on nothing older than `version` is registered. Gives what stands: a horizon only rises.
+
+        It stays where it is while an event in quarantine that could still be replayed is older than `version`.
+        """
+        with self.database.transaction("horizon.promise") as connection:
+            row = connection.execute(
+                select(_TABLE.c.horizon, _TABLE.c.horizon_number, _TABLE.c.next_slice_number)
+                .where(_TABLE.c.table_id == table_id)
+                .with_for_update()
+            ).one()
+            known = TombstoneHorizon(version=row.horizon, number=row.horizon_number)
+            waiting = exists().where(
+                _ENTRY.c.table_id == table_id,
+                _ENTRY.c.state == QuarantineState.WAITING,
+                _ENTRY.c.version < version,
+                (_ENTRY.c.version == "") | (_ENTRY.c.version >= known.version),
+            )
+            if version <= known.version or connection.scalar(select(waiting)):
+                return known
+            made = TombstoneHorizon(version=version, number=row.next_slice_number - 1)
+            connection.execute(
+                update(_TABLE)
+                .where(_TABLE.c.table_id == table_id)
+                .values(horizon=made.version, horizon_number=made.number)
+            )
+        return made
+
+
+def check_tombstone_horizons(slices: Iterable[Slice], horizons: Mapping[int, str]) -> None:
+    """`horizons` by table, read under the lock that numbers slices. Raises RegistryError for a slice with less."""
+    for new in slices:
+        horizon = horizons[new.table_id]
+        if new.oldest_version is not None and new.oldest_version < horizon:
+            raise RegistryError(
+                f"a slice of table {new.table_id} goes back to the version {new.oldest_version}",
+                expected=f"none below {horizon}: tombstones under it may be gone",
+                remedy="start again: events that are too late go to quarantine, where they may be dropped",
+            )

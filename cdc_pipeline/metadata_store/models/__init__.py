@@ -1,0 +1,38 @@
+"""The tables of the metadata store in schema `cdc`; a test holds the migrations equal to them."""
+
+from cdc_pipeline.metadata_store.models.failures import damaged_slice, failing_table, quarantine
+from cdc_pipeline.metadata_store.models.ledger import (
+    SCHEMA,
+    boundary,
+    claim,
+    lease,
+    metadata,
+    slice_table,
+    source_file,
+    source_log,
+    source_table,
+    stream,
+    stream_partition,
+    table_schema,
+)
+from cdc_pipeline.metadata_store.models.snapshots import snapshot, snapshot_task
+
+__all__ = [
+    "SCHEMA",
+    "boundary",
+    "claim",
+    "damaged_slice",
+    "failing_table",
+    "lease",
+    "metadata",
+    "quarantine",
+    "slice_table",
+    "snapshot",
+    "snapshot_task",
+    "source_file",
+    "source_log",
+    "source_table",
+    "stream",
+    "stream_partition",
+    "table_schema",
+]

@@ -1,0 +1,240 @@
+"""The ledger of a stream emptied and filled again, in one transaction that holds the stream and every lease."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.errors import LeaseBusy, RegistryError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.records import Stream
+from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
+from cdc_pipeline.metadata_store.ledger.tables import NewTable
+from cdc_pipeline.metadata_store.operations.rebuild_from_base import Rows, restore
+from cdc_pipeline.metadata_store.operations.rebuild_from_lake import RebuildFromLake
+
+_PARTITION, _TABLE = models.stream_partition, models.source_table
+_BOUNDARY, _LEASE = models.boundary, models.lease
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('cdc.rebuild'))"
+
+_REMEMBER = (
+    """
+    CREATE TEMPORARY TABLE known_boundary ON COMMIT DROP AS
+    SELECT position, requested, registered_at FROM cdc.boundary WHERE stream = :stream
+    """,
+    """
+    CREATE TEMPORARY TABLE known_slice ON COMMIT DROP AS
+    SELECT s.table_id, s.number, s.slice_id, s.registered_at, s.applied_at
+    FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id) WHERE t.stream = :stream
+    """,
+    """
+    CREATE TEMPORARY TABLE known_table ON COMMIT DROP AS
+    SELECT table_id, horizon, horizon_number, forgotten_through, cleaned_through
+    FROM cdc.source_table WHERE stream = :stream
+    """,
+)
+_EMPTY = (
+    "DELETE FROM cdc.failing_table WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
+    "DELETE FROM cdc.damaged_slice WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
+    "DELETE FROM cdc.slice WHERE table_id IN (SELECT table_id FROM cdc.source_table WHERE stream = :stream)",
+    "DELETE FROM cdc.boundary WHERE stream = :stream",
+    "DELETE FROM cdc.source_file WHERE stream = :stream",
+    """
+    UPDATE cdc.stream_partition
+    SET next_offset = NULL, watermark = NULL, label_start = NULL, label_end = NULL, last_position = '{}'
+    WHERE stream = :stream
+    """,
+    """
+    UPDATE cdc.source_table
+    SET next_slice_number = 1, horizon = '', horizon_number = 0, state = 'registered', parked_reason = NULL,
+        cutoff_offset = NULL, cutoff_version = NULL, cutoff_time = NULL, halted_at = NULL, followed_at = NULL,
+        forgotten_through = 0, cleaned_through = 0
+    WHERE stream = :stream
+    """,
+)
+_RESTORE = (
+    """
+    UPDATE cdc.boundary AS b SET registered_at = known.registered_at, requested = b.requested OR known.requested
+    FROM pg_temp.known_boundary AS known WHERE b.stream = :stream AND b.position = known.position
+    """,
+    """
+    UPDATE cdc.slice AS s
+    SET registered_at = known.registered_at,
+        applied_at = CASE WHEN s.state = 'applied' THEN coalesce(known.applied_at, s.applied_at) END
+    FROM pg_temp.known_slice AS known WHERE s.table_id = known.table_id AND s.slice_id = known.slice_id
+    """,
+    """
+    UPDATE cdc.source_table AS t
+    SET horizon = known.horizon, horizon_number = least(known.horizon_number, t.next_slice_number - 1),
+        forgotten_through = greatest(t.forgotten_through, least(known.forgotten_through, t.next_slice_number - 1)),
+        cleaned_through = greatest(t.cleaned_through, least(known.cleaned_through, t.next_slice_number - 1))
+    FROM pg_temp.known_table AS known WHERE t.table_id = known.table_id
+    """,
+    """
+    DELETE FROM cdc.quarantine AS q USING cdc.source_table AS t
+    WHERE t.table_id = q.table_id AND t.stream = :stream AND q.snapshot_id IS NULL AND q.place IS NOT NULL
+      AND split_part(q.place, '-', 1) COLLATE "C" > :since
+      AND split_part(q.place, '-', 1) NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream)
+    """,
+)
+"""Events in quarantine stay all the time, with what was decided about them, if their cut is one of the stream's."""
+_RAISE_EPOCHS = (
+    """
+    UPDATE cdc.stream_partition
+    SET assignment_owner = 'cdc rebuild',
+        assignment_epoch = greatest(assignment_epoch + 1, extract(epoch FROM clock_timestamp())::bigint)
+    WHERE stream = :stream
+    """,
+    """
+    INSERT INTO cdc.lease AS held (table_id, owner, epoch, expires_at, acquired_at, renewed_at)
+    SELECT table_id, 'cdc rebuild', extract(epoch FROM now.time)::bigint, now.time, now.time, now.time
+    FROM cdc.source_table, clock_timestamp() AS now (time) WHERE stream = :stream
+    ON CONFLICT (table_id) DO UPDATE
+    SET owner = excluded.owner, epoch = greatest(held.epoch + 1, excluded.epoch), expires_at = excluded.expires_at
+    """,
+)
+
+_LOST = """
+    SELECT position FROM pg_temp.known_boundary
+    WHERE position NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream) AND position > :since
+    ORDER BY position
+    """
+_DIFFERENCES = """
+    SELECT count(*) FILTER (WHERE known.slice_id IS NULL) AS added, count(*) FILTER (WHERE s.slice_id IS NULL) AS gone
+    FROM (SELECT slice_id, number FROM cdc.slice WHERE table_id = :table_id AND number > :behind) AS s
+    FULL JOIN (
+        SELECT slice_id, number FROM pg_temp.known_slice WHERE table_id = :table_id AND number > :behind
+    ) AS known ON (s.slice_id, s.number) = (known.slice_id, known.number)
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyLedger:
+    """A stream of which nothing is registered. Whatever is done through `database` belongs to one transaction.
+
+    `since`: position of the base of its chain; what lies before it is told by the base alone.
+    """
+
+    database: Database
+    stream: str
+    cuts_before: int
+    since: str
+
+    @property
+    def relearning(self) -> RebuildFromLake:
+        return RebuildFromLake(database=self.database)
+
+    def begin_stream(self, stream: Stream, stream_partitions: Sequence[int]) -> None:
+        """What is there already stays."""
+        rows = [{"stream": stream.name, "stream_partition": number} for number in stream_partitions]
+        with self.database.transaction("ledger.rebuild") as connection:
+            connection.execute(insert(models.stream).values(**asdict(stream)).on_conflict_do_nothing())
+            if rows:
+                connection.execute(insert(_PARTITION).on_conflict_do_nothing(), rows)
+
+    def begin_table(self, new: NewTable) -> int:
+        """Its number. What was registered under the name as another table becomes this one; its settings stay."""
+        identity = {
+            "table_uuid": new.table_uuid,
+            "source_oid": new.source_oid,
+            "publication_mark": new.publication_mark or None,
+        }
+        name = {
+            "database_name": new.name.database,
+            "schema_name": new.name.schema,
+            "table_name": new.name.table,
+        }
+        with self.database.transaction("ledger.rebuild") as connection:
+            row = connection.execute(
+                insert(_TABLE)
+                .values(stream=new.stream, settings=dict(new.settings), **name, **identity)
+                .on_conflict_do_update(index_elements=["stream", *name], set_=identity)
+                .returning(_TABLE.c.table_id)
+            ).one()
+        return int(row.table_id)
+
+    def begin_behind(
+        self, partitions: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], table_ids: Mapping[UUID, int]
+    ) -> None:
+        """The stream goes on behind the base of its chain. `partitions`: columns of the store's rows, as of there."""
+        with self.database.transaction("ledger.rebuild") as connection:
+            for part in partitions:
+                of_partition = _PARTITION.c.stream_partition == part["stream_partition"]
+                connection.execute(
+                    update(_PARTITION).where(_PARTITION.c.stream == self.stream, of_partition).values(part)
+                )
+            restore(connection, rows, table_ids)
+
+    def check_nothing_is_lost(self) -> None:
+        """Raises RegistryError when the store knew a cut behind the base that no cut file tells."""
+        with self.database.transaction("ledger.rebuild") as connection:
+            lost = connection.scalars(text(_LOST), {"stream": self.stream, "since": self.since}).all()
+        if lost:
+            raise RegistryError(
+                f"the metadata store knows {len(lost)} cuts of {self.stream} that no cut file tells,"
+                f" the first at {lost[0]}",
+                expected="a cut file for each",
+                remedy="bring the objects under cdc-event/ back: nothing was changed",
+            )
+
+    def notes(self, table_id: int) -> Iterator[str]:
+        """How the slices of the table behind the base differ from those that the store knew."""
+        of_table = _TABLE.c.table_id == table_id
+        with self.database.transaction("ledger.rebuild") as connection:
+            behind = connection.execute(select(_TABLE.c.forgotten_through).where(of_table)).scalar_one()
+            row = connection.execute(text(_DIFFERENCES), {"table_id": table_id, "behind": behind}).one()
+        if row.added:
+            yield f"{row.added} slices were not registered"
+        if row.gone:
+            yield f"{row.gone} slices were registered as others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuild:
+    database: Database
+
+    @contextmanager
+    def emptied(self, stream: str, *, since: str = "") -> Iterator[EmptyLedger]:
+        """Committed when the block ends, undone when it raises. `since`: position of the base of the chain.
+
+        Nobody registers, applies or publishes meanwhile. Whoever owned the stream or a lease gets StaleEpoch behind it:
+        epochs go on above those of any store that began earlier. What was decided about events in quarantine,
+        failed claims and horizons stay; parked tables get another try. Raises LeaseBusy while a lease is held.
+        """
+        with self.database.transaction("ledger.rebuild") as connection:
+            connection.exec_driver_sql(_ONE_AT_A_TIME)
+            locked_partitions(connection, stream)
+            _refuse_held(connection, stream)
+            cuts = connection.scalar(select(func.count()).where(_BOUNDARY.c.stream == stream)) or 0
+            _run(connection, (*_REMEMBER, *_EMPTY), stream)
+            database = replace(self.database, joined=connection)
+            yield EmptyLedger(database=database, stream=stream, cuts_before=cuts, since=since)
+            _run(connection, (*_RESTORE, *_RAISE_EPOCHS), stream, since)
+
+
+def _run(connection: Connection, statements: Sequence[str], stream: str, since: str = "") -> None:
+    for statement in statements:
+        connection.execute(text(statement), {"stream": stream, "since": since})
+
+
+def _refuse_held(connection: Connection, stream: str) -> None:
+    """And keeps everybody from acquiring one."""
+    of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == stream)
+    rows = connection.execute(
+        select(_LEASE, func.clock_timestamp().label("now"))
+        .where(_LEASE.c.table_id.in_(of_stream))
+        .order_by(_LEASE.c.table_id)
+        .with_for_update()
+    ).all()
+    for row in rows:
+        if row.expires_at > row.now:
+            raise LeaseBusy(
+                f"the lease of table {row.table_id} is held by {row.owner} until {row.expires_at:%Y-%m-%dT%H:%M:%SZ}",
+                expected="nobody at work on the stream's tables",
+                remedy="pause the DAGs, let the workers end, then run cdc rebuild again",
+            )

@@ -1,0 +1,103 @@
+"""Tables and whole streams forgotten: every row of them, in one transaction, while nobody works on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select, text
+
+from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
+from cdc_pipeline.record import TableName
+
+_TABLE, _LEASE = models.source_table, models.lease
+_OF_TABLES = (
+    "DELETE FROM cdc.damaged_slice WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.failing_table WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.quarantine WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.slice WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.claim WHERE table_id = ANY(:tables)",
+    """
+    DELETE FROM cdc.snapshot_task
+    WHERE snapshot_id IN (SELECT snapshot_id FROM cdc.snapshot WHERE table_id = ANY(:tables))
+    """,
+    "DELETE FROM cdc.snapshot WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.lease WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.table_schema WHERE table_id = ANY(:tables)",
+    "DELETE FROM cdc.source_table WHERE table_id = ANY(:tables)",
+)
+"""What refers to others first."""
+_OF_STREAM = (
+    "DELETE FROM cdc.boundary WHERE stream = :stream",
+    "DELETE FROM cdc.source_file WHERE stream = :stream",
+    "DELETE FROM cdc.source_log WHERE stream = :stream",
+    "DELETE FROM cdc.stream_partition WHERE stream = :stream",
+    "DELETE FROM cdc.stream WHERE name = :stream",
+)
+_AT_WORK = """
+    SELECT k.slot, k.lease_expires_at FROM cdc.snapshot_task AS k JOIN cdc.snapshot AS s USING (snapshot_id)
+    WHERE s.table_id = ANY(:tables) AND k.state = 'claimed' AND k.lease_expires_at > clock_timestamp() LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    database: Database
+
+    def check_idle(self, stream: str, name: TableName | None = None) -> None:
+        """Raises LeaseBusy while somebody works on the table, or on any of the stream."""
+        with self.database.transaction("removal.check") as connection:
+            _refuse_held(connection, _tables(connection, stream, name))
+
+    def remove_table(self, stream: str, name: TableName) -> bool:
+        """Whether there was one. Raises LeaseBusy while somebody works on it."""
+        with self.database.transaction("table.remove") as connection:
+            locked_partitions(connection, stream)
+            tables = _tables(connection, stream, name)
+            _forget(connection, tables)
+        return bool(tables)
+
+    def remove_stream(self, stream: str) -> bool:
+        """Whether there was one; whoever reads it can register nothing more. Raises LeaseBusy as above."""
+        with self.database.transaction("stream.remove") as connection:
+            partitions = locked_partitions(connection, stream)
+            _forget(connection, _tables(connection, stream, None))
+            for statement in _OF_STREAM:
+                connection.execute(text(statement), {"stream": stream})
+        return bool(partitions)
+
+
+def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequence[int]:
+    """Their numbers; nobody else changes them until the transaction ends."""
+    query = select(_TABLE.c.table_id).where(_TABLE.c.stream == stream)
+    if name is not None:
+        query = query.where(
+            _TABLE.c.database_name == name.database,
+            _TABLE.c.schema_name == name.schema,
+            _TABLE.c.table_name == name.table,
+        )
+    return connection.scalars(query.with_for_update()).all()
+
+
+def _refuse_held(connection: Connection, tables: Sequence[int]) -> None:
+    held = (
+        connection.execute(
+            select(_LEASE.c.owner, _LEASE.c.expires_at)
+            .where(_LEASE.c.table_id.in_(tables), _LEASE.c.expires_at > func.clock_timestamp())
+            .with_for_update()
+        ).first()
+        or connection.execute(text(_AT_WORK), {"tables": list(tables)}).first()
+    )
+    if held is not None:
+        raise LeaseBusy(
+            f"{held[0]} is at work until {held[1]:%Y-%m-%dT%H:%M:%SZ}",
+            expected="nobody at work on what is to be removed",
+            remedy="pause its DAGs, wait for the end of its run, then remove it again",
+        )
+
+
+def _forget(connection: Connection, tables: Sequence[int]) -> None:
+    _refuse_held(connection, tables)
+    for statement in _OF_TABLES:
+        connection.execute(text(statement), {"tables": list(tables)})

@@ -1,0 +1,150 @@
+"""Snapshot tasks: worker slots take them one by one, each under a task lease by the database's clock."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.errors import SnapshotError, StaleEpoch
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.models.states import TaskKind, TaskState
+from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask, TaskProgress
+
+_TASK = models.snapshot_task
+_ID = (_TASK.c.snapshot_id, _TASK.c.kind, _TASK.c.ordinal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """`input` is JSON: what a worker slot must know, and nothing that another try would find changed."""
+
+    kind: TaskKind
+    ordinal: int
+    input: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTasks:
+    database: Database
+
+    def add_tasks(self, snapshot_id: str, tasks: Sequence[NewTask]) -> None:
+        """Idempotent. Raises SnapshotError when a task with this ordinal exists with another input."""
+        if not tasks:
+            return
+        with self.database.transaction("snapshot_task.add") as connection:
+            rows = [{"snapshot_id": snapshot_id, **asdict(task)} for task in tasks]
+            connection.execute(insert(_TASK).on_conflict_do_nothing(), rows)
+            known = {(task.kind, task.ordinal): task.input for task in _of_snapshot(connection, snapshot_id)}
+        for task in tasks:
+            if known[task.kind, task.ordinal] != task.input:
+                raise SnapshotError(
+                    f"the {task.kind} task {task.ordinal} of snapshot {snapshot_id} is already there",
+                    expected="the same input as the first time",
+                    remedy="abandon the snapshot: two plans must not be mixed",
+                )
+
+    def tasks(self, snapshot_id: str, kind: TaskKind) -> tuple[SnapshotTask, ...]:
+        """By ordinal."""
+        with self.database.transaction("snapshot_task.list") as connection:
+            return tuple(task for task in _of_snapshot(connection, snapshot_id) if task.kind is kind)
+
+    def claim_task(
+        self, *, slot: str, duration: timedelta, snapshot_ids: Sequence[str], kinds: Sequence[TaskKind]
+    ) -> SnapshotTask | None:
+        """The next task that waits, or that a dead worker slot left behind; None when there is none to take now.
+
+        Never waits for another slot.
+        """
+        chosen = (
+            select(*_ID)
+            .where(_TASK.c.snapshot_id.in_(snapshot_ids), _TASK.c.kind.in_(kinds), _takeable())
+            .order_by(*_ID)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+            .cte("chosen")
+            .prefix_with("MATERIALIZED")
+        )
+        take = (
+            update(_TASK)
+            .where(tuple_(*_ID) == tuple_(chosen.c.snapshot_id, chosen.c.kind, chosen.c.ordinal))
+            .values(
+                state=TaskState.CLAIMED,
+                attempt=_TASK.c.attempt + 1,
+                slot=slot,
+                lease_expires_at=func.clock_timestamp() + duration,
+                started_at=func.clock_timestamp(),
+            )
+            .returning(_TASK)
+        )
+        with self.database.transaction("snapshot_task.claim") as connection:
+            row = connection.execute(take).one_or_none()
+        return None if row is None else SnapshotTask(**row._asdict())
+
+    def renew_task(self, task: SnapshotTask, *, duration: timedelta) -> SnapshotTask:
+        """Raises StaleEpoch when another attempt has the task."""
+        return self._change("snapshot_task.renew", task, lease_expires_at=func.clock_timestamp() + duration)
+
+    def finish_task(self, task: SnapshotTask, *, output: Mapping[str, Any], rows: int, bytes_: int) -> SnapshotTask:
+        """Only when the files that `output` names are durable. Raises StaleEpoch when another attempt has the task."""
+        return self._change(
+            "snapshot_task.finish",
+            task,
+            state=TaskState.DONE,
+            output=dict(output),
+            rows=rows,
+            bytes=bytes_,
+            error=None,
+            finished_at=func.clock_timestamp(),
+        )
+
+    def fail_task(self, task: SnapshotTask, *, error: str, again: bool) -> SnapshotTask:
+        """`again`: the task waits for another try. Raises StaleEpoch when another attempt has the task."""
+        state = TaskState.WAITING if again else TaskState.FAILED
+        finished = None if again else func.clock_timestamp()
+        return self._change("snapshot_task.fail", task, state=state, error=error, finished_at=finished)
+
+    def progress(self, snapshot_id: str) -> tuple[TaskProgress, ...]:
+        """One per kind that has tasks."""
+        counts = [func.count().filter(_TASK.c.state == state).label(state.value) for state in TaskState]
+        sums = [func.sum(column).label(column.name) for column in (_TASK.c.rows, _TASK.c.bytes)]
+        query = select(_TASK.c.kind, *counts, *sums).where(_TASK.c.snapshot_id == snapshot_id).group_by(_TASK.c.kind)
+        with self.database.transaction("snapshot_task.progress") as connection:
+            rows = [row._asdict() for row in connection.execute(query.order_by(_TASK.c.kind))]
+        return tuple(TaskProgress(**{**row, "rows": int(row["rows"]), "bytes": int(row["bytes"])}) for row in rows)
+
+    def _change(self, name: str, task: SnapshotTask, **values: Any) -> SnapshotTask:
+        reachable = {TaskState.CLAIMED, values.get("state", TaskState.CLAIMED)}
+        with self.database.transaction(name) as connection:
+            row = connection.execute(
+                update(_TASK)
+                .where(
+                    tuple_(*_ID) == (task.snapshot_id, task.kind, task.ordinal),
+                    _TASK.c.state.in_(reachable),
+                    _TASK.c.attempt == task.attempt,
+                    _TASK.c.slot == task.slot,
+                )
+                .values(**values)
+                .returning(_TASK)
+            ).one_or_none()
+        if row is None:
+            raise StaleEpoch(
+                f"the {task.kind} task {task.ordinal} of snapshot {task.snapshot_id} is no longer attempt"
+                f" {task.attempt} of {task.slot}",
+                expected="the task under its own task lease",
+                remedy="drop it: another worker slot has it, or it is done",
+            )
+        return SnapshotTask(**row._asdict())
+
+
+def _takeable() -> ColumnElement[bool]:
+    expired = and_(_TASK.c.state == TaskState.CLAIMED, _TASK.c.lease_expires_at <= func.clock_timestamp())
+    return or_(_TASK.c.state == TaskState.WAITING, expired)
+
+
+def _of_snapshot(connection: Connection, snapshot_id: str) -> list[SnapshotTask]:
+    rows = connection.execute(select(_TASK).where(_TASK.c.snapshot_id == snapshot_id).order_by(*_ID))
+    return [SnapshotTask(**row._asdict()) for row in rows]

@@ -1,0 +1,231 @@
+"""Snapshots of a table: from a cutoff to the one transaction that makes the table live."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.leases import Lease, hold_lease
+from cdc_pipeline.metadata_store.ledger.failures import forget_failures
+from cdc_pipeline.metadata_store.ledger.halts import go_on
+from cdc_pipeline.metadata_store.ledger.quarantine import forget_snapshot, supersede
+from cdc_pipeline.metadata_store.models.states import (
+    FINISHED_SNAPSHOTS,
+    ClaimState,
+    SliceState,
+    SnapshotState,
+    TableState,
+)
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+
+_SNAPSHOT, _TABLE, _SLICE, _CLAIM = models.snapshot, models.source_table, models.slice_table, models.claim
+_ORDER = (SnapshotState.EXPORTING, SnapshotState.STAGING, SnapshotState.COMPACTING, SnapshotState.PUBLISHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSnapshot:
+    """Snapshot rows equal the source at `cutoff_offset`, and carry `cutoff_version` as their version."""
+
+    snapshot_id: str
+    table_id: int
+    cutoff_offset: str
+    cutoff_version: str
+    cutoff_time: datetime
+    schema_id: str
+    exported_snapshot: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPublication:
+    """The one commit of the lake that shows the snapshot; `fence_number` stands in the lake's own log."""
+
+    fence_number: int
+    lake_version: int
+    rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshots:
+    database: Database
+
+    def create_snapshot(self, new: NewSnapshot) -> Snapshot:
+        """Idempotent by id. Raises SnapshotError when another snapshot of the table is active.
+
+        A table that is registered is snapshotting then; a live one stays live until the publication.
+        """
+        with self.database.transaction("snapshot.create") as connection:
+            connection.execute(insert(_SNAPSHOT).values(**asdict(new)).on_conflict_do_nothing())
+            row = connection.execute(select(_SNAPSHOT).where(_SNAPSHOT.c.snapshot_id == new.snapshot_id)).one_or_none()
+            if row is None:
+                raise _already_active(connection, new.table_id)
+            connection.execute(
+                update(_TABLE)
+                .where(_TABLE.c.table_id == new.table_id, _TABLE.c.state == TableState.REGISTERED)
+                .values(state=TableState.SNAPSHOTTING)
+            )
+        return Snapshot(**row._asdict())
+
+    def snapshot(self, snapshot_id: str) -> Snapshot:
+        with self.database.transaction("snapshot.read") as connection:
+            return _read(connection, snapshot_id)
+
+    def active_snapshot(self, table_id: int) -> Snapshot | None:
+        """The one that is neither published nor failed nor abandoned."""
+        with self.database.transaction("snapshot.read_active") as connection:
+            return _active(connection, table_id)
+
+    def set_snapshot_state(self, snapshot_id: str, state: SnapshotState, *, error: str | None = None) -> Snapshot:
+        """Forward only, and again to the same state; PUBLISHED is set by `publish_snapshot` alone.
+
+        Failed or abandoned gives the table back: to registered when the lake holds nothing of it.
+        """
+        before = (*_ORDER[: _ORDER.index(state) + 1],) if state in _ORDER else _ORDER
+        values = {"finished_at": func.clock_timestamp(), "error": error} if state in FINISHED_SNAPSHOTS else {}
+        with self.database.transaction("snapshot.set_state") as connection:
+            known = _read(connection, snapshot_id, lock=True)
+            if known.state is state:
+                return known
+            if known.state not in before or state is SnapshotState.PUBLISHED:
+                raise SnapshotError(
+                    f"the snapshot {snapshot_id} is {known.state} and cannot become {state}",
+                    expected=f"one that is {' or '.join(before)}",
+                    remedy="another process ended it: run cdc snapshot again",
+                )
+            row = connection.execute(
+                update(_SNAPSHOT)
+                .where(_SNAPSHOT.c.snapshot_id == snapshot_id)
+                .values(state=state, **values)
+                .returning(_SNAPSHOT)
+            ).one()
+            if state in FINISHED_SNAPSHOTS:
+                forget_snapshot(connection, snapshot_id)
+                connection.execute(
+                    update(_TABLE)
+                    .where(_TABLE.c.table_id == known.table_id, _TABLE.c.state == TableState.SNAPSHOTTING)
+                    .values(state=TableState.REGISTERED)
+                )
+        return Snapshot(**row._asdict())
+
+    def fence_at(self, table_id: int, cutoff_offset: str) -> int:
+        """Number of the last slice that holds nothing from `cutoff_offset` on, and neither do those before it."""
+        behind = select(func.min(_SLICE.c.number)).where(
+            _SLICE.c.table_id == table_id, _SLICE.c.end_offset > cutoff_offset
+        )
+        following = select(_TABLE.c.next_slice_number).where(_TABLE.c.table_id == table_id)
+        with self.database.transaction("snapshot.read_fence") as connection:
+            first_behind = connection.scalar(behind) or connection.execute(following).scalar_one()
+        return int(first_behind) - 1
+
+    def publish_snapshot(self, lease: Lease, snapshot_id: str, publication: SnapshotPublication) -> Snapshot:
+        """Only after the lake's commit. Idempotent; in one transaction: the snapshot is published, the table live.
+
+        Slices up to the fence are superseded, those behind it wait (again, if only an older lake held them), and an
+        open claim is given up. Raises SnapshotError when the fence covers a slice that reaches behind the cutoff.
+        """
+        with self.database.transaction("snapshot.publish") as connection:
+            hold_lease(connection, lease)
+            known = _read(connection, snapshot_id, lock=True)
+            if known.state is SnapshotState.PUBLISHED:
+                return known
+            if known.state is not SnapshotState.PUBLISHING or known.table_id != lease.table_id:
+                raise SnapshotError(f"the snapshot {snapshot_id} is {known.state}", expected=SnapshotState.PUBLISHING)
+            _check_fence(connection, known, publication.fence_number)
+            row = connection.execute(
+                update(_SNAPSHOT)
+                .where(_SNAPSHOT.c.snapshot_id == snapshot_id)
+                .values(state=SnapshotState.PUBLISHED, finished_at=func.clock_timestamp(), **asdict(publication))
+                .returning(_SNAPSHOT)
+            ).one()
+            supersede(connection, known)
+            begin_live(connection, known, publication.fence_number)
+        return Snapshot(**row._asdict())
+
+
+def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
+    """The lake's table is the snapshot's: live, and waiting for what lies behind the fence.
+
+    A rebuild tells of snapshots that are older than what stopped the table since.
+    """
+    of_table = _SLICE.c.table_id == snapshot.table_id
+    forget_failures(connection, snapshot.table_id)
+    is_behind = func.coalesce(_TABLE.c.halted_at, "") <= snapshot.cutoff_offset
+    go_on(connection, (_TABLE.c.table_id == snapshot.table_id) & is_behind)
+    connection.execute(
+        update(_TABLE)
+        .where(_TABLE.c.table_id == snapshot.table_id)
+        .values(
+            state=TableState.LIVE,
+            parked_reason=None,
+            snapshot_wanted=False,
+            cutoff_offset=snapshot.cutoff_offset,
+            cutoff_version=snapshot.cutoff_version,
+            cutoff_time=snapshot.cutoff_time,
+        )
+    )
+    connection.execute(
+        update(_CLAIM)
+        .where(_CLAIM.c.table_id == snapshot.table_id, _CLAIM.c.state == ClaimState.CLAIMED)
+        .values(
+            state=ClaimState.FAILED,
+            finished_at=func.clock_timestamp(),
+            error=f"the snapshot {snapshot.snapshot_id} replaced the lake's table",
+        )
+    )
+    connection.execute(
+        update(_SLICE)
+        .where(of_table, _SLICE.c.number <= fence_number, _SLICE.c.state == SliceState.REGISTERED)
+        .values(state=SliceState.SUPERSEDED)
+    )
+    connection.execute(
+        update(_SLICE)
+        .where(of_table, _SLICE.c.number > fence_number, _SLICE.c.state != SliceState.REGISTERED)
+        .values(state=SliceState.REGISTERED, claim_id=None, applied_at=None)
+    )
+
+
+def _check_fence(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
+    """A slice behind the cutoff that the fence covers would never be applied."""
+    lost = connection.scalar(
+        select(func.max(_SLICE.c.number)).where(
+            _SLICE.c.table_id == snapshot.table_id,
+            _SLICE.c.number <= fence_number,
+            _SLICE.c.end_offset > snapshot.cutoff_offset,
+        )
+    )
+    if lost is not None:
+        raise SnapshotError(
+            f"the fence {fence_number} of snapshot {snapshot.snapshot_id} covers slice {lost}, which reaches behind"
+            f" the cutoff {snapshot.cutoff_offset}",
+            expected=f"a fence before slice {lost}",
+            remedy="abandon the snapshot and take a new one",
+        )
+
+
+def _active(connection: Connection, table_id: int) -> Snapshot | None:
+    row = connection.execute(
+        select(_SNAPSHOT).where(_SNAPSHOT.c.table_id == table_id, _SNAPSHOT.c.state.not_in(FINISHED_SNAPSHOTS))
+    ).one_or_none()
+    return None if row is None else Snapshot(**row._asdict())
+
+
+def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Snapshot:
+    query = select(_SNAPSHOT).where(_SNAPSHOT.c.snapshot_id == snapshot_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise SnapshotError(f"there is no snapshot {snapshot_id}", remedy="create it first")
+    return Snapshot(**row._asdict())
+
+
+def _already_active(connection: Connection, table_id: int) -> SnapshotError:
+    active = _active(connection, table_id)
+    return SnapshotError(
+        f"the snapshot {active.snapshot_id if active else 'of somebody else'} of table {table_id} is under way",
+        expected="no active snapshot",
+        remedy="resume it, or set it to abandoned first",
+    )

@@ -1,0 +1,96 @@
+"""What a reader may rely on: the position that a table equals, and versions that belong together."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from cdc_pipeline.metadata_store.ledger.records import LakePosition
+from cdc_pipeline.record import encode_position
+from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Shop]:
+    with opened_shop(database) as shop:
+        yield shop
+
+
+def at(shop: Shop, minutes: int, applied_through: int) -> LakePosition:
+    return LakePosition(
+        table_id=shop.orders.table_id,
+        position=encode_position(minutes),
+        as_of=MORNING + minutes * MINUTE,
+        applied_through=applied_through,
+    )
+
+
+def position(shop: Shop) -> LakePosition:
+    return shop.store.lake_positions.lake_position(shop.orders.table_id)
+
+
+def test_before_a_snapshot_the_lake_equals_the_source_nowhere(shop: Shop) -> None:
+    shop.register_orders(2)
+    assert (position(shop).position, position(shop).as_of) == (None, None)
+
+
+def test_after_the_snapshot_the_lake_equals_the_source_at_the_cutoff(shop: Shop) -> None:
+    shop.register_orders(3)
+    shop.publish(shop.acquire(), 1)
+    assert position(shop) == at(shop, 1, 2)
+
+
+def test_a_cutoff_ahead_of_what_is_registered_counts_at_once(shop: Shop) -> None:
+    shop.register_orders(2)
+    shop.publish(shop.acquire(), 9)
+    assert position(shop) == at(shop, 9, 4)
+
+
+def test_each_applied_claim_moves_the_position_to_the_boundary_before_the_first_that_waits(shop: Shop) -> None:
+    shop.register_orders(4)
+    lease = shop.acquire()
+    shop.publish(lease, 1)
+    shop.apply(lease, after=2, most_slices=2, lake_version=2)
+    assert position(shop) == at(shop, 2, 4)
+    shop.apply(lease, after=4, lake_version=3)
+    assert position(shop) == at(shop, 4, 8)
+
+
+def test_a_silence_moves_the_position_without_any_work(shop: Shop) -> None:
+    lease = shop.acquire()
+    shop.publish(lease, 0)
+    shop.store.registration.register(shop.cut(0, 5, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0}))
+    shop.store.registration.register(shop.cut(5, 8, {(shop.orders.table_id, 1): 0}))
+    assert position(shop) == at(shop, 8, 0)
+
+
+def test_the_lag_view_says_the_same_in_the_sources_own_notation(shop: Shop) -> None:
+    shop.register_orders(4)
+    shop.publish(shop.acquire(), 1)
+    (row,) = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
+    assert (row["lake_position"], row["lake_position_lsn"]) == (encode_position(1), "0/1")
+    assert (row["slices_waiting"], row["rows_waiting"], row["state"], row["lease_owner"]) == (6, 30, "live", "worker")
+    assert row["seconds_behind"] > 0
+
+
+def test_the_version_vector_names_the_version_of_each_table_at_a_boundary(shop: Shop) -> None:
+    orders, customers = shop.orders.table_id, shop.customers.table_id
+    boundaries = [shop.register_orders(1, start=number) for number in range(5)]
+    lease = shop.acquire()
+    shop.publish(lease, 1, lake_version=10)
+    shop.apply(lease, after=2, most_slices=2, lake_version=11)
+    shop.apply(lease, after=4, most_slices=4, lake_version=13)
+    vector = [shop.store.lake_positions.version_vector(boundary.boundary_id)[orders] for boundary in boundaries]
+    assert vector == [10, 11, None, 13, None]
+    assert shop.store.lake_positions.version_vector(boundaries[0].boundary_id)[customers] is None
+
+
+def test_a_boundary_without_events_keeps_the_version_before_it(shop: Shop) -> None:
+    lease = shop.acquire()
+    shop.publish(lease, 0, lake_version=4)
+    quiet = shop.store.registration.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 0}))
+    shop.register_orders(1, start=1)
+    still = shop.store.registration.register(shop.cut(2, 3, {(shop.orders.table_id, 1): 0}))
+    shop.apply(lease, after=0, lake_version=5)
+    positions = shop.store.lake_positions
+    assert positions.version_vector(quiet.boundary_id)[shop.orders.table_id] == 4
+    assert positions.version_vector(still.boundary_id)[shop.orders.table_id] == 5

@@ -1,0 +1,48 @@
+"""What a stream of several partitions, read from files, remembers for its next reader."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from cdc_pipeline.errors import SourceChanged, StaleEpoch
+from cdc_pipeline.record import encode_position
+from tests.support.metadata_store import STREAM, Shop, opened_shop
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[Shop]:
+    with opened_shop(database) as shop:
+        yield shop
+
+
+def test_what_a_cut_leaves_for_the_next_reader_is_there_when_the_stream_is_taken(shop: Shop) -> None:
+    ranges = shop.cut(0, 5, {}).partitions
+    left = tuple(replace(part, last_position={"shop.public.orders": "00ff"}) for part in ranges)
+    shop.store.registration.register(replace(shop.cut(0, 5, {}), partitions=left))
+    assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(0))
+    assert assignment.last_position == {number: {"shop.public.orders": "00ff"} for number in (0, 1)}
+
+
+def test_files_are_numbered_in_the_order_in_which_they_are_begun(shop: Shop) -> None:
+    streams = shop.store.streams
+    assignment = streams.take_stream("shop", owner="next", first_offset=encode_position(0))
+    begun = [streams.begin_file(assignment, *file) for file in ((0, "a"), (0, "b"), (1, "a"), (0, "a"))]
+    assert begun == [1, 2, 1, 1]
+    assert streams.begun_files("shop") == {0: {1: "a", 2: "b"}, 1: {1: "a"}}
+
+
+def test_a_consumer_that_lost_the_stream_begins_no_file(shop: Shop) -> None:
+    assignment = shop.store.streams.take_stream("shop", owner="first", first_offset=encode_position(0))
+    shop.store.streams.take_stream("shop", owner="second", first_offset=encode_position(0))
+    with pytest.raises(StaleEpoch, match="belongs to second"):
+        shop.store.streams.begin_file(assignment, 0, "a")
+    assert shop.store.streams.begun_files("shop") == {}
+
+
+def test_a_stream_takes_new_partitions_in_and_misses_none(shop: Shop) -> None:
+    shop.store.streams.extend_stream(STREAM, [0, 1, 4])
+    assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(9))
+    assert assignment.next_offset == {0: encode_position(0), 1: encode_position(0), 4: encode_position(9)}
+    with pytest.raises(SourceChanged, match="no stream partition 1 any more"):
+        shop.store.streams.extend_stream(STREAM, [0, 4])
