@@ -67,8 +67,6 @@ class SourceTable:
     cutoff_time: datetime | None
     schema_id: str | None
     settings: dict[str, Any]
-    key_low: Any
-    key_high: Any
     horizon: str
     horizon_number: int
     publication_mark: str | None

@@ -104,8 +104,6 @@ source_table = Table(
     time("cutoff_time"),
     Column("schema_id", Text),
     Column("settings", JSONB, nullable=False),
-    Column("key_low", JSONB(none_as_null=True)),
-    Column("key_high", JSONB(none_as_null=True)),
     Column("horizon", Text(collation="C"), nullable=False, server_default=text("''")),
     count("horizon_number"),
     Column("publication_mark", Text),

@@ -25,13 +25,13 @@ from tests.support.postgres import fresh_database
 OF_BEFORE = Path(__file__).parents[2] / "data" / "metadata_store" / "revision_0011.sql"
 SHAPE = {
     "columns": """
-        SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
-               o.collname, pg_get_expr(d.adbin, d.adrelid)
+        SELECT c.relname, row_number() OVER (PARTITION BY c.relname ORDER BY a.attnum), a.attname,
+               format_type(a.atttypid, a.atttypmod), a.attnotnull, o.collname, pg_get_expr(d.adbin, d.adrelid)
         FROM pg_attribute a
         JOIN pg_class c ON c.oid = a.attrelid
         LEFT JOIN pg_collation o ON o.oid = a.attcollation
         LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
-        WHERE c.relnamespace = 'cdc'::regnamespace AND c.relkind = 'r' AND a.attnum > 0
+        WHERE c.relnamespace = 'cdc'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
           AND c.relname <> 'alembic_version'
         ORDER BY 1, 2
         """,
