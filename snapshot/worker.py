@@ -11,9 +11,9 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
-from cdc_pipeline.metadata_store.lease_keeper import kept
-from cdc_pipeline.metadata_store.ledger.quarantine import QuarantinedRow
+from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.models.states import TaskKind
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
@@ -80,7 +80,7 @@ class SnapshotWorker:
 
         what = f"{task.kind} task {task.ordinal} of snapshot {task.snapshot_id}"
         try:
-            with kept(renew, self.task_lease, sent=time.monotonic(), what=what):
+            with renewed(renew, self.task_lease, sent=time.monotonic(), what=what):
                 done = self._do(task, snapshot)
             self.store.snapshot_tasks.finish_task(task, output=done.output, rows=done.rows, bytes_=done.size_bytes)
             log.info("snapshot task done", task=what, rows=done.rows, slot=self.slot)
@@ -137,7 +137,7 @@ class SnapshotWorker:
             )
             for row in unfit
         ]
-        self.store.quarantine.keep_snapshot_rows(snapshot, task.ordinal, rows)
+        self.store.quarantined_rows.add(snapshot, task.ordinal, rows)
         log.warning("rows quarantined", snapshot_id=snapshot.snapshot_id, rows=len(rows), first=rows[0].reason)
 
 

@@ -37,9 +37,9 @@ class ReadThrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainBase:
-    """Everything up to the boundary at `position`, with so many late slices, is in every table's lake.
+    """Everything up to the boundary at `position` and its `late_slices` is in every table's lake.
 
-    `rows` by table of the store: those that stay although their cuts are forgotten (`metadata_store.base_rows`).
+    `rows` by table of the store: those that stay although their cuts are forgotten (`BaseRows.read`).
     """
 
     stream: Stream
@@ -52,8 +52,8 @@ class ChainBase:
     rows: Mapping[str, list[dict[str, Any]]]
 
     @property
-    def place(self) -> str:
-        """Of the first cut file that is left."""
+    def chain_position(self) -> str:
+        """Where the first cut file behind the base lies."""
         return chain_position_behind(self.position, self.late_slices)
 
     def read_through(self) -> list[dict[str, Any]]:
@@ -89,15 +89,15 @@ def chain_base(
     identities: Mapping[UUID, TableIdentity],
     rows: Mapping[str, list[dict[str, Any]]],
 ) -> ChainBase:
-    """Behind `boundary`, which the cut file `decided` told. `identities` of all tables, for those that it names not."""
+    """The base behind `boundary`, whose cut file is `decided`. `identities`: of all tables, by uuid."""
     cut = decided.content
     if not isinstance(cut, Cut) or cut.position != boundary.position:
         raise RegistryError(
-            f"the cut file before the place {boundary.place} tells of another cut",
+            f"the cut file before the chain position {boundary.chain_position} describes another cut",
             expected=f"the cut at {boundary.position}",
             remedy="run cdc rebuild: it makes the metadata store anew from bucket and lake",
         )
-    told = {**identities, **{table.table_uuid: table for table in decided.tables}}
+    known = {**identities, **{table.table_uuid: table for table in decided.tables}}
     return ChainBase(
         stream=decided.stream,
         position=boundary.position,
@@ -110,14 +110,14 @@ def chain_base(
             )
             for part in cut.partitions
         ),
-        tables=tuple(told.values()),
+        tables=tuple(known.values()),
         rows=rows,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldChain:
-    """What the bucket tells of the stream: the base of its chain, if older cut files are deleted, and what follows."""
+class DecidedChain:
+    """A whole chain: its base, if older cut files are deleted, and every cut file behind it with its chain position."""
 
     base: ChainBase | None
     files: tuple[tuple[str, CutFile], ...]
@@ -134,7 +134,7 @@ class ToldChain:
 
     @property
     def tables(self) -> Iterator[TableIdentity]:
-        """Oldest first; a table comes as often as it is told."""
+        """Tables from the oldest to the newest file; each table as often as files name it."""
         yield from () if self.base is None else self.base.tables
         yield from (identity for _, file in self.files for identity in file.tables)
 
@@ -143,7 +143,7 @@ def _ranges(file: CutFile) -> tuple[PartitionRange, ...]:
     return file.content.partitions if isinstance(file.content, Cut) else ()
 
 
-def order_of(place: str) -> tuple[str, int]:
-    """Places in the order of their stream: the beginning, which is no position, comes first."""
-    position, _, late = place.rpartition("-")
+def order_of(chain_position: str) -> tuple[str, int]:
+    """A key that sorts chain positions in the order of their stream; the beginning, without a position, is first."""
+    position, _, late = chain_position.rpartition("-")
     return (position, int(late)) if position else ("", 0)

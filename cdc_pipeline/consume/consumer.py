@@ -62,7 +62,7 @@ class Consumer:
         `changing`: tables whose columns changed, with the columns of every event from their generation on.
         """
         self._assignment = assignment
-        self._place = assignment.place
+        self._chain_position = assignment.chain_position
         self._stream = stream
         self._cutter = cutter
         self._table_ids = table_ids
@@ -129,8 +129,10 @@ class Consumer:
 
         Raises StreamMoved when another consumer's cut was decided here, StaleEpoch when it took the stream.
         """
-        boundary = self._chain.register(self._cut(cut, ranges, slices), self._place, self._schemas)
-        self._place, self._registered_end = boundary.place, cut.end
+        boundary = self._chain.register(
+            self._cut(cut, ranges, slices), self._assignment, self._chain_position, self._schemas
+        )
+        self._chain_position, self._registered_end = boundary.chain_position, cut.end
         self._offsets = {part.stream_partition: part.end_offset for part in ranges}
         log.info(
             "cut registered",
@@ -212,8 +214,6 @@ class Consumer:
     def _cut(self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[Slice, ...]) -> Cut:
         return Cut(
             stream=self._assignment.stream,
-            owner=self._assignment.owner,
-            epoch=self._assignment.epoch,
             # The end of the last registered cut: cuts that brought nothing to register may lie in between.
             start=encode_position(self._registered_end),
             position=encode_position(cut.end),

@@ -1,8 +1,8 @@
-"""The chain of cut files of a stream: at each place one object, put if absent, decides what follows there.
+"""The chain of cut files of a stream: at each chain position, the object that is put first decides what follows.
 
-A cut or a late slice is decided by its file, and registered afterwards. Whoever finds the file of somebody else at
-the place where it wanted to go on registers that one first. So two consumers cannot part a stream, not even when one
-of them works on an older metadata store; and a store that was restored catches up by what the files say.
+A cut or a late slice is decided by its file, and registered afterwards. Who finds another file at the chain position
+where it wanted to put its own registers that one first. So two consumers cannot fork a stream, not even when one works
+on an older metadata store; and a store that was restored from a backup catches up from the files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, Stre
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice, Slice, chain_position_behind
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
-from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable, Stream
+from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -34,87 +34,102 @@ REMEDY = "run cdc rebuild: it makes the metadata store anew from bucket and lake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutChain:
+    """The chain of the stream `name`. Chain positions are `beginning`, or `<position>-<number of late slices>`."""
+
     name: str
     objects: ObjectStore
     store: MetadataStore
     on_step: OnStep
 
-    def register(self, cut: Cut, place: str, schemas: Mapping[str, TableSchema]) -> Boundary:
-        """The cut is decided and registered on return, at `place` or behind late slices that came there first.
+    def register(
+        self, cut: Cut, assignment: Assignment, chain_position: str, schemas: Mapping[str, TableSchema]
+    ) -> Boundary:
+        """Decides and registers a cut; both are durable on return. `schemas`: those of its slices, by id.
 
-        Raises StreamMoved when another cut was decided at the place: that one is registered then.
+        The cut file is put at `chain_position`, or behind late slices that were decided there before. Raises
+        StreamMoved when another cut was decided there: that one is registered then.
         """
-        if cut.is_empty and cut.position == position_of(place):
-            return self.store.registration.register(cut)
+        if cut.is_empty and cut.position == position_of(chain_position):
+            return self.store.registration.register(cut, assignment)
         new = cut_file(self._stream(), self._identities(), schemas, cut)
-        while (found := self._decide(place, new)) is not None:
-            if cut.epoch is not None:
-                self.store.streams.check_owner(self.name, cut.owner, cut.epoch)
-            place = self.adopt(found, place)
+        while (found := self._decide(chain_position, new)) is not None:
+            self.store.streams.check_owner(self.name, assignment.owner, assignment.epoch)
+            chain_position = self.adopt(found, chain_position)
             if isinstance(found.content, Cut):
                 raise StreamMoved(
                     f"another cut of {self.name} was decided where this one begins",
                     expected="nobody else who reads the stream",
-                    remedy=f"read on at {place}: the other one is registered now",
+                    remedy=f"read on at {chain_position}: the other one is registered now",
                 )
-        return self.store.registration.register(cut)
+        return self.store.registration.register(cut, assignment)
 
     def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
-        """Its number. Idempotent by the slice's id. Raises RegistryError while the stream has no boundary."""
+        """Decides and registers a late slice; returns its number. Idempotent by the slice's id.
+
+        Raises RegistryError while the stream has no boundary.
+        """
         known = self.store.quarantine.number_of(late)
         if known is not None:
             return known
         new = cut_file(self._stream(), self._identities(), schemas, late)
-        place = self.store.streams.place(self.name)
-        self._refuse_forgotten(place)
-        if place == BEGINNING:
+        chain_position = self.store.streams.chain_position(self.name)
+        self._refuse_forgotten(chain_position)
+        if chain_position == BEGINNING:
             raise no_boundary(self.name)
-        while (found := self._decide(place, new)) is not None:
-            place = self.adopt(found, place)
-        return self.store.quarantine.replay(late, place, lease=lease)
+        while (found := self._decide(chain_position, new)) is not None:
+            chain_position = self.adopt(found, chain_position)
+        return self.store.quarantine.replay(late, chain_position, lease=lease)
 
     def catch_up(self) -> int:
-        """Registers every cut and late slice that is decided behind what the registry knows; says how many.
+        """Registers every cut and late slice that the chain has behind the metadata store; returns their number.
 
-        Raises RegistryError for a metadata store that knows nothing of the stream, or so little that the cut files
-        which it lacks are deleted.
+        Raises RegistryError for a metadata store that has nothing of the stream, or so little that cut files which it
+        lacks are deleted.
         """
-        place, adopted = self.store.streams.place(self.name), 0
-        self._refuse_forgotten(place)
-        while (found := self.read(place)) is not None:
-            if place == BEGINNING:
+        chain_position, adopted = self.store.streams.chain_position(self.name), 0
+        self._refuse_forgotten(chain_position)
+        while (found := self.read(chain_position)) is not None:
+            if chain_position == BEGINNING:
                 self._check_known(found)
-            place = self.adopt(found, place)
+            chain_position = self.adopt(found, chain_position)
             adopted += 1
         if adopted:
-            log.warning("the metadata store was behind the bucket", stream=self.name, registered=adopted, place=place)
+            log.warning(
+                "the metadata store was behind the bucket",
+                stream=self.name,
+                registered=adopted,
+                chain_position=chain_position,
+            )
         return adopted
 
-    def read(self, place: str) -> CutFile | None:
-        """What was decided at the place."""
+    def read(self, chain_position: str) -> CutFile | None:
+        """The cut file at the chain position; None if nothing is decided there."""
         try:
             with step(self.on_step, "cut_file.get"):
-                content = self.objects.get(cut_key(self.name, place))
+                content = self.objects.get(cut_key(self.name, chain_position))
         except ObjectMissing:
             return None
         return CutFile.from_bytes(content)
 
-    def base_place(self) -> str | None:
-        """Where the chain begins; None: at the beginning of the stream."""
+    def base_position(self) -> str | None:
+        """The chain position of the newest base; None when the chain begins at the beginning of the stream."""
         with step(self.on_step, "chain_base.list"):
-            places = [place_of_key(found.key) for found in self.objects.list_prefix(base_prefix(self.name))]
-        return max(places, key=order_of, default=None)
+            found = [place_of_key(found.key) for found in self.objects.list_prefix(base_prefix(self.name))]
+        return max(found, key=order_of, default=None)
 
     def base(self) -> ChainBase | None:
-        """What is to be known of the cuts before the first file that is left."""
-        place = self.base_place()
-        if place is None:
+        """The newest base: what has to be known of the cuts whose files are deleted. None if there is none."""
+        chain_position = self.base_position()
+        if chain_position is None:
             return None
         with step(self.on_step, "chain_base.get"):
-            return ChainBase.from_bytes(self.objects.get(base_key(self.name, place)))
+            return ChainBase.from_bytes(self.objects.get(base_key(self.name, chain_position)))
 
     def base_behind(self, boundary: Boundary, rows: Mapping[str, list[dict[str, Any]]]) -> ChainBase:
-        """The chain is whole by itself behind `boundary`, once this is put. `rows`: those of cuts before that stay."""
+        """Returns a base behind `boundary`, for `put_base`. `rows`: rows that stay of the cuts before it.
+
+        Raises RegistryError when the cut file of the boundary is gone.
+        """
         decided = self.read(self.store.retention.decided_at(boundary))
         if decided is None:
             raise RegistryError(
@@ -126,40 +141,43 @@ class CutChain:
         return chain_base(boundary, decided, identities, rows)
 
     def put_base(self, base: ChainBase) -> None:
-        """Durable on return; before it nothing is needed. Whoever put one for this place before told the same cuts."""
+        """Puts the base; durable on return, and cut files before it can be deleted then.
+
+        A base that is already there describes the same cuts.
+        """
         with step(self.on_step, "chain_base.put"), suppress(ObjectExists):
-            self.objects.put_if_absent(base_key(self.name, base.place), base.to_bytes())
+            self.objects.put_if_absent(base_key(self.name, base.chain_position), base.to_bytes())
 
     def files(self, begin: str = BEGINNING) -> Iterator[tuple[str, CutFile]]:
-        """All from a place on, each with its place."""
-        place = begin
-        while (found := self.read(place)) is not None:
-            yield place, found
-            place = place_after(place, found.content)
+        """Every cut file from the chain position `begin` on, with its chain position."""
+        chain_position = begin
+        while (found := self.read(chain_position)) is not None:
+            yield chain_position, found
+            chain_position = chain_position_after(chain_position, found.content)
 
-    def _decide(self, place: str, new: CutFile) -> CutFile | None:
-        """The file that was there before; None when `new` is what follows at the place."""
+    def _decide(self, chain_position: str, new: CutFile) -> CutFile | None:
+        """Puts `new` at the chain position. Returns the file that was there before, and None if `new` is stored."""
         try:
             with step(self.on_step, "cut_file.put"):
-                self.objects.put_if_absent(cut_key(self.name, place), new.to_bytes())
+                self.objects.put_if_absent(cut_key(self.name, chain_position), new.to_bytes())
         except ObjectExists:
-            found = self.read(place)
+            found = self.read(chain_position)
             if found is None:
                 raise
             return found
         return None
 
-    def adopt(self, found: CutFile, place: str) -> str:
-        """Registered on return; the place behind it. Idempotent."""
+    def adopt(self, found: CutFile, chain_position: str) -> str:
+        """Registers what the cut file at the chain position says. Returns the chain position behind it. Idempotent."""
         known = {row.name: row for row in self.store.tables.tables()}
         rows = [self._row(identity, known.get(identity.name)) for identity in found.tables]
         content = found.content_for([row.table_id for row in rows])
         if isinstance(content, LateSlice):
             (row,) = rows
-            at = position_of(place)
+            at = position_of(chain_position)
             self._record(content.slice, found.schemas, first_offset=at, is_newest=row.schema_id is None)
-            self.store.quarantine.replay(content, place)
-            return place_after(place, found.content)
+            self.store.quarantine.replay(content, chain_position)
+            return chain_position_after(chain_position, found.content)
         self._follow(found, content, rows)
         starts = {part.stream_partition: part.start_offset for part in content.partitions}
         newest = {row.table_id: row.schema_id for row in rows}
@@ -167,10 +185,13 @@ class CutChain:
             if new.schema_id == newest[new.table_id]:
                 continue
             self._record(new, found.schemas, first_offset=starts[new.stream_partition], is_newest=True)
-        return self.store.registration.register(content).place
+        return self.store.registration.register(content, None).chain_position
 
     def _follow(self, found: CutFile, cut: Cut, rows: Sequence[SourceTable]) -> None:
-        """The source changed since the store was copied; not for a cut behind which the stream began again."""
+        """Takes over what changed at the source since the store was copied.
+
+        Does nothing for a cut before the registered offsets: behind it, the stream started again.
+        """
         registered = self.store.streams.next_offset(self.name)
         if registered is not None and min(part.start_offset for part in cut.partitions) < registered:
             return
@@ -179,8 +200,8 @@ class CutChain:
         for identity, row in zip(found.tables, rows, strict=True):
             was_stale = row.state is TableState.STALE
             becomes_stale = identity.stale is not None and not was_stale
-            told = (identity.source_oid, identity.publication_mark)
-            if becomes_stale or told != (row.source_oid, row.publication_mark):
+            source = (identity.source_oid, identity.publication_mark)
+            if becomes_stale or source != (row.source_oid, row.publication_mark):
                 self.store.stale_tables.follow(
                     row.table_id,
                     source_oid=identity.source_oid,
@@ -194,7 +215,7 @@ class CutChain:
             self.store.tables.record_schema(new.table_id, schema, first_offset=first_offset, is_newest=is_newest)
 
     def _row(self, identity: TableIdentity, row: SourceTable | None) -> SourceTable:
-        """A table that an older store does not know yet is registered as what it was; its settings come later."""
+        """Registers a table that the store does not have as what it was at the cut; its settings come later."""
         if row is None:
             row = self.store.tables.register_table(
                 NewTable(
@@ -214,18 +235,19 @@ class CutChain:
             )
         return row
 
-    def _refuse_forgotten(self, place: str) -> None:
-        """Nobody may decide anything at a place before the base: what was decided there is deleted."""
-        base = self.base_place()
-        if base is not None and order_of(place) < order_of(base):
+    def _refuse_forgotten(self, chain_position: str) -> None:
+        """Refuses a chain position before the base: what was decided there is deleted."""
+        base = self.base_position()
+        if base is not None and order_of(chain_position) < order_of(base):
             raise RegistryError(
-                f"the metadata store knows the stream {self.name} up to {place}, and its cut files begin at {base}",
+                f"the metadata store knows the stream {self.name} up to {chain_position}, and its cut files begin at"
+                f" {base}",
                 expected="a metadata store that is no older than the cut files that are kept",
                 remedy=REMEDY,
             )
 
     def _check_known(self, first: CutFile) -> None:
-        """A store that was lost gets more than its cuts back: also what the lake knows."""
+        """Refuses an empty store: cut files alone do not say what the lake contains, so it needs a rebuild."""
         known = {row.table_uuid for row in self.store.tables.tables()}
         lost = [identity for identity in first.tables if identity.table_uuid not in known]
         if lost:
@@ -252,14 +274,14 @@ class CutChain:
         }
 
 
-def position_of(place: str) -> str:
-    """Of the cut that the place lies behind; empty at the beginning of a stream."""
-    return place.rpartition("-")[0]
+def position_of(chain_position: str) -> str:
+    """The position of the cut before this chain position; "" at the beginning of a stream."""
+    return chain_position.rpartition("-")[0]
 
 
-def place_after(place: str, content: Cut | LateSlice) -> str:
-    """The place behind `content`, which follows at `place`."""
+def chain_position_after(chain_position: str, content: Cut | LateSlice) -> str:
+    """The chain position behind `content`, whose file lies at `chain_position`."""
     if isinstance(content, Cut):
         return chain_position_behind(content.position, 0)
-    position, _, late = place.rpartition("-")
+    position, _, late = chain_position.rpartition("-")
     return chain_position_behind(position, int(late) + 1)

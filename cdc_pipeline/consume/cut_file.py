@@ -1,4 +1,4 @@
-"""Cut files: the one object per cut, or per late slice, that decides what follows at a place of a stream; as JSON."""
+"""Cut files: the one object per cut, or per late slice, that decides what follows in the chain; as JSON."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ from cdc_pipeline.record import TableName, TableSchema
 FORMAT = 2
 _WITH_EMPTY_SLICES = 1
 """The format of older cut files: they name a slice of every table and stream partition, also where nothing came."""
-_NOT_IN_CUT = ("stream", "owner", "epoch", "tables")
-"""Fields of a cut that its file names elsewhere, or that belong to who registers it."""
+_NOT_IN_CUT = ("stream", "tables")
+"""Fields of a cut that its file names elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +128,6 @@ def _renumbered(content: Cut | LateSlice, numbers: Mapping[int, int]) -> Cut | L
         return replace(content, slice=replace(content.slice, table_id=numbers[content.slice.table_id]))
     return replace(
         content,
-        owner="",
-        epoch=None,
         tables=tuple(numbers[table] for table in content.tables),
         slices=tuple(replace(new, table_id=numbers[new.table_id]) for new in content.slices),
         quarantined=tuple(replace(event, table_id=numbers[event.table_id]) for event in content.quarantined),
@@ -176,7 +174,7 @@ def _cut_of(document: dict[str, Any], stream: str, *, tables: Sequence[int]) -> 
     """`tables` are those that were read. Empty slices stand by themselves in the first format."""
     empty = [{"table_id": table, "stream_partition": number} for table, number in document.get("empty", ())]
     slices = sorted((*document["slices"], *empty), key=itemgetter("table_id", "stream_partition"))
-    outside = {"stream": stream, "owner": "", "epoch": None, "tables": list(tables)}
+    outside = {"stream": stream, "tables": list(tables)}
     values = {"start": None, **document, **outside, "slices": slices, "label": label_values(document["label"])}
     return msgspec.convert(values, Cut, str_keys=True)
 

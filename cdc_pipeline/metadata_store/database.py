@@ -1,12 +1,13 @@
-"""The connection to the metadata store: one engine per process, one named step per transaction."""
+"""The connection to the metadata store: one engine per process, one named step per transaction, rows as records."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import psycopg2
-from sqlalchemy import Connection, Engine, create_engine, make_url
+from sqlalchemy import Connection, Engine, Row, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -18,19 +19,24 @@ _SESSION = "-c search_path=pg_catalog -c timezone=UTC -c synchronous_commit=on"
 _TIMEOUT_SECONDS = 10
 _SETTING = "metadata_store"
 
+Record = TypeVar("Record")
+
 
 def create_store_engine(url: str) -> Engine:
-    """For `postgresql://…`; nothing is connected yet. The caller owns it and disposes of it."""
+    """Returns an engine for `postgresql://…` that has not connected yet. The caller disposes of it.
+
+    Raises SettingsError for text that is no URL of a PostgreSQL server.
+    """
     try:
-        place = make_url(url)
-    except (ArgumentError, ValueError):  # their words repeat what may be a part of the password
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # the messages of these errors may repeat a part of the password
         raise _no_url() from None
-    if not is_plain({"port": place.port or "", "host": place.host or "", "dbname": place.database or ""}):
+    if not is_plain({"port": parsed.port or "", "host": parsed.host or "", "dbname": parsed.database or ""}):
         raise _no_url()
     session = {"options": _SESSION, "application_name": "cdc"}
-    given = {"host": place.host or "", **place.query}
+    given = {"host": parsed.host or "", **parsed.query}
     return create_engine(
-        place.set(drivername="postgresql+psycopg2"),
+        parsed.set(drivername="postgresql+psycopg2"),
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
         pool_timeout=_TIMEOUT_SECONDS,
@@ -40,7 +46,7 @@ def create_store_engine(url: str) -> Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """`joined`: a transaction that is open; then every operation becomes a part of it."""
+    """Opens transactions. With `joined`, an open transaction, every operation becomes a part of it."""
 
     engine: Engine
     on_step: OnStep = no_step
@@ -48,9 +54,10 @@ class Database:
 
     @contextmanager
     def transaction(self, name: str) -> Iterator[Connection]:
-        """Committed when the block ends. Raises StoreAway when the server went away: the effect is then unknown.
+        """Commits when the block ends, and rolls back when it raises. `name` is the step's name.
 
-        An operation may be repeated then: it succeeds, or its error says what stands already.
+        Raises StoreAway when the server went away. It is unknown then whether the transaction was committed. Repeating
+        the operation is safe: it succeeds, or its error says what is registered already.
         """
         if self.joined is not None:
             yield self.joined
@@ -59,9 +66,19 @@ class Database:
             yield connection
 
 
+def as_record(kind: Callable[..., Record], row: Row[*tuple[Any, ...]]) -> Record:
+    """The row as a record whose fields have the names of the row's columns."""
+    return kind(**row._asdict())
+
+
+def as_optional_record(kind: Callable[..., Record], row: Row[*tuple[Any, ...]] | None) -> Record | None:
+    """Like `as_record`; None for no row."""
+    return None if row is None else as_record(kind, row)
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """The driver's errors as ours, with the server's own words and without statement or parameters."""
+    """Turns the driver's errors into ours. The message quotes the server, but neither statement nor parameters."""
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
@@ -93,7 +110,7 @@ def _no_url() -> SettingsError:
 
 
 def _words(error: DBAPIError | PoolTimeout) -> str:
-    """Never the values of a refused row: they belong to the source's users."""
+    """The server's message without its detail: the detail quotes values, which belong to the source's users."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     primary = origin.diag.message_primary if isinstance(origin, psycopg2.Error) else None
     return " ".join((primary or str(origin)).split())

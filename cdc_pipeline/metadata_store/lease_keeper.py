@@ -1,4 +1,4 @@
-"""A lease held for as long as a block runs: renewed from a thread, and given up before it can expire."""
+"""Holds a lease while a block runs: a thread renews it, and `check` fails before it could have expired."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +17,10 @@ _RENEWALS_PER_LEASE = 3
 
 
 class LeaseKeeper:
-    """`check()` before every commit: it raises StaleEpoch when the lease may have expired by the worker's own clock.
+    """Renews a lease from a thread. The worker calls `check` before every commit.
 
-    The deadline counts from the moment at which the renewal was *sent*, so a slow answer never lengthens it.
+    The deadline counts from the time at which the last renewal was sent, by this process's own clock. So it
+    never lasts longer by the worker's clock than by the database's.
     """
 
     def __init__(self, renew: Callable[[], object], duration: timedelta, *, sent: float, what: str) -> None:
@@ -30,6 +31,7 @@ class LeaseKeeper:
         self._stop = Event()
 
     def check(self) -> None:
+        """Raises StaleEpoch when the lease may have expired."""
         if time.monotonic() >= self._deadline:
             raise StaleEpoch(
                 f"the lease of {self._what} could not be renewed in time",
@@ -38,7 +40,7 @@ class LeaseKeeper:
             )
 
     def keep(self) -> None:
-        """Runs in a thread until `stop`, or until a newer owner took over."""
+        """Runs in a thread until `stop`, or until somebody else has the lease."""
         while not self._stop.wait(self._duration.total_seconds() / _RENEWALS_PER_LEASE):
             sent = time.monotonic()
             try:
@@ -57,8 +59,8 @@ class LeaseKeeper:
 
 
 @contextmanager
-def kept(renew: Callable[[], object], duration: timedelta, *, sent: float, what: str) -> Iterator[LeaseKeeper]:
-    """Renews what was acquired at the monotonic time `sent` until the block ends."""
+def renewed(renew: Callable[[], object], duration: timedelta, *, sent: float, what: str) -> Iterator[LeaseKeeper]:
+    """Renews a lease until the block ends. `sent`: the monotonic time at which it was asked for."""
     keeper = LeaseKeeper(renew, duration, sent=sent, what=what)
     thread = Thread(target=keeper.keep, name=f"lease of {what}", daemon=True)
     thread.start()
@@ -73,12 +75,15 @@ def kept(renew: Callable[[], object], duration: timedelta, *, sent: float, what:
 def held_lease(
     leases: Leases, table_id: int, *, owner: str, duration: timedelta
 ) -> Iterator[tuple[Lease, LeaseKeeper]]:
-    """Raises LeaseBusy at once when somebody else has it; released when the block ends, however it ends."""
+    """Acquires the lease for the block, and releases it when the block ends or raises.
+
+    Raises LeaseBusy, without waiting, when somebody has it.
+    """
     sent = time.monotonic()
     lease = leases.acquire(table_id, owner=owner, duration=duration)
     what = f"table {table_id}, epoch {lease.epoch}"
     try:
-        with kept(lambda: leases.renew(lease, duration=duration), duration, sent=sent, what=what) as keeper:
+        with renewed(lambda: leases.renew(lease, duration=duration), duration, sent=sent, what=what) as keeper:
             yield lease, keeper
     finally:
         leases.release(lease)
@@ -88,7 +93,7 @@ def held_lease(
 def awaited_lease(
     leases: Leases, table_id: int, *, owner: str, duration: timedelta, when_busy: Callable[[LeaseBusy], None]
 ) -> Iterator[tuple[Lease, LeaseKeeper]]:
-    """The same for who has to have it: `when_busy` waits a moment, or raises to give up."""
+    """Like `held_lease`, but tries again while the lease is busy. `when_busy` waits a moment, or raises to give up."""
     with ExitStack() as holding:
         held = None
         while held is None:

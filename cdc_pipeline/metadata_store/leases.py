@@ -1,4 +1,4 @@
-"""The lease of a table: who may work on it now, by the database's clock; the epoch rises at each acquisition."""
+"""Leases: who may work on a table, by the database's clock. The epoch rises with each acquisition."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Interval, and_, bindparam, fun
 
 from cdc_pipeline.errors import LeaseBusy, StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 
 _LEASE = models.lease
 _ACQUIRE = text("""
@@ -27,7 +27,7 @@ _ACQUIRE = text("""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to work on a table until `expires_at` by the database's clock; whoever comes next has epoch + 1."""
+    """The right to work on a table until `expires_at` by the database's clock. The next owner has epoch + 1."""
 
     table_id: int
     owner: str
@@ -42,18 +42,18 @@ class Leases:
     database: Database
 
     def acquire(self, table_id: int, *, owner: str, duration: timedelta) -> Lease:
-        """Raises LeaseBusy at once while another one, or the same owner elsewhere, holds it."""
+        """Raises LeaseBusy, without waiting, while anybody has the lease: also the same owner in another process."""
         parameters = {"table_id": table_id, "owner": owner, "duration": duration}
         with self.database.transaction("lease.acquire") as connection:
             row = connection.execute(_ACQUIRE, parameters).one_or_none()
             holder = None if row is not None else _current(connection, table_id)
         if row is not None:
-            return Lease(**row._asdict())
+            return as_record(Lease, row)
         words = "somebody" if holder is None else f"{holder.owner} until {holder.expires_at:%Y-%m-%dT%H:%M:%SZ}"
         raise LeaseBusy(f"the lease of table {table_id} is held by {words}", remedy="leave: the holder does the work")
 
     def renew(self, lease: Lease, *, duration: timedelta) -> Lease:
-        """Counts from now. Raises StaleEpoch when somebody else acquired it; a lease that merely expired is renewed."""
+        """Extends the lease by `duration` from now, even after it expired. Raises StaleEpoch if another has it."""
         with self.database.transaction("lease.renew") as connection:
             row = connection.execute(
                 update(_LEASE)
@@ -63,10 +63,10 @@ class Leases:
             ).one_or_none()
             if row is None:
                 _raise_stale(connection, lease)
-        return Lease(**row._asdict())
+        return as_record(Lease, row)
 
     def release(self, lease: Lease) -> None:
-        """Idempotent; leaves a newer owner's lease alone."""
+        """Idempotent. Does nothing when somebody else has the lease by now."""
         with self.database.transaction("lease.release") as connection:
             connection.execute(
                 update(_LEASE)
@@ -76,20 +76,20 @@ class Leases:
 
 
 def hold_lease(connection: Connection, lease: Lease) -> None:
-    """Keeps every other worker from acquiring until this transaction ends. Raises StaleEpoch when one already has."""
+    """Locks the lease until the transaction ends, so that nobody acquires it. Raises StaleEpoch if another has it."""
     held = select(_LEASE.c.table_id).where(_is_held_by(lease)).with_for_update(key_share=True)
     if connection.execute(held).one_or_none() is None:
         _raise_stale(connection, lease)
 
 
 def _is_held_by(lease: Lease) -> ColumnElement[bool]:
-    """By owner too: a store that was built anew counts epochs from one again."""
+    """Compares the owner too, because a rebuilt store may count epochs from one again."""
     return and_(_LEASE.c.table_id == lease.table_id, _LEASE.c.epoch == lease.epoch, _LEASE.c.owner == lease.owner)
 
 
 def _current(connection: Connection, table_id: int) -> Lease | None:
     row = connection.execute(select(_LEASE).where(_LEASE.c.table_id == table_id)).one_or_none()
-    return None if row is None else Lease(**row._asdict())
+    return as_optional_record(Lease, row)
 
 
 def _raise_stale(connection: Connection, lease: Lease) -> NoReturn:

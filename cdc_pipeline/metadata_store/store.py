@@ -1,4 +1,4 @@
-"""The metadata store as one value: its operations by noun, over one engine."""
+"""The metadata store: its operations by noun, over one engine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,6 @@ from cdc_pipeline.metadata_store.ledger.lake_positions import LakePositions
 from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine
 from cdc_pipeline.metadata_store.ledger.registration import Registration
 from cdc_pipeline.metadata_store.ledger.slices import Slices
-from cdc_pipeline.metadata_store.ledger.source_log import SourceLogs
 from cdc_pipeline.metadata_store.ledger.stale_tables import StaleTables
 from cdc_pipeline.metadata_store.ledger.streams import Streams
 from cdc_pipeline.metadata_store.ledger.tables import Tables
@@ -23,6 +22,7 @@ from cdc_pipeline.metadata_store.operations.rebuild_from_base import BaseRows
 from cdc_pipeline.metadata_store.operations.removal import Removal
 from cdc_pipeline.metadata_store.operations.retention import Retention
 from cdc_pipeline.metadata_store.operations.rewinds import Rewinds
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRows
 from cdc_pipeline.metadata_store.snapshots.snapshot_history import SnapshotHistory
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import SnapshotTasks
 from cdc_pipeline.metadata_store.snapshots.snapshots import Snapshots
@@ -32,16 +32,15 @@ from cdc_pipeline.steps import OnStep, no_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataStore:
-    """Safe for several threads. Every method is one transaction and one named step.
+    """The metadata store of the pipeline that reads one stream. Safe for several threads.
 
-    It is opened for the pipeline that reads one stream: tables are found by their names within that stream, and what
-    lists tables, events in quarantine or anything else lists what belongs to it.
+    Every method is one transaction and one named step. Tables are found by their names within the stream, and methods
+    that list tables, quarantined events or others list only those of the stream.
     """
 
     streams: Streams
     tables: Tables
     stale_tables: StaleTables
-    source_logs: SourceLogs
     rebuild: Rebuild
     removal: Removal
     retention: Retention
@@ -56,6 +55,7 @@ class MetadataStore:
     snapshot_tasks: SnapshotTasks
     snapshot_history: SnapshotHistory
     quarantine: Quarantine
+    quarantined_rows: QuarantinedRows
     tombstone_horizons: TombstoneHorizons
     failures: Failures
     inspection: Inspection
@@ -66,7 +66,6 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         streams=Streams(database=database),
         tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),
-        source_logs=SourceLogs(database=database),
         rebuild=Rebuild(database=database),
         removal=Removal(database=database),
         retention=Retention(database=database, stream=stream),
@@ -81,6 +80,7 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         snapshot_tasks=SnapshotTasks(database=database),
         snapshot_history=SnapshotHistory(database=database),
         quarantine=Quarantine(database=database, stream=stream),
+        quarantined_rows=QuarantinedRows(database=database),
         tombstone_horizons=TombstoneHorizons(database=database),
         failures=Failures(database=database),
         inspection=Inspection(database=database, stream=stream),
@@ -89,7 +89,10 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
 
 @contextmanager
 def open_metadata_store(url: str, *, stream: str, on_step: OnStep = no_step) -> Iterator[MetadataStore]:
-    """Once per process. Raises SetupError when the store is not of this code's revision: see `upgrade`."""
+    """Opens the store for the block; call it once per process.
+
+    Raises SetupError when the store does not have the revision of this code: see `upgrade`.
+    """
     database = Database(engine=create_store_engine(url), on_step=on_step)
     try:
         with database.transaction("store.open") as connection:

@@ -1,4 +1,4 @@
-"""An empty or older database -> the metadata store of this code, with its views and its read-only role."""
+"""Creates or upgrades the metadata store: tables, views, and the rights of the read-only role."""
 
 from importlib.resources import as_file, files
 
@@ -21,9 +21,9 @@ _PARTS = "cdc_pipeline.metadata_store"
 
 
 def upgrade(url: str, *, on_step: OnStep = no_step) -> str:
-    """Revision of the store afterwards. One transaction, one caller at a time; a current store is not touched.
+    """Upgrades the store in one transaction, one caller at a time. Returns the revision that it has then.
 
-    Raises SetupError for a store that newer code has upgraded.
+    A store that is current is not changed. Raises SetupError for a store that newer code has upgraded.
     """
     engine = create_store_engine(url)
     try:
@@ -56,7 +56,7 @@ def head() -> str:
 
 
 def _known() -> set[str]:
-    """Each revision is the number that its file begins with."""
+    """The known revisions: the numbers at the beginning of the migrations' file names."""
     versions = files(_PARTS) / "migrations" / "versions"
     return {script.name.partition("_")[0] for script in versions.iterdir() if script.name.endswith(".py")}
 
@@ -95,7 +95,7 @@ def _migrate(connection: Connection) -> None:
 
 
 def _grant(connection: Connection) -> None:
-    """The views and nothing else, if the role is there and has them not yet."""
+    """Grants the role the right to read the views, and nothing else. Does nothing without the role."""
     if connection.scalar(text("SELECT to_regrole(:role)"), {"role": READER_ROLE}) is None:
         return
     for name in connection.scalars(text(_NOT_READABLE), {"role": READER_ROLE}).all():

@@ -10,7 +10,7 @@ import structlog
 
 from cdc_pipeline.apply.next_move import check_ledger
 from cdc_pipeline.areas import kept_rows_key
-from cdc_pipeline.consume.chain_base import ToldChain
+from cdc_pipeline.consume.chain_base import DecidedChain
 from cdc_pipeline.consume.cut_file import TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
 from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
@@ -70,13 +70,13 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
     with pipeline.store.rebuild.emptied(pipeline.settings.name, since="" if base is None else base.position) as empty:
         store = metadata_store(empty.database, empty.stream)
         chain = replace(pipeline.cut_chain(), store=store)
-        told = ToldChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.place)))
+        told = DecidedChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.chain_position)))
         _refuse_to_forget(empty, told)
         tables = _found(pipeline, told)
         _begin(pipeline, empty, store, told, tables)
         known = {found.identity.table_uuid for found in tables}
-        for place, file in told.files:
-            chain.adopt(file.of_tables(known), place)
+        for chain_position, file in told.files:
+            chain.adopt(file.of_tables(known), chain_position)
         empty.check_nothing_is_lost()
         rebuilt = tuple(_relearn(empty, store, found) for found in tables)
     for table in rebuilt:
@@ -84,7 +84,7 @@ def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
     return rebuilt
 
 
-def _refuse_to_forget(empty: EmptyLedger, told: ToldChain) -> None:
+def _refuse_to_forget(empty: EmptyLedger, told: DecidedChain) -> None:
     if not told.files and empty.cuts_before:
         raise RegistryError(
             f"the bucket holds no cut file for the beginning of the stream {empty.stream}",
@@ -93,7 +93,7 @@ def _refuse_to_forget(empty: EmptyLedger, told: ToldChain) -> None:
         )
 
 
-def _found(pipeline: Pipeline, chain: ToldChain) -> tuple[_Found, ...]:
+def _found(pipeline: Pipeline, chain: DecidedChain) -> tuple[_Found, ...]:
     """In the order of pipeline.yml, then those that it lists no more. Raises FenceMismatch for two identities."""
     told = {identity.name: identity for identity in chain.tables}
     found = []
@@ -119,7 +119,7 @@ def _begin(
     pipeline: Pipeline,
     empty: EmptyLedger,
     store: MetadataStore,
-    told: ToldChain,
+    told: DecidedChain,
     tables: Sequence[_Found],
 ) -> None:
     """The stream and its tables, as they were called and numbered at the base of the chain."""
@@ -148,7 +148,8 @@ def _begin(
         for table, step_of in _publications(found.ledger):
             store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
             if table.kept:
-                empty.relearning.keep_rows(table_id, _snapshot(table, step_of), _kept_rows(pipeline, found, table))
+                rows = _quarantined_rows(pipeline, found, table)
+                empty.from_lake.restore_quarantined_rows(table_id, _snapshot(table, step_of), rows)
     if told.base is not None:
         empty.begin_behind(told.base.read_through(), told.base.rows, table_ids)
 
@@ -167,7 +168,7 @@ def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, Publi
     return found
 
 
-def _kept_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
+def _quarantined_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
     """Those of an older publication than the last are needed by nobody, and may be deleted."""
     key = kept_rows_key(found.identity.name, published.snapshot_id)
     try:
@@ -181,7 +182,7 @@ def _kept_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> 
 
 
 def _relearn(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt:
-    name, ledger, learn = found.identity.name, found.ledger, empty.relearning
+    name, ledger, learn = found.identity.name, found.ledger, empty.from_lake
     row = store.tables.table(name)
     notes = list(empty.notes(row.table_id))
     steps = [] if ledger is None else list(_steps(ledger))
@@ -189,8 +190,8 @@ def _relearn(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt
     if ledger is not None:
         _check_fence(store, found, ledger, row.table_id, row.next_slice_number)
     oldest = _oldest(ledger)
-    kept = learn.kept_claims(
-        row.table_id, last_number=oldest - 1, known=[each.claim_id for each in steps if isinstance(each, KnownClaim)]
+    kept = learn.claims_missing_in_log(
+        row.table_id, last_number=oldest - 1, in_log=[each.claim_id for each in steps if isinstance(each, KnownClaim)]
     )
     for each in _in_order(kept, steps):
         if isinstance(each, KnownClaim):

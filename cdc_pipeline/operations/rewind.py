@@ -41,24 +41,24 @@ def rewind(pipeline: Pipeline, table: TableName, to: str) -> Rewound:
             raise SnapshotError(f"a snapshot of {table} is being taken", remedy="rewind when it has ended")
         worker = pipeline.slice_worker()
         worker.apply_held(*held, table, before=EVERYTHING_REGISTERED)
-        place = pipeline.store.rewinds.place(row.table_id, position=position, moment=moment)
-        if place is None:
+        target = pipeline.store.rewinds.target(row.table_id, position=position, moment=moment)
+        if target is None:
             raise UsageError(
                 f"nothing of {table} was applied at or before {to}",
                 expected="a place behind the cutoff of its last snapshot, whose slices are kept (keep.slices)",
                 remedy="look at cdc sql claims, or take a new snapshot",
             )
-        _check_slice_files(pipeline, row.table_id, place.number + 1, row.next_slice_number - 1)
+        _check_slice_files(pipeline, row.table_id, target.number + 1, row.next_slice_number - 1)
         held[1].check()
-        fence = pipeline.lake.rewind(pipeline.lake_table(table), place.lake_version)
-        if fence.number != place.number:
+        fence = pipeline.lake.rewind(pipeline.lake_table(table), target.lake_version)
+        if fence.number != target.number:
             raise FenceMismatch(
-                f"version {place.lake_version} of {table} held slices to {fence.number}",
-                expected=f"{place.number}, as the registry says",
+                f"version {target.lake_version} of {table} held slices to {fence.number}",
+                expected=f"{target.number}, as the registry says",
                 remedy="run cdc rebuild: the metadata store does not belong to this lake",
             )
-        pipeline.store.rewinds.reopen(held[0], after=place.number)
-    return _rewound(table, place, row.next_slice_number)
+        pipeline.store.rewinds.reopen(held[0], after=target.number)
+    return _rewound(table, target, row.next_slice_number)
 
 
 def parse_place(text: str) -> tuple[str | None, datetime | None]:
@@ -101,7 +101,7 @@ def _check_slice_files(pipeline: Pipeline, table_id: int, first: int, last: int)
             ) from error
 
 
-def _rewound(table: TableName, place: RewindTarget, next_number: int) -> Rewound:
-    waiting = next_number - 1 - place.number
-    log.info("table rewound", table=str(table), position=place.position, slices_waiting=waiting)
-    return Rewound(table=table, position=place.position, as_of=place.time, slices_waiting=waiting)
+def _rewound(table: TableName, target: RewindTarget, next_number: int) -> Rewound:
+    waiting = next_number - 1 - target.number
+    log.info("table rewound", table=str(table), position=target.position, slices_waiting=waiting)
+    return Rewound(table=table, position=target.position, as_of=target.time, slices_waiting=waiting)

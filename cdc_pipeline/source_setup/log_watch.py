@@ -27,7 +27,7 @@ def look_at_log(pipeline: Pipeline) -> KeptLog | None:
         return None
     if seen is not None:
         noted = {name: value for name, value in asdict(seen).items() if name != "summary"}
-        pipeline.store.source_logs.record(pipeline.settings.name, noted)
+        pipeline.store.streams.record_source_log(pipeline.settings.name, noted)
         if seen.warning is not None:
             log.warning("the slot may be lost", found=seen.warning)
     return seen

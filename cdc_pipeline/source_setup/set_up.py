@@ -61,7 +61,7 @@ def _set_up(pipeline: Pipeline, begin_again: Collection[TableName]) -> SetUp:
 def oldest_version_to_come(pipeline: Pipeline, table: TableName) -> str:
     """No event of the table that is registered from now on is older, except what comes back from quarantine."""
     name, streams = pipeline.settings.name, pipeline.store.streams
-    places = streams.places(name)
+    places = streams.next_positions(name)
     if places.keys() != set(streams.stream_partitions(name)):
         return ""
     return pipeline.source.oldest_version_to_come(

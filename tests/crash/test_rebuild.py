@@ -191,7 +191,7 @@ def test_a_bucket_that_lost_a_cut_file_is_refused_and_nothing_is_changed(world: 
     content = last.read_bytes()
     last.unlink()
     before = ledger(world)
-    with pytest.raises(RegistryError, match="knows 1 cuts of shop that no cut file tells"):
+    with pytest.raises(RegistryError, match="knows 1 cuts of shop that no cut file describes"):
         rebuilt(world)
     assert ledger(world) == before
     lose_store(world)

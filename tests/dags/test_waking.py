@@ -36,7 +36,7 @@ def shop(database: str) -> Iterator[Shop]:
 
 def register_both(shop: Shop, end: int) -> None:
     rows = {(shop.orders.table_id, 0): 3, (shop.customers.table_id, 1): 2}
-    shop.store.registration.register(shop.cut(end - 1, end, rows))
+    shop.register(shop.cut(end - 1, end, rows))
 
 
 async def first_that(
@@ -62,7 +62,7 @@ def test_one_answer_holds_every_table_that_waited_before_anybody_asked(shop: Sho
 
 def test_silence_and_tables_that_are_not_live_wake_nobody(shop: Shop) -> None:
     register_both(shop, 1)
-    shop.store.registration.register(shop.cut(1, 2, {(shop.customers.table_id, 0): 0}))
+    shop.register(shop.cut(1, 2, {(shop.customers.table_id, 0): 0}))
     run_sql(
         shop.url,
         "UPDATE cdc.slice SET state = 'applied' WHERE table_id = " + str(shop.customers.table_id) + " AND rows > 0",

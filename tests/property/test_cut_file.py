@@ -71,8 +71,6 @@ GOLDEN_SCHEMAS = {
 }
 GOLDEN_CUT = Cut(
     stream="shop",
-    owner="",
-    epoch=None,
     start="00000000000000ff",
     position="0000000000000120",
     commit_time=MORNING + timedelta(milliseconds=125),
@@ -215,8 +213,6 @@ def cuts(draw: st.DrawFn) -> Cut:
     )
     return Cut(
         stream=STREAM.name,
-        owner="",
-        epoch=None,
         start=draw(OFFSETS),
         position=draw(OFFSETS),
         commit_time=draw(MOMENTS),

@@ -54,7 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = store
         self.stream = f"stream_{run}"
         store.streams.register_stream(replace(STREAM, name=self.stream), stream_partitions=len(PARTITIONS))
-        self.epoch = self.take_stream().epoch
+        self.assignment = self.take_stream()
         table = store.tables.register_table(
             replace(new_table(f"table_{run}"), stream=self.stream, table_uuid=self.uuid(0))
         )
@@ -82,9 +82,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def a_consumer_takes_the_stream(self) -> None:
         assignment = self.take_stream()
-        assert assignment.epoch == self.epoch + 1
+        assert assignment.epoch == self.assignment.epoch + 1
         assert set(assignment.next_offset.values()) == {encode_position(self.offset)}
-        self.epoch = assignment.epoch
+        self.assignment = assignment
 
     def cut(self, length: int, rows: tuple[int, int], *, requested: bool, backwards: int) -> Cut:
         end = self.offset + length
@@ -92,9 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
             stream_partition=0, start_offset=encode_position(self.offset), end_offset=encode_position(end)
         )
         return Cut(
-            owner="consumer",
             stream=self.stream,
-            epoch=self.epoch,
             start=encode_position(self.offset),
             position=encode_position(end),
             commit_time=MORNING + (end - backwards) * MINUTE,
@@ -129,9 +127,9 @@ class StoreMachine(RuleBasedStateMachine):
         self, length: int, rows: tuple[int, int], *, requested: bool, backwards: int, answer_lost: bool
     ) -> None:
         cut = self.cut(length, rows, requested=requested, backwards=backwards)
-        boundary = self.store.registration.register(cut)
+        boundary = self.store.registration.register(cut, self.assignment)
         if answer_lost:
-            assert self.store.registration.register(cut) == boundary
+            assert self.store.registration.register(cut, self.assignment) == boundary
         self.slices += [
             Known(
                 stream_partition=part, start=self.offset, end=self.offset + length, rows=rows[part], requested=requested
@@ -143,12 +141,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.requested += [self.offset] if requested else []
         self.last_cut = cut
 
-    @precondition(lambda self: self.epoch > 1)
+    @precondition(lambda self: self.assignment.epoch > 1)
     @rule(length=st.integers(1, 5))
     def a_consumer_that_lost_the_stream_comes_too_late(self, length: int) -> None:
-        late = replace(self.cut(length, (1, 1), requested=False, backwards=0), epoch=self.epoch - 1)
+        cut = self.cut(length, (1, 1), requested=False, backwards=0)
         with pytest.raises(StaleEpoch):
-            self.store.registration.register(late)
+            self.store.registration.register(cut, replace(self.assignment, epoch=self.assignment.epoch - 1))
 
     @precondition(lambda self: self.last_cut is not None and any(new.rows for new in self.last_cut.slices))
     @rule()
@@ -156,7 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.last_cut is not None
         other = tuple(replace(new, sha256="f" * 64) if new.rows else new for new in self.last_cut.slices)
         with pytest.raises(SliceFork):
-            self.store.registration.register(replace(self.last_cut, epoch=self.epoch, slices=other))
+            self.store.registration.register(replace(self.last_cut, slices=other), self.assignment)
 
     @rule(dies=st.booleans())
     def a_worker_comes(self, *, dies: bool) -> None:

@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice
-from cdc_pipeline.metadata_store.ledger.records import Boundary, Claim, SourceTable, Stream
+from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, Claim, SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
@@ -44,6 +44,11 @@ class Shop:
     orders: SourceTable
     customers: SourceTable
     schema_id: str
+    assignment: Assignment
+
+    def register(self, cut: Cut) -> Boundary:
+        """As the consumer that took the stream first."""
+        return self.store.registration.register(cut, self.assignment)
 
     def cut(
         self,
@@ -51,15 +56,12 @@ class Shop:
         end: int,
         rows: Mapping[tuple[int, int], int],
         *,
-        epoch: int = 1,
         requested: bool = False,
         salt: str = "",
     ) -> Cut:
         """`rows`: (table id, stream partition) -> rows of the slice file; 0: the table was read, and nothing came."""
         return Cut(
             stream=STREAM.name,
-            owner=OWNER,
-            epoch=epoch,
             start=encode_position(start),
             position=encode_position(end),
             commit_time=MORNING + end * MINUTE,
@@ -71,7 +73,7 @@ class Shop:
                 for partition in PARTITIONS
             ),
             tables=tuple(sorted({table_id for table_id, _ in rows})),
-            slices=tuple(self.slice(*place, count, end, salt) for place, count in rows.items() if count),
+            slices=tuple(self.slice(*key, count, end, salt) for key, count in rows.items() if count),
             requested=requested,
         )
 
@@ -91,7 +93,7 @@ class Shop:
         """Cuts of one position each, every one with five rows of orders in each stream partition."""
         rows = dict.fromkeys(((self.orders.table_id, partition) for partition in PARTITIONS), 5)
         boundaries = [
-            self.store.registration.register(self.cut(end - 1, end, rows, requested=requested, salt=salt))
+            self.register(self.cut(end - 1, end, rows, requested=requested, salt=salt))
             for end in range(start + 1, start + cuts + 1)
         ]
         return boundaries[-1]
@@ -156,9 +158,17 @@ def opened_shop(url: str, on_step: OnStep = no_step) -> Iterator[Shop]:
     """The stream is taken once, with epoch 1, and begins at position 0."""
     with opened_store(url, on_step) as (engine, store):
         store.streams.register_stream(STREAM, stream_partitions=len(PARTITIONS))
-        store.streams.take_stream(STREAM.name, owner=OWNER, first_offset=encode_position(0))
+        assignment = store.streams.take_stream(STREAM.name, owner=OWNER, first_offset=encode_position(0))
         orders = store.tables.register_table(new_table("orders"))
         customers = store.tables.register_table(new_table("customers"))
         for table in (orders, customers):
             schema_id = store.tables.record_schema(table.table_id, SCHEMA, first_offset=encode_position(0))
-        yield Shop(url=url, engine=engine, store=store, orders=orders, customers=customers, schema_id=schema_id)
+        yield Shop(
+            url=url,
+            engine=engine,
+            store=store,
+            orders=orders,
+            customers=customers,
+            schema_id=schema_id,
+            assignment=assignment,
+        )

@@ -29,7 +29,7 @@ def slice_row(number: int, *, rows: int = 5, state: SliceState = SliceState.REGI
         key_changes=0,
         partial_rows=0,
         truncates=0,
-        key_ranges=[],
+        key_ranges=(),
         state=state,
         claim_id=None,
         registered_at=MORNING,

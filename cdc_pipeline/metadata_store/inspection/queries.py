@@ -1,4 +1,4 @@
-"""Named, read-only questions to the metadata store about one pipeline: the one query layer under every display."""
+"""Named read-only queries about one pipeline. Every display of the metadata store uses them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from cdc_pipeline.metadata_store.inspection.sql_files import query_names, sql
 
 _READ_ONLY = "SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = '15s'"
 _HISTORIES = frozenset({"boundaries", "claims", "quarantine", "slices", "snapshots"})
-"""These grow for ever: the newest rows are shown. Of everything else all rows are."""
+"""Queries whose result grows without limit: by default they return the newest rows, and others return all."""
 _NEWEST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Rows in the query's order, columns in its order. `is_cut`: there are more, which the limit left out."""
+    """Rows and columns in the query's order. `is_cut`: the limit left rows out."""
 
     rows: list[dict[str, Any]]
     is_cut: bool
@@ -26,23 +26,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What is asked concerns the pipeline that reads `stream`, and no other in the same store."""
+    """Queries about the pipeline that reads `stream`, and about no other pipeline in the same store."""
 
     database: Database
     stream: str
 
     def queries(self) -> tuple[str, ...]:
-        """Names that `run` takes."""
+        """The names of the queries."""
         return query_names()
 
     def run(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The rows alone."""
+        """Like `ask`, but only the rows."""
         return self.ask(name, parameters).rows
 
     def ask(self, name: str, parameters: Mapping[str, Any] | None = None) -> Answer:
-        """What is not given is NULL, which asks for everything; of what grows for ever, for the newest rows.
+        """Runs a query in a read-only transaction of at most 15 seconds.
 
-        Raises UsageError for an unknown name or parameter.
+        Parameters that are not given are NULL, which means no restriction. Without `limit`, a query whose result grows
+        without limit returns its newest 100 rows. Raises UsageError for an unknown name or parameter.
         """
         if name not in query_names():
             raise UsageError(f"there is no query {name}", expected=f"one of {', '.join(query_names())}")
@@ -64,7 +65,7 @@ class Inspection:
 
 
 def _limit(name: str, given: Any) -> int | None:
-    """How many rows are shown; None: all."""
+    """The largest number of rows to return; None for all."""
     if given is None:
         return _NEWEST if name in _HISTORIES else None
     if not str(given).isdecimal():

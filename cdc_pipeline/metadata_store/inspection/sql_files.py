@@ -1,4 +1,4 @@
-"""The inspection SQL that ships with the code: views, named queries, and the role that may read them."""
+"""The SQL files of this package: views, named queries, and the role that may read the views."""
 
 from importlib.resources import files
 
@@ -6,16 +6,16 @@ READER_ROLE = "cdc_reader"
 _VIEW_PREFIX = "v_"
 _ROLE_FILE = "reader"
 _FIRST = ("v_withheld", "v_lake_position")
-"""Other views read them, and the second reads the first."""
+"""Views that other views read; the second of them reads the first."""
 
 
 def query_names() -> tuple[str, ...]:
-    """By name."""
+    """The names of the queries, sorted."""
     return tuple(name for name in _names() if not name.startswith(_VIEW_PREFIX) and name != _ROLE_FILE)
 
 
 def view_names() -> tuple[str, ...]:
-    """In the order in which they can be created."""
+    """The names of the views, in the order in which they can be created."""
     return (*_FIRST, *(name for name in _names() if name.startswith(_VIEW_PREFIX) and name not in _FIRST))
 
 
@@ -24,12 +24,12 @@ def sql(name: str) -> str:
 
 
 def views() -> tuple[str, ...]:
-    """Statements that create the role, if the user may, and every view."""
+    """The statements that create the role, if the user may do that, and every view."""
     return (reader_role(), *(sql(name) for name in view_names()))
 
 
 def reader_role() -> str:
-    """The statement that creates the role, if the user may."""
+    """The statement that creates the role, if the user may do that."""
     return sql(_ROLE_FILE)
 
 

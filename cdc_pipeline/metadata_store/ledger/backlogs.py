@@ -1,4 +1,4 @@
-"""The tables of a pipeline with slices to apply, asked again and again by one connection for all of them."""
+"""The tables of a pipeline that have work waiting, polled over one connection for all of them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -15,40 +15,43 @@ log = structlog.get_logger()
 _TIMEOUT_SECONDS = 10
 _SLOWER_WHEN_AWAY = 5
 _NEWEST_WAITING = """
-    SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name AS source_table,
+    SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
            newest.number,
-           held.table_id IS NOT NULL AS is_leased,
+           lease.table_id IS NOT NULL AS is_leased,
            false AS wants_snapshot
-    FROM cdc.source_table AS t
+    FROM cdc.source_table AS source
     CROSS JOIN LATERAL (
-        SELECT s.number
-        FROM cdc.slice AS s
-        WHERE s.table_id = t.table_id AND s.state = 'registered'
-        ORDER BY s.number DESC
+        SELECT slice.number
+        FROM cdc.slice
+        WHERE slice.table_id = source.table_id AND slice.state = 'registered'
+        ORDER BY slice.number DESC
         LIMIT 1
     ) AS newest
-    LEFT JOIN cdc.lease AS held ON held.table_id = t.table_id AND held.expires_at > clock_timestamp()
-    LEFT JOIN cdc.failing_table AS failing ON failing.table_id = t.table_id
-    WHERE t.stream = $1
-      AND t.state IN ('live', 'parked')
+    LEFT JOIN cdc.lease ON lease.table_id = source.table_id AND lease.expires_at > clock_timestamp()
+    LEFT JOIN cdc.failing_table AS failing ON failing.table_id = source.table_id
+    WHERE source.stream = $1
+      AND source.state IN ('live', 'parked')
       AND (failing.next_try_at IS NULL OR failing.next_try_at <= clock_timestamp())
     UNION ALL
-    SELECT t.database_name || '.' || t.schema_name || '.' || t.table_name, t.next_slice_number, false, true
-    FROM cdc.source_table AS t
-    WHERE t.stream = $1
-      AND t.snapshot_wanted
+    SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name,
+           source.next_slice_number,
+           false,
+           true
+    FROM cdc.source_table AS source
+    WHERE source.stream = $1
+      AND source.snapshot_wanted
       AND NOT EXISTS (
-          SELECT FROM cdc.snapshot AS s
-          WHERE s.table_id = t.table_id AND s.state NOT IN ('published', 'failed', 'abandoned')
+          SELECT FROM cdc.snapshot
+          WHERE snapshot.table_id = source.table_id AND snapshot.state NOT IN ('published', 'failed', 'abandoned')
       )
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """A table with at least one slice that is not applied; none while it pauses after a failure.
+    """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
 
-    `wants_snapshot`: instead, a table that asks for a new snapshot by itself, and has none under way.
+    A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken is no work.
     """
 
     newest: int
@@ -59,9 +62,9 @@ class Backlog:
 async def backlogs(
     find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
 ) -> AsyncGenerator[Mapping[str, Backlog]]:
-    """For ever: each table with a backlog, by `db.schema.table`, as it is now. One query per poll.
+    """Yields at each poll, without end, every table with a backlog by its name `db.schema.table`. One query per poll.
 
-    While the store is away nothing comes, the log says why, and `find_url` is asked anew before each try.
+    While the store does not answer it yields nothing, logs the error, and calls `find_url` again before each try.
     """
     pause, connection = poll_interval.total_seconds(), None
     try:

@@ -1,4 +1,4 @@
-"""Claims: runs of consecutive slices on their way into the lake, each applied once and in order."""
+"""Claims: consecutive slices that one commit of the lake applies, once and in order."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Update, case, func, insert, select, update
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
@@ -19,7 +19,7 @@ _CLAIM, _SLICE = models.claim, models.slice_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOutcome:
-    """What the lake says that the claim's commit did. `lake_version` is None when there was nothing to commit."""
+    """What the claim's commit changed, as the lake counted it. `lake_version` None: there was nothing to commit."""
 
     lake_version: int | None
     rows_read: int = 0
@@ -35,24 +35,25 @@ class ClaimOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """Every change needs the table's lease and raises StaleEpoch, without effect, when a newer owner has it."""
+    """Every change needs the table's lease. It raises StaleEpoch, without effect, when somebody else has the lease."""
 
     database: Database
 
     def open_claim(self, table_id: int) -> Claim | None:
-        """The claim that a dead worker left; there is at most one."""
+        """The claim that is not finished, left by a worker that died; None if there is none. There is at most one."""
         with self.database.transaction("claim.read_open") as connection:
             row = connection.execute(
                 select(_CLAIM).where(_CLAIM.c.table_id == table_id, _CLAIM.c.state == ClaimState.CLAIMED)
             ).one_or_none()
-        return None if row is None else Claim(**row._asdict())
+        return as_optional_record(Claim, row)
 
     def record_claim(
         self, lease: Lease, slices: Sequence[RegisteredSlice], *, claim_id: UUID, session: str | None = None
     ) -> Claim:
-        """The bounds are durable before the work. `attempt` counts on from failed claims that began at the same slice.
+        """Records a claim of these slices. Its bounds are durable on return, before any work in the lake.
 
-        Raises RegistryError when another claim is open, or when a slice before them still waits.
+        `attempt` is one more than that of the failed claims that began at the same slice. Raises RegistryError when
+        another claim is open, or when an earlier slice is not applied yet.
         """
         numbers = [row.number for row in slices]
         first, last = numbers[0], numbers[-1]
@@ -81,10 +82,10 @@ class Claims:
                 )
                 .returning(_CLAIM)
             ).one()
-        return Claim(**row._asdict())
+        return as_record(Claim, row)
 
     def resume_claim(self, lease: Lease, claim: Claim, *, session: str | None = None) -> Claim:
-        """The same bounds under this lease, one attempt further."""
+        """Takes over an open claim with the same bounds, as its next attempt. Raises RegistryError if not open."""
         with self.database.transaction("claim.resume") as connection:
             hold_lease(connection, lease)
             row = connection.execute(
@@ -94,10 +95,13 @@ class Claims:
             ).one_or_none()
         if row is None:
             raise _not_open(claim)
-        return Claim(**row._asdict())
+        return as_record(Claim, row)
 
     def mark_applied(self, lease: Lease, claim: Claim, outcome: ClaimOutcome) -> None:
-        """Claim and slices. Only after the lake's log carries the claim. Idempotent."""
+        """Marks the claim and its slices as applied. Call it only after the lake's log has the claim. Idempotent.
+
+        Raises RegistryError when the claim was given up meanwhile.
+        """
         with self.database.transaction("claim.mark_applied") as connection:
             hold_lease(connection, lease)
             marked = connection.execute(
@@ -113,10 +117,10 @@ class Claims:
     def mark_applied_through(
         self, lease: Lease, number: int, *, lake_version: int, claims: Sequence[KnownClaim] = ()
     ) -> None:
-        """For what the lake already holds: every slice up to `number`, and an open claim that ends within.
+        """Marks what the lake already has: every slice at or below `number`, and an open claim that ends there.
 
-        One that only begins within cannot be applied any more: it is given up, and what is left of it waits. `claims`:
-        those of the lake's log, which a store that is older than they are learns again.
+        An open claim that only begins at or below `number` cannot be applied any more: it is given up, and its other
+        slices wait again. `claims`: claims of the lake's log that the store may not have, because it is older.
         """
         with self.database.transaction("claim.mark_applied_through") as connection:
             hold_lease(connection, lease)
@@ -137,7 +141,7 @@ class Claims:
                 .returning(_CLAIM)
             ).all()
             for row in rows:
-                _apply_slices(connection, Claim(**row._asdict()))
+                _apply_slices(connection, as_record(Claim, row))
             _give_up_overtaken(connection, lease.table_id, number)
             connection.execute(
                 update(_SLICE)
@@ -150,7 +154,7 @@ class Claims:
             )
 
     def mark_failed(self, lease: Lease, claim: Claim, error: str) -> None:
-        """The slices wait again, for a claim with other bounds perhaps. Idempotent."""
+        """Gives the claim up. Its slices wait again, for a claim with the same or with other bounds. Idempotent."""
         with self.database.transaction("claim.mark_failed") as connection:
             hold_lease(connection, lease)
             marked = connection.execute(
@@ -195,7 +199,7 @@ def _apply_slices(connection: Connection, claim: Claim) -> None:
 
 
 def _check_next(connection: Connection, table_id: int, numbers: list[int]) -> None:
-    """Gapless, all of them registered, and no slice with a file waits before them."""
+    """Checks that the numbers are consecutive, that the slices wait, and that no non-empty slice before them waits."""
     first, last = numbers[0], numbers[-1]
     registered = connection.scalars(
         select(_SLICE.c.number)

@@ -1,9 +1,9 @@
-"""What the consumer hands to the registry in one transaction, and the identity of what it hands over."""
+"""What a cut of a stream contains, before it is registered: slices, offset ranges and quarantined events."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,20 +14,20 @@ from cdc_pipeline.time_slice import Label
 
 EMPTY = "empty"
 BEGINNING = "beginning"
-"""The place at which a stream's first cut begins."""
+"""The chain position of a stream's first cut."""
 
 
 def chain_position_behind(position: str, late_slices: int) -> str:
-    """Where a stream goes on: behind the cut at `position` and so many late slices that lie at it."""
+    """Where the chain continues behind the cut at `position` and the late slices that followed that cut."""
     return f"{position}-{late_slices}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRange:
-    """[start_offset, end_offset) of one stream partition; both equal when nothing came.
+    """The range [start_offset, end_offset) of one stream partition; both are equal when it had no event.
 
-    `last_position`: what its reader has to know at `end_offset`, by table; `begun`: the files that were begun within.
-    See `sources.protocol.PartitionPlace`.
+    `last_position`: by table, what the next reader has to know at `end_offset`. `begun`: number -> name of the source
+    files that were started within the range. See `sources.protocol.PartitionPlace`.
     """
 
     stream_partition: int
@@ -43,9 +43,11 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One table's events of one stream partition in a cut. An empty slice has neither path, sha256 nor schema_id.
+    """One table's events of one stream partition in a cut. An empty slice has no path, no sha256 and no schema_id.
 
-    `oldest_version` of its events: the registry checks it, and does not keep it.
+    `key_ranges`: inclusive ranges of the first id column. `truncated_at`: the version of the last truncate. `late`: the
+    slice may hold events that are older than events of slices before it. `oldest_version`: the oldest version of its
+    events; registration checks it and does not store it.
     """
 
     table_id: int
@@ -67,26 +69,20 @@ class Slice:
     def of(
         cls, file: SliceFile, *, table_id: int, stream_partition: int, path: str, schema_id: str, late: bool = False
     ) -> "Slice":
-        """The slice whose file lies at `path`."""
+        """The slice whose file is stored under `path`."""
+        described = {each.name: getattr(file, each.name) for each in fields(file) if each.name != "content"}
         return cls(
+            **described,
             table_id=table_id,
             stream_partition=stream_partition,
             path=path,
-            sha256=file.sha256,
             size_bytes=len(file.content),
-            rows=file.rows,
             schema_id=schema_id,
-            key_changes=file.key_changes,
-            partial_rows=file.partial_rows,
-            truncates=file.truncates,
-            key_ranges=file.key_ranges,
-            truncated_at=file.truncated_at,
             late=late,
-            oldest_version=file.oldest_version,
         )
 
-    def values(self) -> dict[str, Any]:
-        """The columns of the registry's row that the slice itself tells."""
+    def columns(self) -> dict[str, Any]:
+        """The columns of `cdc.slice` that the cut itself gives a value."""
         row = asdict(self) | {"key_ranges": [list(bounds) for bounds in self.key_ranges]}
         del row["oldest_version"]
         return row
@@ -94,7 +90,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantinedEvent:
-    """An event that the lake's types cannot hold, whole; `column` is the one that does not fit."""
+    """A whole event that does not fit the lake's types. `column`: the first column that does not fit."""
 
     table_id: int
     stream_partition: int
@@ -106,7 +102,7 @@ class QuarantinedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateSlice:
-    """A slice that comes behind its turn. `events`: those in quarantine that it holds, by snapshot and place there."""
+    """A slice outside the cuts. `events`: (snapshot id or None, place) of each quarantined event that it replays."""
 
     slice: Slice
     slice_id: str
@@ -115,20 +111,16 @@ class LateSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Everything between two places of a stream. `partitions` names every stream partition of it exactly once.
+    """Everything between two positions of a stream. `partitions` names each of its stream partitions exactly once.
 
-    `owner` and `epoch` are those of the assignment; `epoch` None: a cut file has decided the cut, so it is registered
-    whoever owns the stream now. `position` rises from cut to cut. `requested`: somebody asked for a boundary here, so
-    no claim reaches over it; asked for at the position of the last cut, with nothing between, that one becomes
-    requested.
+    `position` rises from cut to cut. `requested`: somebody asked for a boundary here, and no claim contains slices of
+    both sides of it. An empty requested cut at the position of the last cut marks that cut as requested.
 
-    `tables`: ids of all tables that were read from `start` to `position`. One without a slice had no event there.
-    `start` is None in a cut that an older version decided: such a cut has an empty slice for each table without events.
+    `tables`: ids of all tables that were read from `start` to `position`. A table without a slice had no event there.
+    `start` is None in a cut file of format 1; such a cut has an empty slice for each table without events.
     """
 
     stream: str
-    owner: str
-    epoch: int | None
     tables: tuple[int, ...]
     start: str | None
     position: str
@@ -147,18 +139,18 @@ class Cut:
 def slice_identity(
     *, table_uuid: UUID, stream_partition: int, start_offset: str, end_offset: str, sha256: str | None
 ) -> str:
-    """The same events in the same place of the same table have the same id, whatever number they were given."""
+    """The id of a slice: the same for the same events of the same table and range, whatever its number is."""
     parts = (str(table_uuid), str(stream_partition), start_offset, end_offset, sha256 or EMPTY)
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str | None) -> str:
-    """No other slice can have it: an event is replayed once."""
+    """The id of a late slice. It is unique, because an event is replayed once."""
     parts = (str(table_uuid), "late", ",".join(map(str, sorted(quarantine_ids))), sha256 or "")
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def schema_identity(schema: TableSchema) -> str:
-    """SHA-256 of the canonical JSON: no spaces, sorted names, not escaped."""
+    """SHA-256 of the schema's canonical JSON: no spaces, sorted names, no escapes."""
     document = json.dumps(schema.to_json(), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Failures: how often a table failed in a row, when it is tried again, and which of its slice files are damaged."""
+"""Failing tables: how often one failed in a row, when it is tried again, and which slice files are damaged."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, select, upd
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.ledger.halts import go_on, halt
+from cdc_pipeline.metadata_store.ledger.tables import end_halt, halt
 from cdc_pipeline.metadata_store.models import damaged_slice, failing_table
 from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.settings.retry_policy import Pause, RetryPolicy, next_pause
@@ -21,7 +21,11 @@ _TABLE = models.source_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingTable:
-    """`failures` in a row since `failing_since`; `pauses` until `next_try_at` by the database's clock."""
+    """A table that failed `failures` times in a row since `failing_since`.
+
+    `pauses`: by the database's clock, `next_try_at` is still to come. `outage`: the last failure was one of a server
+    and not of the table.
+    """
 
     table_id: int
     failures: int
@@ -35,7 +39,7 @@ class FailingTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A registered slice whose file is not what was registered."""
+    """A slice whose file differs from what was registered."""
 
     number: int
     found: str
@@ -44,19 +48,22 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Every change needs the table's lease and raises StaleEpoch, without effect, when a newer owner has it."""
+    """Every change needs the table's lease. It raises StaleEpoch, without effect, when somebody else has the lease."""
 
     database: Database
 
     def failing(self, table_id: int) -> FailingTable | None:
-        """None: the last try succeeded."""
+        """None when the last try succeeded."""
         pauses = (failing_table.c.next_try_at > func.clock_timestamp()).label("pauses")
         with self.database.transaction("failure.read") as connection:
             row = connection.execute(select(failing_table, pauses).where(_of(table_id))).one_or_none()
-        return None if row is None else FailingTable(**row._asdict())
+        return as_optional_record(FailingTable, row)
 
     def record(self, lease: Lease, error: str, *, retry_policy: RetryPolicy, is_outage: bool) -> Pause:
-        """The table pauses from now on, or is parked. The time of its retry_policy begins again behind an outage."""
+        """Records a failure; the table pauses or is parked from now on. Returns the pause.
+
+        The first failure after an outage begins a new row of failures.
+        """
         with self.database.transaction("failure.record") as connection:
             hold_lease(connection, lease)
             now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
@@ -94,13 +101,13 @@ class Failures:
         return pause
 
     def clear(self, lease: Lease) -> None:
-        """A try succeeded: nothing pauses any more, and a parked table is live again."""
+        """Records that a try succeeded: the table no longer pauses, and a parked table is live again."""
         with self.database.transaction("failure.clear") as connection:
             hold_lease(connection, lease)
-            forget_failures(connection, lease.table_id)
+            clear_failures(connection, lease.table_id)
 
     def record_damage(self, lease: Lease, damages: Sequence[Damage]) -> None:
-        """Known by name from now on, until the lake holds the slice."""
+        """Records damaged slice files; inspection lists them until the lake has the slice."""
         with self.database.transaction("slice.mark_damaged") as connection:
             hold_lease(connection, lease)
             for damage in damages:
@@ -112,10 +119,10 @@ class Failures:
                 )
 
 
-def forget_failures(connection: Connection, table_id: int) -> None:
-    """A stale table stays where it stands: only a new snapshot mends it."""
+def clear_failures(connection: Connection, table_id: int) -> None:
+    """Ends the table's pause. A stale table stays stale and halted: only a new snapshot helps."""
     connection.execute(delete(failing_table).where(_of(table_id)))
-    go_on(connection, (_TABLE.c.table_id == table_id) & (_TABLE.c.state != TableState.STALE))
+    end_halt(connection, (_TABLE.c.table_id == table_id) & (_TABLE.c.state != TableState.STALE))
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == table_id, _TABLE.c.state == TableState.PARKED)

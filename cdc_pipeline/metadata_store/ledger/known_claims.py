@@ -1,4 +1,4 @@
-"""A claim that the lake's log records, marked as applied in the metadata store."""
+"""A claim that the lake's log records, registered and marked as applied by a store that does not have it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,15 +10,13 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
 
-REBUILT = "cdc rebuild"
-
-
+_REBUILD = "cdc rebuild"
 _CLAIM, _SLICE = models.claim, models.slice_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownClaim:
-    """A claim that the lake's log records. `is_rewound`: the lake was set back to before it."""
+    """A claim that the lake's log records. `is_rewound`: the lake was set back to a version before it."""
 
     claim_id: UUID
     first_number: int
@@ -28,8 +26,11 @@ class KnownClaim:
     is_rewound: bool = False
 
 
-def apply_known_claim(connection: Connection, table_id: int, found: KnownClaim, *, owner: str = REBUILT) -> None:
-    """A claim that the store knows keeps its figures. `owner`: who found it."""
+def apply_known_claim(connection: Connection, table_id: int, found: KnownClaim, *, owner: str = _REBUILD) -> None:
+    """Marks the claim, and its slices that wait, as applied. `owner`: who found it in the log.
+
+    A claim that the store has already keeps its row counts. A rewound claim applies no slices.
+    """
     of_claim = (_SLICE.c.table_id == table_id) & _SLICE.c.number.between(found.first_number, found.last_number)
     counted = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(of_claim)
     slices, rows = connection.execute(counted).one()

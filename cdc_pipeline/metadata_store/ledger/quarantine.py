@@ -1,38 +1,32 @@
-"""Events that could not be applied, kept whole until somebody replays or drops them."""
+"""Quarantined events: read, dropped for good, or replayed as a late slice."""
 
-import hashlib
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, false, func, insert, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as insert_or
 
-from cdc_pipeline.errors import RegistryError, StaleEpoch, UsageError
+from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity
 from cdc_pipeline.metadata_store.ledger.streams import locked_partitions, read_chain_position
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
-from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS, QuarantineState
-from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.models.states import QuarantineState
 
-_ENTRY, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
+_EVENT, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
-SNAPSHOT_PARTITION = 0
-"""Rows of a snapshot come from no stream partition; their replay goes with this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineEntry:
-    """An event in quarantine. `payload`: its values as the source's texts, and what it does to the table.
+    """A quarantined event. `payload`: its values as the source's texts, and its operation.
 
-    `snapshot_id`: it is a row of this snapshot. `slice_number`: the late slice that a replay made of it.
-    `decision`: why it was dropped.
+    `snapshot_id`: the snapshot that it is a row of; None for an event of the stream. `place`: which event of its cut,
+    or which row of its snapshot, it is. `slice_number`: the late slice by which it was replayed. `decision`: why it was
+    dropped.
     """
 
     quarantine_id: int
@@ -54,17 +48,8 @@ class QuarantineEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantinedRow:
-    """A row of a snapshot that cannot be one of the lake's."""
-
-    column: str
-    reason: str
-    payload: Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Of the tables of one stream."""
+    """Quarantined events of one stream's tables."""
 
     database: Database
     stream: str
@@ -72,14 +57,14 @@ class Quarantine:
     def entries(
         self, *, table_id: int | None = None, ids: Sequence[int] | None = None, state: QuarantineState | None = None
     ) -> tuple[QuarantineEntry, ...]:
-        """By id: all of them, or those of a table, with these ids, in a state."""
+        """By id: all of them, or only those of a table, with these ids, or in a state."""
         of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
-        query = select(_ENTRY).where(_ENTRY.c.table_id.in_(of_stream)).order_by(_ENTRY.c.quarantine_id)
-        query = query if table_id is None else query.where(_ENTRY.c.table_id == table_id)
-        query = query if ids is None else query.where(_ENTRY.c.quarantine_id.in_(ids))
-        query = query if state is None else query.where(_ENTRY.c.state == state)
+        query = select(_EVENT).where(_EVENT.c.table_id.in_(of_stream)).order_by(_EVENT.c.quarantine_id)
+        query = query if table_id is None else query.where(_EVENT.c.table_id == table_id)
+        query = query if ids is None else query.where(_EVENT.c.quarantine_id.in_(ids))
+        query = query if state is None else query.where(_EVENT.c.state == state)
         with self.database.transaction("quarantine.read") as connection:
-            return tuple(QuarantineEntry(**row._asdict()) for row in connection.execute(query))
+            return tuple(as_record(QuarantineEntry, row) for row in connection.execute(query))
 
     def entry(self, quarantine_id: int) -> QuarantineEntry:
         """Raises UsageError when there is none."""
@@ -88,114 +73,83 @@ class Quarantine:
             raise _unknown(quarantine_id)
         return found[0]
 
-    def keep_snapshot_rows(self, snapshot: Snapshot, ordinal: int, rows: Sequence[QuarantinedRow]) -> None:
-        """Idempotent for the rows of one export task, in whatever order they come."""
-        seen: Counter[str] = Counter()
-        values = []
-        for row in rows:
-            digest = hashlib.sha256(json.dumps(row.payload, sort_keys=True).encode()).hexdigest()
-            values.append(
-                {
-                    "table_id": snapshot.table_id,
-                    "stream_partition": SNAPSHOT_PARTITION,
-                    "version": snapshot.cutoff_version,
-                    "start_offset": snapshot.cutoff_offset,
-                    "end_offset": snapshot.cutoff_offset,
-                    "snapshot_id": snapshot.snapshot_id,
-                    "place": f"{ordinal}-{digest}-{seen[digest]}",
-                    **asdict(row),
-                }
-            )
-            seen[digest] += 1
-        with self.database.transaction("quarantine.keep") as connection:
-            _check_active(connection, snapshot)
-            connection.execute(insert_or(_ENTRY).on_conflict_do_nothing(), values)
-
     def late_slice(self, new: Slice, quarantine_ids: Sequence[int]) -> LateSlice:
-        """What holds these events from now on, to be registered. Raises RegistryError for one that does not wait."""
+        """Describes the late slice that replays these events; registers nothing.
+
+        Raises RegistryError for an event that is already replayed or dropped.
+        """
         with self.database.transaction("quarantine.read") as connection:
             uuid = connection.execute(select(_TABLE.c.table_uuid).where(_TABLE.c.table_id == new.table_id)).scalar_one()
             slice_id = late_identity(uuid, quarantine_ids, new.sha256)
             entries = _locked_entries(connection, quarantine_ids)
-            if _known_late(connection, slice_id, new.table_id) is None:
+            if _number_of(connection, slice_id, new.table_id) is None:
                 _check_waiting(entries)
         events = tuple((entry.snapshot_id, entry.place) for entry in entries)
         return LateSlice(slice=new, slice_id=slice_id, events=events)
 
     def number_of(self, late: LateSlice) -> int | None:
-        """None: it is not registered."""
+        """The number of a late slice; None when it is not registered."""
         with self.database.transaction("quarantine.read") as connection:
-            return _known_late(connection, late.slice_id, late.slice.table_id)
+            return _number_of(connection, late.slice_id, late.slice.table_id)
 
-    def replay(self, late: LateSlice, place: str, *, lease: Lease | None = None) -> int:
-        """Number of the late slice; in one transaction its events are replayed and it is registered. Idempotent.
+    def replay(self, late: LateSlice, chain_position: str, *, lease: Lease | None = None) -> int:
+        """Registers a late slice and marks its events as replayed, in one transaction. Returns its number. Idempotent.
 
-        The cut file at `place` has decided it, whatever became of the events since. Raises RegistryError when the
-        stream goes on elsewhere, when an event is older than the table's horizon, or without a boundary; StaleEpoch
-        when somebody else has the `lease`, where one is given.
+        The cut file at `chain_position` has decided the late slice, so the events' present state does not matter.
+        Raises RegistryError when the chain continues elsewhere, when an event is older than the table's tombstone
+        horizon, or when the stream has no boundary; StaleEpoch when somebody else has the `lease`, if one is given.
         """
         new = late.slice
         with self.database.transaction("quarantine.replay") as connection:
             if lease is not None:
                 hold_lease(connection, lease)
-            table = _locked(connection, new.table_id)
-            known = _known_late(connection, late.slice_id, new.table_id)
+            table = _locked_table(connection, new.table_id)
+            known = _number_of(connection, late.slice_id, new.table_id)
             if known is not None:
                 return known
-            _check_place(connection, table.stream, place)
+            _check_chain_position(connection, table.stream, chain_position)
             check_tombstone_horizons([new], {new.table_id: table.horizon})
             number = int(table.next_slice_number)
             _insert_late(connection, new, table.stream, late.slice_id, number)
-            if not late.events:
+            if not late.events:  # the late slice of a repair, which ends with its registration
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
 
     def drop(self, quarantine_id: int, reason: str) -> QuarantineEntry:
-        """The event is given up for good, and stays to be read. Idempotent. Raises RegistryError for a replayed one."""
+        """Marks the event as dropped for good; it can still be read. Idempotent.
+
+        Raises UsageError when there is none, RegistryError for a replayed one.
+        """
         self.entry(quarantine_id)
         with self.database.transaction("quarantine.drop") as connection:
             (entry,) = _locked_entries(connection, [quarantine_id])
             if entry.state is not QuarantineState.DROPPED:
                 _check_waiting([entry])
-                _decide(connection, _ENTRY.c.quarantine_id == quarantine_id, QuarantineState.DROPPED, decision=reason)
+                _decide(connection, _EVENT.c.quarantine_id == quarantine_id, QuarantineState.DROPPED, decision=reason)
         return self.entry(quarantine_id)
 
 
-def _check_active(connection: Connection, snapshot: Snapshot) -> None:
-    """What an ended snapshot kept aside is decided on already."""
-    of_snapshot = models.snapshot.c.snapshot_id == snapshot.snapshot_id
-    state = connection.scalar(select(models.snapshot.c.state).where(of_snapshot).with_for_update(key_share=True))
-    if state in FINISHED_SNAPSHOTS:
-        raise StaleEpoch(
-            f"the snapshot {snapshot.snapshot_id} is {state}",
-            expected="one that is being taken",
-            remedy="drop the task: nothing of it is needed any more",
-        )
+def drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
+    """Drops those of the events that are neither replayed nor dropped yet."""
+    _decide(connection, which & (_EVENT.c.state == QuarantineState.WAITING), QuarantineState.DROPPED, decision=reason)
 
 
-def supersede(connection: Connection, snapshot: Snapshot) -> None:
-    """A published snapshot holds, or keeps aside itself, everything that came before its cutoff."""
-    older = (_ENTRY.c.table_id == snapshot.table_id) & (_ENTRY.c.version < snapshot.cutoff_version)
-    reason = f"the snapshot {snapshot.snapshot_id} has a later cutoff"
-    _drop_waiting(connection, older, reason)
+def drop_events_of_snapshot(connection: Connection, snapshot_id: str) -> None:
+    """Drops the quarantined rows of a snapshot that will never be published."""
+    drop_waiting(connection, _EVENT.c.snapshot_id == snapshot_id, f"the snapshot {snapshot_id} was not published")
 
 
-def forget_snapshot(connection: Connection, snapshot_id: str) -> None:
-    """What a snapshot kept aside goes with it when it never becomes the lake's table."""
-    _drop_waiting(connection, _ENTRY.c.snapshot_id == snapshot_id, f"the snapshot {snapshot_id} was not published")
-
-
-def _drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
-    connection.execute(
-        update(_ENTRY)
-        .where(which, _ENTRY.c.state == QuarantineState.WAITING)
-        .values(state=QuarantineState.DROPPED, decision=reason, decided_at=func.clock_timestamp())
+def no_boundary(stream: str) -> RegistryError:
+    return RegistryError(
+        f"the stream {stream} has no boundary yet",
+        expected="one that the replayed events can lie at",
+        remedy="start the consumer, or run cdc consume --until-idle, then replay again",
     )
 
 
-def _locked(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
-    """Locks in the order of a cut's registration, so that neither waits for the other for ever."""
+def _locked_table(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
+    """Locks the stream first, as registration does: with another order, each could wait for the other for ever."""
     stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
     locked_partitions(connection, stream or "")
     return connection.execute(
@@ -206,7 +160,7 @@ def _locked(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
 
 
 def _locked_entries(connection: Connection, quarantine_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    query = select(_ENTRY).where(_ENTRY.c.quarantine_id.in_(quarantine_ids)).order_by(_ENTRY.c.quarantine_id)
+    query = select(_EVENT).where(_EVENT.c.quarantine_id.in_(quarantine_ids)).order_by(_EVENT.c.quarantine_id)
     return connection.execute(query.with_for_update()).all()
 
 
@@ -220,30 +174,33 @@ def _check_waiting(entries: Sequence[Row[Any]]) -> None:
             )
 
 
-def _check_place(connection: Connection, stream: str, place: str) -> None:
+def _check_chain_position(connection: Connection, stream: str, chain_position: str) -> None:
     found = read_chain_position(connection, stream)
     if found == BEGINNING:
         raise no_boundary(stream)
-    if found != place:
+    if found != chain_position:
         raise RegistryError(
             f"the stream {stream} goes on at {found}",
-            expected=f"{place}, where a late slice is to be registered",
+            expected=f"{chain_position}, where a late slice is to be registered",
             remedy="try again: somebody else registered something",
         )
 
 
-def _known_late(connection: Connection, slice_id: str, table_id: int) -> int | None:
+def _number_of(connection: Connection, slice_id: str, table_id: int) -> int | None:
     query = select(_SLICE.c.number).where(_SLICE.c.table_id == table_id, _SLICE.c.slice_id == slice_id)
     known = connection.scalar(query)
     return None if known is None else int(known)
 
 
 def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnElement[bool]:
-    named = [_ENTRY.c.snapshot_id.is_not_distinct_from(snapshot) & (_ENTRY.c.place == at) for snapshot, at in events]
-    return (_ENTRY.c.table_id == table_id) & or_(false(), *named)
+    named = [
+        _EVENT.c.snapshot_id.is_not_distinct_from(snapshot) & (_EVENT.c.place == place) for snapshot, place in events
+    ]
+    return (_EVENT.c.table_id == table_id) & or_(false(), *named)
 
 
 def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str, number: int) -> None:
+    """Puts the slice at the stream's last boundary, with an empty range behind everything that is registered."""
     boundary = connection.execute(
         select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
     ).one()
@@ -253,7 +210,7 @@ def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str,
         )
     )
     values = {
-        **new.values(),
+        **new.columns(),
         "late": True,
         "number": number,
         "slice_id": slice_id,
@@ -273,16 +230,8 @@ def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str,
 
 
 def _decide(connection: Connection, which: ColumnElement[bool], state: QuarantineState, **values: Any) -> None:
-    decided_at = func.coalesce(_ENTRY.c.decided_at, func.clock_timestamp())
-    connection.execute(update(_ENTRY).where(which).values(state=state, decided_at=decided_at, **values))
-
-
-def no_boundary(stream: str) -> RegistryError:
-    return RegistryError(
-        f"the stream {stream} has no boundary yet",
-        expected="one that the replayed events can lie at",
-        remedy="start the consumer, or run cdc consume --until-idle, then replay again",
-    )
+    decided_at = func.coalesce(_EVENT.c.decided_at, func.clock_timestamp())
+    connection.execute(update(_EVENT).where(which).values(state=state, decided_at=decided_at, **values))
 
 
 def _unknown(quarantine_id: int) -> UsageError:

@@ -1,22 +1,20 @@
-"""What the metadata store gives back: one frozen value per row. Offsets and positions: `record.encode_position`."""
+"""Rows of the ledger as frozen records. Offsets and positions are texts as of `record.encode_position`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
-from cdc_pipeline.metadata_store.models.states import (
-    ClaimState,
-    SliceState,
-    TableState,
-)
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Slice, chain_position_behind
+from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState, TableState
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import Label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
+    """A stream and the server that it comes from."""
+
     name: str
     source_system_identifier: str
     source_timeline: int
@@ -25,9 +23,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The right to register cuts of a stream. `next_offset`: stream partition -> where to go on reading.
+    """The right to register cuts of a stream. `next_offset`: by stream partition, where reading continues.
 
-    `last_position`: stream partition -> what the last cut left for its next reader. `place`: where the next cut begins.
+    `last_position`: by stream partition, what the last cut recorded for the next reader. `chain_position`: where the
+    next cut file is put. `label`: the label of the last registered cut.
     """
 
     stream: str
@@ -36,20 +35,25 @@ class Assignment:
     next_offset: dict[int, str]
     label: Label | None
     last_position: dict[int, dict[str, str]] = field(default_factory=dict)
-    place: str = BEGINNING
+    chain_position: str = BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """`cutoff_*` are those of the published snapshot; `schema_id` is that of the newest registered slice file.
+    """A table of the source, as registered.
 
-    No slice with a number above `horizon_number` holds an event older than `horizon`. `publication_mark`: how the
-    source publishes the table for as long as nothing of its changes is missing; None: its changes are not read.
-    `under_repair`: somebody compares it, or died while doing so; a late slice of what differs may come. `shape`: the
-    source's catalogue of it as it was followed last. `snapshot_wanted`: a new snapshot is to be taken without asking.
-    `followed_at`: the position of the last cut through which the table was read. `halted_at`: while the table is stale
-    or fails, the position up to which it was followed before. Slices up to `forgotten_through` are needed no more, and
-    the files of those up to `cleaned_through` are deleted.
+    `parked_reason`: why it is parked or stale. `cutoff_*`: of the published snapshot. `schema_id`: of the newest
+    registered slice file.
+    `horizon`: no slice with a number above `horizon_number` holds an event older than this version.
+    `publication_mark`: how the source published the table when its changes were last known to be complete; None when
+    its changes are not read.
+    `under_repair`: a repair compares it, or was killed doing so; a late slice of the differing rows may follow.
+    `shape`: its columns by generation, as the source's catalogue last said. `snapshot_wanted`: the next snapshot run
+    takes a snapshot of it without being asked.
+    `followed_at`: the position of the last cut that read the table. `halted_at`: while the table is stale or fails, the
+    position up to which it was read before.
+    `forgotten_through`: slices up to this number are no longer needed. `cleaned_through`: their files up to this number
+    are deleted.
     """
 
     table_id: int
@@ -86,9 +90,9 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """One cut of a stream: every event before `position` is registered. Ids rise with positions.
+    """A registered cut: every event before `position` is registered. Ids rise with positions.
 
-    `late_slices`: so many came behind it, before the next cut.
+    `late_slices`: the number of late slices between this cut and the next.
     """
 
     boundary_id: int
@@ -102,42 +106,29 @@ class Boundary:
     late_slices: int
 
     @property
-    def place(self) -> str:
-        """Where the stream goes on."""
+    def chain_position(self) -> str:
+        """Where the chain continues behind the cut and its late slices."""
         return chain_position_behind(self.position, self.late_slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredSlice:
-    """A registered slice; `path` is None for an empty one. `position`, `commit_time`, `requested`: its boundary's.
+class RegisteredSlice(Slice):
+    """A slice with what registration gave it. `position`, `commit_time` and `requested` are those of its boundary.
 
-    `truncated_at`: version of its last truncate. `late`: it may hold events older than what is applied before it.
+    `number`: gapless per table. `oldest_version` is None: it is not stored.
     """
 
-    table_id: int
     number: int
     slice_id: str
     boundary_id: int
-    stream_partition: int
     label_start: datetime
     label_end: datetime
     start_offset: str
     end_offset: str
-    path: str | None
-    size_bytes: int
-    rows: int
-    sha256: str | None
-    schema_id: str | None
-    key_changes: int
-    partial_rows: int
-    truncates: int
-    key_ranges: list[list[Any]]
     state: SliceState
     claim_id: UUID | None
     registered_at: datetime
     applied_at: datetime | None
-    truncated_at: str | None
-    late: bool
     position: str
     commit_time: datetime
     requested: bool
@@ -149,9 +140,10 @@ class RegisteredSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The run of slices first_number..last_number, both included, that goes into one commit of the lake.
+    """The slices first_number to last_number, both included, which go into one commit of the lake.
 
-    `session`: where its owner's work in the lake can be cancelled, by whoever takes over.
+    `session`: id by which another process can cancel the owner's work in the lake. `rows_parked`: the number of
+    incomplete rows, which are hidden from readers.
     """
 
     claim_id: UUID
@@ -181,7 +173,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Slices with a file that the lake does not hold yet."""
+    """The number of non-empty slices that the lake does not hold yet, and of their rows."""
 
     slices: int
     rows: int
@@ -189,8 +181,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePosition:
-    """The lake's table equals the source as of `position` and `as_of`; None before the first snapshot, and while rows
-    of the snapshot are withheld. `reason`: what keeps the position from moving, None if nothing does.
+    """The lake's table equals the source as of `position` and `as_of`.
+
+    Both are None before the first snapshot, and while rows of the snapshot are withheld. `reason`: what keeps the
+    position from rising; None if nothing does.
     """
 
     table_id: int

@@ -1,4 +1,4 @@
-"""A cut of a stream -> numbered slices: the one transaction that makes slice files exist."""
+"""The one transaction that registers a cut: it gives the slices their numbers and moves the stream's offsets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 
 from cdc_pipeline.errors import RegistryError, SliceFork
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice, slice_identity
-from cdc_pipeline.metadata_store.ledger.gaps import mark_gaps
-from cdc_pipeline.metadata_store.ledger.records import Boundary
+from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
+from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
 from cdc_pipeline.metadata_store.ledger.streams import check_owner, locked_partitions
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.time_slice import Label
@@ -30,51 +30,53 @@ _PARTITION, _FILE, _BOUNDARY, _SLICE, _TABLE = (
 class Registration:
     database: Database
 
-    def register(self, cut: Cut) -> Boundary:
-        """Durable on return: boundary, slices with their numbers, next offsets, watermark, label, quarantine.
+    def register(self, cut: Cut, assignment: Assignment | None) -> Boundary:
+        """Registers the cut. Durable on return: its boundary, numbered slices, next offsets and quarantined events.
 
-        The same cut again gives the same boundary. Raises StaleEpoch for another owner's stream, SliceFork when
-        the range holds other content, RegistryError when the offsets do not go on where the last cut ended.
-        Numbers of a table rise with the stream partition inside a cut. A table without events gets no number: it is
-        only known as read up to here. A cut without an epoch was decided by a cut
-        file: it is registered for whoever owns the stream, and may begin a stream that nobody took yet.
+        Within a cut, the numbers of a table rise with the stream partition. A table without events gets no number; only
+        `followed_at` records that it was read. Registering the same cut again returns the same boundary.
+
+        `assignment` None: the cut was read from a cut file, so it is already decided. It is registered whoever owns the
+        stream, and may be the first cut of a stream that nobody has taken yet.
+
+        Raises StaleEpoch when somebody else has the stream, SliceFork when the range is registered with other content,
+        RegistryError when the cut does not begin where the last one ended.
         """
+        is_decided = assignment is None
         with self.database.transaction("registry.register") as connection:
-            partitions = _locked_partitions(connection, cut)
+            partitions = _locked_partitions(connection, cut, assignment)
             tables = _locked_tables(connection, cut)
-            uuids = {table_id: row.table_uuid for table_id, row in tables.items()}
-            slices = [_slice_values(cut, new, uuids) for new in _in_order(cut)]
+            slices = _slice_rows(cut, {table_id: row.table_uuid for table_id, row in tables.items()})
             known = connection.execute(
                 select(_BOUNDARY).where(_BOUNDARY.c.stream == cut.stream, _BOUNDARY.c.position == cut.position)
             ).one_or_none()
             if known is not None and cut.requested and cut.is_empty:
-                _check_goes_on(connection, cut, partitions)
-                return _request(connection, known.boundary_id)
+                _check_continues(connection, cut, partitions, is_decided=is_decided)
+                return _mark_requested(connection, known.boundary_id)
             if known is not None:
-                _check_repeated(connection, known.boundary_id, slices, cut, partitions)
-                return Boundary(**known._asdict())
-            _check_goes_on(connection, cut, partitions)
+                _check_same(connection, known.boundary_id, slices, cut, partitions, is_decided=is_decided)
+                return as_record(Boundary, known)
+            _check_continues(connection, cut, partitions, is_decided=is_decided)
             check_tombstone_horizons(cut.slices, {table_id: row.horizon for table_id, row in tables.items()})
             mark_gaps(connection, cut, {row.stream_partition: row.next_offset for row in partitions})
             boundary = _insert_boundary(connection, cut, partitions)
-            _insert_slices(
-                connection, boundary, slices, {table_id: row.next_slice_number for table_id, row in tables.items()}
-            )
+            next_numbers = {table_id: int(row.next_slice_number) for table_id, row in tables.items()}
+            _insert_slices(connection, boundary, slices, next_numbers)
             _move_partitions(connection, cut, boundary)
-            _follow_tables(connection, cut)
-            _insert_quarantined(connection, cut)
-            if cut.epoch is None:
-                _replace_begun(connection, cut)
+            _mark_followed(connection, cut)
+            _insert_quarantined(connection, cut, is_decided=is_decided)
+            if is_decided:
+                _replace_source_files(connection, cut)
         return boundary
 
 
-def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
-    """Those of a cut that is decided already may have become more since."""
+def _locked_partitions(connection: Connection, cut: Cut, assignment: Assignment | None) -> Sequence[Row[Any]]:
+    """The rows of the cut's stream partitions. A decided cut may be older than a stream partition that was added."""
     named = sorted(part.stream_partition for part in cut.partitions)
-    if cut.epoch is None:
+    if assignment is None:
         rows = [row for row in locked_partitions(connection, cut.stream) if row.stream_partition in named]
     else:
-        rows = list(check_owner(connection, cut.stream, cut.owner, cut.epoch))
+        rows = list(check_owner(connection, cut.stream, assignment.owner, assignment.epoch))
     if named != [row.stream_partition for row in rows]:
         raise RegistryError(
             f"the cut of {cut.stream} names the stream partitions {named}",
@@ -84,6 +86,7 @@ def _locked_partitions(connection: Connection, cut: Cut) -> Sequence[Row[Any]]:
 
 
 def _locked_tables(connection: Connection, cut: Cut) -> dict[int, Row[*tuple[Any, ...]]]:
+    """By id: identity, next number and horizon of each table of the cut."""
     table_ids = sorted({*cut.tables, *(new.table_id for new in cut.slices)})
     rows = connection.execute(
         select(_TABLE.c.table_id, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
@@ -97,26 +100,22 @@ def _locked_tables(connection: Connection, cut: Cut) -> dict[int, Row[*tuple[Any
     return {row.table_id: row for row in rows}
 
 
-def _in_order(cut: Cut) -> list[Slice]:
-    return sorted(cut.slices, key=lambda new: (new.table_id, new.stream_partition))
+def _slice_rows(cut: Cut, uuids: dict[int, UUID]) -> list[dict[str, Any]]:
+    """Rows of `cdc.slice` in the order of their numbers, still without number and boundary."""
+    return [
+        _slice_row(cut, new, uuids[new.table_id])
+        for new in sorted(cut.slices, key=lambda new: (new.table_id, new.stream_partition))
+    ]
 
 
-def _slice_values(cut: Cut, new: Slice, uuids: dict[int, UUID]) -> dict[str, Any]:
+def _slice_row(cut: Cut, new: Slice, table_uuid: UUID) -> dict[str, Any]:
     part = _range_of(cut, new.stream_partition)
-    return {
-        **new.values(),
-        "start_offset": part.start_offset,
-        "end_offset": part.end_offset,
-        "label_start": cut.label.start,
-        "label_end": cut.label.end,
-        "slice_id": slice_identity(
-            table_uuid=uuids[new.table_id],
-            stream_partition=new.stream_partition,
-            start_offset=part.start_offset,
-            end_offset=part.end_offset,
-            sha256=new.sha256,
-        ),
-    }
+    offsets = {"start_offset": part.start_offset, "end_offset": part.end_offset}
+    slice_id = slice_identity(
+        table_uuid=table_uuid, stream_partition=new.stream_partition, sha256=new.sha256, **offsets
+    )
+    label = {"label_start": cut.label.start, "label_end": cut.label.end}
+    return {**new.columns(), **offsets, **label, "slice_id": slice_id}
 
 
 def _range_of(cut: Cut, stream_partition: int) -> PartitionRange:
@@ -126,29 +125,37 @@ def _range_of(cut: Cut, stream_partition: int) -> PartitionRange:
     raise RegistryError(f"a slice lies in stream partition {stream_partition}", expected="one that the cut names")
 
 
-def _check_repeated(
-    connection: Connection, boundary_id: int, slices: list[dict[str, Any]], cut: Cut, partitions: Sequence[Row[Any]]
+def _check_same(
+    connection: Connection,
+    boundary_id: int,
+    slices: list[dict[str, Any]],
+    cut: Cut,
+    partitions: Sequence[Row[Any]],
+    *,
+    is_decided: bool,
 ) -> None:
+    """Checks a cut at a position where a cut is registered: ranges and content have to be the same."""
     of_cut = select(_SLICE).where(_SLICE.c.boundary_id == boundary_id, _SLICE.c.late.is_(False))
-    rows = connection.execute(of_cut).all()
-    known = {(row.table_id, row.stream_partition): row for row in rows}
-    wanted = {(new["table_id"], new["stream_partition"]): new for new in slices}
+    registered = {(row.table_id, row.stream_partition): row for row in connection.execute(of_cut)}
+    repeated = {(row["table_id"], row["stream_partition"]): row for row in slices}
     is_moved = any(
-        getattr(known[place], name) != wanted[place][name]
-        for place in known.keys() & wanted.keys()
+        getattr(registered[key], name) != repeated[key][name]
+        for key in registered.keys() & repeated.keys()
         for name in ("start_offset", "end_offset")
     )
     ends = {part.stream_partition: part.end_offset for part in cut.partitions}
-    is_last = cut.epoch is None or ends == {row.stream_partition: row.next_offset for row in partitions}
+    is_last = is_decided or ends == {row.stream_partition: row.next_offset for row in partitions}
     if is_moved or not is_last:
         raise RegistryError(
-            f"the position {cut.position} of {cut.stream} is registered with {len(known)} slices of other ranges",
+            f"the position {cut.position} of {cut.stream} is registered with {len(registered)} slices of other ranges",
             expected="ranges that begin at the registered next offsets",
             remedy="take the stream again and go on at its next offsets",
         )
-    registered = {place: row.slice_id for place, row in known.items()}
-    told = {place: new["slice_id"] for place, new in wanted.items()}
-    forks = sorted(place for place in known.keys() | wanted.keys() if registered.get(place) != told.get(place))
+    registered_ids = {key: row.slice_id for key, row in registered.items()}
+    repeated_ids = {key: row["slice_id"] for key, row in repeated.items()}
+    forks = sorted(
+        key for key in registered.keys() | repeated.keys() if registered_ids.get(key) != repeated_ids.get(key)
+    )
     if forks:
         table_id, stream_partition = forks[0]
         raise SliceFork(
@@ -158,11 +165,12 @@ def _check_repeated(
         )
 
 
-def _check_goes_on(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> None:
+def _check_continues(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]], *, is_decided: bool) -> None:
+    """Checks that offsets, position and label continue behind the last registered cut."""
     next_offsets = {row.stream_partition: row.next_offset for row in partitions}
     for part in cut.partitions:
         registered = next_offsets[part.stream_partition]
-        if cut.epoch is None and _is_apart(part, registered):
+        if is_decided and _is_apart(part, registered):
             continue
         if registered != part.start_offset or part.end_offset < part.start_offset:
             raise RegistryError(
@@ -180,34 +188,32 @@ def _check_goes_on(connection: Connection, cut: Cut, partitions: Sequence[Row[An
 
 
 def _is_apart(part: PartitionRange, registered: str | None) -> bool:
-    """Of a cut that was decided: behind a place where the stream began again, or before it, by a consumer that died."""
+    """Whether a decided range does not touch the registered next offset.
+
+    It lies behind that offset where the stream started again behind a gap, and before it where the cut file was put by
+    a consumer that died before it registered the cut.
+    """
     return registered is None or part.start_offset > registered or part.end_offset <= registered
 
 
 def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]]) -> Boundary:
-    """Commit times may step back by a little from transaction to transaction; a watermark never does."""
+    # Commit times may go back slightly from transaction to transaction; a watermark never does.
     times = [cut.commit_time, *(row.watermark for row in partitions if row.watermark is not None)]
-    row = connection.execute(
-        insert(_BOUNDARY)
-        .values(
-            stream=cut.stream,
-            position=cut.position,
-            commit_time=max(times),
-            label_start=cut.label.start,
-            label_end=cut.label.end,
-            requested=cut.requested,
-        )
-        .returning(_BOUNDARY)
-    ).one()
-    return Boundary(**row._asdict())
+    values = {
+        "stream": cut.stream,
+        "position": cut.position,
+        "commit_time": max(times),
+        "label_start": cut.label.start,
+        "label_end": cut.label.end,
+        "requested": cut.requested,
+    }
+    return as_record(Boundary, connection.execute(insert(_BOUNDARY).values(values).returning(_BOUNDARY)).one())
 
 
-def _request(connection: Connection, boundary_id: int) -> Boundary:
-    """No claim reaches over it yet: nothing is registered behind it while the stream is locked."""
-    row = connection.execute(
-        update(_BOUNDARY).where(_BOUNDARY.c.boundary_id == boundary_id).values(requested=True).returning(_BOUNDARY)
-    ).one()
-    return Boundary(**row._asdict())
+def _mark_requested(connection: Connection, boundary_id: int) -> Boundary:
+    # No claim reaches across this boundary: it is the last one, and nothing is registered while the stream is locked.
+    marked = update(_BOUNDARY).where(_BOUNDARY.c.boundary_id == boundary_id).values(requested=True)
+    return as_record(Boundary, connection.execute(marked.returning(_BOUNDARY)).one())
 
 
 def _insert_slices(
@@ -220,14 +226,15 @@ def _insert_slices(
         values["number"] = next_numbers[values["table_id"]]
         next_numbers[values["table_id"]] += 1
     connection.execute(insert(_SLICE), slices)
+    of_table = update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table"))
     connection.execute(
-        update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table")).values(next_slice_number=bindparam("number")),
+        of_table.values(next_slice_number=bindparam("number")),
         [{"of_table": table_id, "number": number} for table_id, number in next_numbers.items()],
     )
     newest = {values["table_id"]: values["schema_id"] for values in slices if values["schema_id"] is not None}
     if newest:
         connection.execute(
-            update(_TABLE).where(_TABLE.c.table_id == bindparam("of_table")).values(schema_id=bindparam("newest")),
+            of_table.values(schema_id=bindparam("newest")),
             [{"of_table": table_id, "newest": schema_id} for table_id, schema_id in newest.items()],
         )
 
@@ -251,38 +258,42 @@ def _move_partitions(connection: Connection, cut: Cut, boundary: Boundary) -> No
     )
 
 
-def _follow_tables(connection: Connection, cut: Cut) -> None:
-    """Without a row per table and cut: a table that nobody writes to costs one update in place."""
+def _mark_followed(connection: Connection, cut: Cut) -> None:
+    # One update in place instead of a row per table and cut: most tables have no events in most cuts.
     connection.execute(update(_TABLE).where(_TABLE.c.table_id.in_(cut.tables)).values(followed_at=cut.position))
 
 
-def _insert_quarantined(connection: Connection, cut: Cut) -> None:
+def _insert_quarantined(connection: Connection, cut: Cut, *, is_decided: bool) -> None:
     rows = []
     for number, event in enumerate(cut.quarantined):
         part = _range_of(cut, event.stream_partition)
-        place = {"start_offset": part.start_offset, "end_offset": part.end_offset, "place": f"{cut.position}-{number}"}
-        rows.append({**asdict(event), **place})
-    if cut.epoch is None:
-        rows = [row | {"created_at": cut.commit_time} for row in _unknown(connection, rows)]
+        offsets = {"start_offset": part.start_offset, "end_offset": part.end_offset}
+        rows.append({**asdict(event), **offsets, "place": f"{cut.position}-{number}"})
+    if is_decided:
+        rows = [row | {"created_at": cut.commit_time} for row in _not_quarantined(connection, rows)]
     if rows:
         connection.execute(insert(models.quarantine), rows)
 
 
-def _unknown(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A store that is rebuilt has kept its events in quarantine, with what was decided about them."""
-    entry = models.quarantine.c
-    places = {row["place"] for row in rows}
-    query = select(entry.table_id, entry.place).where(entry.snapshot_id.is_(None), entry.place.in_(places))
+def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events that are not in quarantine yet: a rebuild keeps what is there, with what was decided about it."""
+    event = models.quarantine.c
+    query = select(event.table_id, event.place).where(
+        event.snapshot_id.is_(None), event.place.in_({row["place"] for row in rows})
+    )
     known = {(row.table_id, row.place) for row in connection.execute(query)}
     return [row for row in rows if (row["table_id"], row["place"]) not in known]
 
 
-def _replace_begun(connection: Connection, cut: Cut) -> None:
-    """What was begun here and in no cut is numbered again by whoever reads on."""
+def _replace_source_files(connection: Connection, cut: Cut) -> None:
+    """Takes over the cut file's numbers of source files.
+
+    Drops source files that were started here but never cut; the next reader renumbers them.
+    """
     for part in cut.partitions:
         if part.begun:
+            partition = {"stream": cut.stream, "stream_partition": part.stream_partition}
             of_partition = (_FILE.c.stream == cut.stream) & (_FILE.c.stream_partition == part.stream_partition)
             connection.execute(delete(_FILE).where(of_partition, _FILE.c.number >= min(part.begun)))
-            files = [{"number": number, "name": name} for number, name in part.begun.items()]
-            place = {"stream": cut.stream, "stream_partition": part.stream_partition}
-            connection.execute(insert(_FILE), [place | file for file in files])
+            files = [partition | {"number": number, "name": name} for number, name in part.begun.items()]
+            connection.execute(insert(_FILE), files)

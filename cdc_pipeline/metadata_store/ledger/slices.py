@@ -1,9 +1,10 @@
-"""Slices as a worker sees them: the next ones to apply, whole boundaries at a time."""
+"""Registered slices, as a worker reads them: the next ones to apply, always whole boundaries."""
 
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
-from sqlalchemy import Connection, Select, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, exists, func, or_, select
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
@@ -21,18 +22,18 @@ class Slices:
     def next_slices(
         self, table_id: int, *, after_number: int, most_slices: int, most_rows: int
     ) -> tuple[RegisteredSlice, ...]:
-        """Consecutive slices from after_number + 1 on; a boundary's slices are never parted.
+        """Returns consecutive slices from after_number + 1 on, without splitting the slices of a boundary.
 
-        The first boundary comes whole even when it alone is over the caps. Nothing behind a requested boundary comes,
-        whether or not the table has a slice at it.
-        Reads no more than most_slices and one boundary.
+        The slices of the first boundary are returned even when they exceed `most_slices` or `most_rows`. Slices behind
+        the next requested boundary are left out, whether or not the table has a slice at that boundary. Reads at most
+        `most_slices` and one boundary more. Raises RegistryError when slice after_number + 1 is missing.
         """
         with self.database.transaction("slice.read_next") as connection:
             partitions = _partitions(connection, table_id)
             query = _with_boundary().where(_SLICE.c.table_id == table_id, _SLICE.c.number > after_number)
             rows = connection.execute(query.order_by(_SLICE.c.number).limit(most_slices + partitions)).all()
-            found = [RegisteredSlice(**row._asdict()) for row in rows]
-            end = _requested_behind(connection, found[0].boundary_id) if found else None
+            found = [_registered(row) for row in rows]
+            end = _next_requested(connection, found[0].boundary_id) if found else None
         if found and found[0].number != after_number + 1:
             raise RegistryError(
                 f"the slice after number {after_number} of table {table_id} is number {found[0].number}",
@@ -43,23 +44,17 @@ class Slices:
         return _whole_boundaries(within, most_slices, most_rows)
 
     def slices(self, table_id: int, first: int, last: int) -> tuple[RegisteredSlice, ...]:
-        """Numbers first to last, both included, by number."""
-        query = _with_boundary().where(_SLICE.c.table_id == table_id, _SLICE.c.number.between(first, last))
-        with self.database.transaction("slice.read") as connection:
-            rows = connection.execute(query.order_by(_SLICE.c.number)).all()
-        return tuple(RegisteredSlice(**row._asdict()) for row in rows)
+        """Slices `first` to `last`, both included, by number."""
+        return self._read(_SLICE.c.table_id == table_id, _SLICE.c.number.between(first, last))
 
     def waiting_through(self, table_id: int, number: int) -> tuple[RegisteredSlice, ...]:
-        """Those up to `number` that are not known to be in the lake."""
-        query = _with_boundary().where(
+        """Slices at or below `number` that are not marked as applied or superseded, by number."""
+        return self._read(
             _SLICE.c.table_id == table_id, _SLICE.c.number <= number, _SLICE.c.state == SliceState.REGISTERED
         )
-        with self.database.transaction("slice.read") as connection:
-            rows = connection.execute(query.order_by(_SLICE.c.number)).all()
-        return tuple(RegisteredSlice(**row._asdict()) for row in rows)
 
     def truncated_through(self, table_id: int, number: int) -> str:
-        """The greatest version of a truncate in any registered slice up to `number`; "" for none."""
+        """The greatest version of a truncate in the slices at or below `number`; "" without any truncate."""
         query = select(func.max(_SLICE.c.truncated_at)).where(
             _SLICE.c.table_id == table_id, _SLICE.c.number <= number, _SLICE.c.truncated_at.is_not(None)
         )
@@ -67,22 +62,27 @@ class Slices:
             return connection.scalar(query) or ""
 
     def awaits_late(self, table_id: int) -> bool:
-        """Whether events may still come that are older than what is applied by then: kept aside, replayed, repaired."""
-        entry = models.quarantine.c
-        kept = exists().where(entry.table_id == table_id, entry.state == QuarantineState.WAITING)
-        replayed = exists().where(_SLICE.c.table_id == table_id, _SLICE.c.late, _SLICE.c.state == SliceState.REGISTERED)
-        table = models.source_table.c
-        repaired = exists().where(table.table_id == table_id, table.under_repair)
+        """Whether events may still arrive that are older than applied ones: by a replay or by a repair."""
+        event, table = models.quarantine.c, models.source_table.c
+        is_quarantined = exists().where(event.table_id == table_id, event.state == QuarantineState.WAITING)
+        is_late = exists().where(_SLICE.c.table_id == table_id, _SLICE.c.late, _SLICE.c.state == SliceState.REGISTERED)
+        is_under_repair = exists().where(table.table_id == table_id, table.under_repair)
         with self.database.transaction("slice.await_late") as connection:
-            return bool(connection.scalar(select(or_(kept, replayed, repaired))))
+            return bool(connection.scalar(select(or_(is_quarantined, is_late, is_under_repair))))
 
     def waiting(self, table_id: int) -> Waiting:
+        """How many non-empty slices, and rows in them, wait to be applied."""
         query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(
             _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED, _SLICE.c.path.is_not(None)
         )
         with self.database.transaction("slice.count_waiting") as connection:
             slices, rows = connection.execute(query).one()
         return Waiting(slices=slices, rows=int(rows))
+
+    def _read(self, *conditions: ColumnElement[bool]) -> tuple[RegisteredSlice, ...]:
+        with self.database.transaction("slice.read") as connection:
+            rows = connection.execute(_with_boundary().where(*conditions).order_by(_SLICE.c.number)).all()
+        return tuple(_registered(row) for row in rows)
 
 
 def _with_boundary() -> Select[*tuple[object, ...]]:
@@ -91,8 +91,13 @@ def _with_boundary() -> Select[*tuple[object, ...]]:
     )
 
 
+def _registered(row: Row[*tuple[Any, ...]]) -> RegisteredSlice:
+    values = row._asdict()
+    return RegisteredSlice(**values | {"key_ranges": tuple((low, high) for low, high in values["key_ranges"])})
+
+
 def _partitions(connection: Connection, table_id: int) -> int:
-    """The most slices that one boundary can have of the table."""
+    """The number of stream partitions: one boundary has at most that many slices of a table."""
     query = (
         select(func.count())
         .select_from(models.source_table)
@@ -102,8 +107,8 @@ def _partitions(connection: Connection, table_id: int) -> int:
     return connection.scalar(query) or 0
 
 
-def _requested_behind(connection: Connection, boundary_id: int) -> int | None:
-    """The first requested boundary of the stream at or behind this one."""
+def _next_requested(connection: Connection, boundary_id: int) -> int | None:
+    """Id of the stream's first requested boundary at or behind this one."""
     first = _BOUNDARY.alias()
     of_stream = select(first.c.stream).where(first.c.boundary_id == boundary_id).scalar_subquery()
     query = select(func.min(_BOUNDARY.c.boundary_id)).where(

@@ -1,21 +1,34 @@
-"""Tables that the stream no longer tells whole: marked, and begun again by a new snapshot."""
+"""Stale tables: changes of them may be missing from the stream, and only a new snapshot helps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, select, text, update
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.ledger.halts import halt
-from cdc_pipeline.metadata_store.ledger.quarantine import forget_snapshot
+from cdc_pipeline.metadata_store.ledger.cut import Cut
+from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Stream
+from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
+from cdc_pipeline.metadata_store.ledger.tables import halt
 from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS, SnapshotState, TableState
 
 _TABLE, _SNAPSHOT, _PARTITION = models.source_table, models.snapshot, models.stream_partition
 _STREAM, _BOUNDARY = models.stream, models.boundary
+_FOLLOWED = text("""
+    SELECT source_table.table_id,
+           greatest(coalesce(source_table.followed_at, active.cutoff_offset),
+                    -- position 0 is the cutoff of a table that is read from files: nothing was read up to there
+                    nullif(source_table.cutoff_offset, '0000000000000000')) AS followed
+    FROM cdc.source_table
+    LEFT JOIN cdc.snapshot AS active
+        ON active.table_id = source_table.table_id AND active.state NOT IN ('published', 'failed', 'abandoned')
+    WHERE source_table.table_id = ANY (:tables) AND source_table.state NOT IN ('registered', 'stale')
+    ORDER BY source_table.table_id
+    """)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,24 +36,24 @@ class StaleTables:
     database: Database
 
     def mark(self, table_id: int, reason: str, *, snapshot_wanted: bool = False) -> None:
-        """From now on its events are not read and its slices not applied. A snapshot under way is abandoned.
+        """From now on, events of the table are not read and its slices are not applied. Abandons an active snapshot.
 
-        `snapshot_wanted`: a new one is taken without anybody asking for it.
+        `snapshot_wanted`: the next snapshot run takes a new snapshot without being asked.
         """
         with self.database.transaction("table.mark_stale") as connection:
             mark_stale(connection, [table_id], reason, snapshot_wanted=snapshot_wanted)
 
     def want_snapshot(self, table_id: int, *, wanted: bool) -> None:
-        """Of a table that is stale already: whether a new snapshot is taken without anybody asking for it."""
+        """Sets whether a new snapshot of a stale table is taken without being asked for."""
         with self.database.transaction("table.want_snapshot") as connection:
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(snapshot_wanted=wanted))
 
     def begin_again(
         self, table_id: int, *, source_oid: int, settings: Mapping[str, Any], publication_mark: str
     ) -> None:
-        """Its events are read again, as those of this table of the source, for the snapshot that is to come.
+        """Reads events of a stale table again, as those of this table of the source, for the coming snapshot.
 
-        The table stays stale until that is published. Idempotent.
+        The table stays stale until the snapshot is published. Idempotent.
         """
         with self.database.transaction("table.begin_again") as connection:
             connection.execute(
@@ -50,28 +63,29 @@ class StaleTables:
             )
 
     def follow(self, table_id: int, *, source_oid: int, publication_mark: str | None, stale: str | None) -> None:
-        """What a cut file tells of the table, to a store that is older; `stale` is why it is, None if it is not."""
+        """Takes over the table's state from a cut file that is newer than the store.
+
+        `stale`: why the table is stale by now; None if the cut file does not make it stale.
+        """
         with self.database.transaction("table.follow") as connection:
             if stale is not None:
                 mark_stale(connection, [table_id], stale)
-            told = {"source_oid": source_oid, "publication_mark": publication_mark}
-            connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**told))
+            values = {"source_oid": source_oid, "publication_mark": publication_mark}
+            connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values))
 
     def begin_stream_again(self, stream: Stream, *, position: str, reason: str) -> None:
-        """The stream goes on at `position`, and every table of it is stale; whoever reads it gets StaleEpoch.
+        """Continues the stream at `position` and marks all its tables stale. Its reader gets StaleEpoch.
 
-        Raises RegistryError, without effect, for a position that is not behind all that is registered.
+        Raises RegistryError, without effect, when `position` is before something that is registered.
         """
         with self.database.transaction("stream.begin_again") as connection:
-            rows = connection.execute(
-                select(_PARTITION).where(_PARTITION.c.stream == stream.name).with_for_update()
-            ).all()
+            rows = locked_partitions(connection, stream.name)
             last = connection.scalar(select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == stream.name))
-            passed = max((place for place in (last, *(row.next_offset for row in rows)) if place), default="")
-            if position < passed:
+            registered = max((known for known in (last, *(row.next_offset for row in rows)) if known), default="")
+            if position < registered:
                 raise RegistryError(
                     f"the source's log stands at {position}",
-                    expected=f"a position behind {passed}, up to which the stream is registered",
+                    expected=f"a position behind {registered}, up to which the stream is registered",
                     remedy="somebody else reads the stream: stop the consumer, then try again",
                 )
             connection.execute(
@@ -98,7 +112,7 @@ class StaleTables:
 
 
 def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, snapshot_wanted: bool = False) -> None:
-    """In the caller's transaction; see `StaleTables.mark`."""
+    """Like `StaleTables.mark`, in the caller's transaction."""
     halt(connection, _TABLE.c.table_id.in_(table_ids))
     connection.execute(
         update(_TABLE)
@@ -112,4 +126,31 @@ def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, sna
         .returning(_SNAPSHOT.c.snapshot_id)
     ).all()
     for snapshot_id in abandoned:
-        forget_snapshot(connection, snapshot_id)
+        drop_events_of_snapshot(connection, snapshot_id)
+
+
+def mark_gaps(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> None:
+    """Marks tables as stale that the cut reads, but that were last read before the position where the cut begins.
+
+    The changes in between are lost. A table of which the lake has nothing yet is left alone: its snapshot comes later.
+    Call this before the cut is registered. `next_offsets`: the registered ones, by stream partition.
+    """
+    start = _start_of(connection, cut, next_offsets)
+    for row in connection.execute(_FOLLOWED, {"tables": list(cut.tables)}).all():
+        if row.followed is not None and row.followed < start:
+            reason = f"its changes from {row.followed} to {start} were not read: the stream went on without it"
+            mark_stale(connection, [row.table_id], f"{reason}; run cdc snapshot on it")
+
+
+def _start_of(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> str:
+    """The position at which the cut begins. A cut file of format 1 says it only where the stream started again."""
+    if cut.start is not None:
+        return cut.start
+    began_again = [
+        part.start_offset
+        for part in cut.partitions
+        if part.start_offset > (next_offsets[part.stream_partition] or part.start_offset)
+    ]
+    boundary = models.boundary.c
+    last = connection.scalar(select(func.max(boundary.position)).where(boundary.stream == cut.stream))
+    return max([last or "", *began_again])

@@ -1,6 +1,6 @@
-"""Streams and who reads them: an assignment epoch keeps a second consumer out."""
+"""Streams, their stream partitions, and the assignment epoch that keeps a second consumer out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,12 +9,12 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
 from cdc_pipeline.time_slice import Label
 
-_PARTITION, _FILE, _BOUNDARY = models.stream_partition, models.source_file, models.boundary
+_PARTITION, _FILE, _BOUNDARY, _LOG = models.stream_partition, models.source_file, models.boundary, models.source_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +28,29 @@ class Streams:
             _register_partitions(connection, stream.name, stream_partitions)
 
     def extend_stream(self, stream: Stream, stream_partitions: Iterable[int]) -> None:
-        """Like `register_stream`, for a source that has these stream partitions now: new ones are added.
+        """Like `register_stream`, for a source whose stream partitions may become more: adds the new ones.
 
-        Raises SourceChanged for one that is gone.
+        Raises SourceChanged when the source no longer has a registered one.
         """
         with self.database.transaction("stream.register") as connection:
             _insert_stream(connection, stream)
             _add_partitions(connection, stream.name, set(stream_partitions))
 
     def stream(self, name: str) -> Stream:
+        """Raises UsageError for a stream that is not registered."""
         with self.database.transaction("stream.read") as connection:
             return _stream(connection, name)
 
     def next_offset(self, name: str) -> str | None:
-        """The least place at which a stream partition goes on; None for a stream that nobody ever read."""
+        """The smallest next offset of the stream's partitions; None for a stream that was never taken."""
         with self.database.transaction("stream.read_offset") as connection:
             offsets = connection.scalars(select(_PARTITION.c.next_offset).where(_PARTITION.c.stream == name)).all()
         return min((offset for offset in offsets if offset is not None), default=None)
 
     def take_stream(self, name: str, *, owner: str, first_offset: str) -> Assignment:
-        """Whoever took the stream before gets StaleEpoch from now on.
+        """Gives the stream to `owner` under a new epoch. Every earlier owner gets StaleEpoch from now on.
 
-        `first_offset` is where a stream begins that nobody ever took; later it is not looked at.
+        `first_offset` is where reading begins in a stream partition that was never read; it is ignored for others.
         """
         with self.database.transaction("stream.take") as connection:
             rows = locked_partitions(connection, name)
@@ -66,31 +67,30 @@ class Streams:
                 .where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_(None))
                 .values(next_offset=first_offset)
             )
-            place = read_chain_position(connection, name)
+            chain_position = read_chain_position(connection, name)
+        labels = [Label(start=row.label_start, end=row.label_end) for row in rows if row.label_start]
         return Assignment(
             stream=name,
             owner=owner,
             epoch=epoch,
             next_offset={row.stream_partition: row.next_offset or first_offset for row in rows},
-            label=max(
-                (Label(start=row.label_start, end=row.label_end) for row in rows if row.label_start), default=None
-            ),
+            label=max(labels, default=None),
             last_position={row.stream_partition: row.last_position for row in rows},
-            place=place,
+            chain_position=chain_position,
         )
 
     def raise_alarm(self, name: str, alarm: str) -> None:
-        """What stopped the reader of the stream; the next registration takes it back."""
+        """Records what stopped the reader of the stream, until the next registration."""
         with self.database.transaction("stream.raise_alarm") as connection:
             connection.execute(update(_PARTITION).where(_PARTITION.c.stream == name).values(alarm=alarm))
 
-    def place(self, name: str) -> str:
-        """Where the stream goes on: its next cut file has this place."""
+    def chain_position(self, name: str) -> str:
+        """Where the chain of cut files continues behind what is registered."""
         with self.database.transaction("stream.read_place") as connection:
             return read_chain_position(connection, name)
 
     def follow(self, stream: Stream) -> None:
-        """What a cut file tells of the stream's server and slot, to a store that is older."""
+        """Takes over the stream's server and slot from a cut file that is newer than the store."""
         with self.database.transaction("stream.follow") as connection:
             connection.execute(
                 update(models.stream).where(models.stream.c.name == stream.name).values(**asdict(stream))
@@ -102,21 +102,22 @@ class Streams:
             check_owner(connection, name, owner, epoch)
 
     def stream_partitions(self, name: str) -> tuple[int, ...]:
+        """The numbers of the stream's partitions, rising."""
         with self.database.transaction("stream.read_partitions") as connection:
             query = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
             return tuple(connection.scalars(query.order_by(_PARTITION.c.stream_partition)).all())
 
-    def places(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
-        """Next offset and last positions of every stream partition that was ever read."""
+    def next_positions(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
+        """By stream partition that was ever read: its next offset, and the last positions for its next reader."""
         query = select(_PARTITION).where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_not(None))
         with self.database.transaction("stream.read_places") as connection:
             rows = connection.execute(query).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
 
     def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
-        """The number of a file that is read from now on: one more than that of the file before it. Idempotent.
+        """Returns the number of a source file that is read from now on: one more than that of the file before it.
 
-        Raises StaleEpoch when somebody else owns the stream by now.
+        Idempotent by the file's name. Raises StaleEpoch when somebody else took the stream.
         """
         of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
         with self.database.transaction("stream.begin_file") as connection:
@@ -130,7 +131,7 @@ class Streams:
         return number
 
     def begun_files(self, name: str) -> dict[int, dict[int, str]]:
-        """Stream partition -> number -> name of every file that was begun."""
+        """Stream partition -> number -> name of every source file that was started."""
         with self.database.transaction("stream.read_files") as connection:
             rows = connection.execute(select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)).all()
         found: dict[int, dict[int, str]] = {}
@@ -138,9 +139,21 @@ class Streams:
             found.setdefault(row.stream_partition, {})[row.number] = row.name
         return found
 
+    def record_source_log(self, name: str, seen: Mapping[str, Any]) -> None:
+        """Replaces what was last seen of the log that the stream's slot retains on the source.
+
+        `seen`: values by columns of `cdc.source_log`. Does nothing for a stream that is not registered.
+        """
+        values = dict(seen) | {"seen_at": func.clock_timestamp()}
+        with self.database.transaction("source_log.record") as connection:
+            known = connection.scalar(select(models.stream.c.name).where(models.stream.c.name == name))
+            if known is not None:
+                new = insert_or(_LOG).values(stream=name, **values)
+                connection.execute(new.on_conflict_do_update(index_elements=["stream"], set_=values))
+
 
 def locked_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
-    """By number. Nobody registers anything of the stream until the transaction ends."""
+    """The stream's partitions by number. Nobody else registers anything of the stream until the transaction ends."""
     of_stream = select(_PARTITION).where(_PARTITION.c.stream == stream)
     return connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update()).all()
 
@@ -152,9 +165,9 @@ def read_chain_position(connection: Connection, stream: str) -> str:
 
 
 def check_owner(connection: Connection, stream: str, owner: str, epoch: int) -> Sequence[Row[Any]]:
-    """The stream's partitions by number, locked. Raises StaleEpoch when somebody else took one of them.
+    """Locks the stream's partitions and returns them by number. Raises StaleEpoch when somebody else took one.
 
-    By owner too: a store that was built anew counts epochs from one again.
+    The owner is compared too, because a rebuilt store may count epochs from one again.
     """
     rows = locked_partitions(connection, stream)
     for row in rows:
@@ -182,16 +195,13 @@ def _stream(connection: Connection, name: str) -> Stream:
     row = connection.execute(select(models.stream).where(models.stream.c.name == name)).one_or_none()
     if row is None:
         raise _unknown(name)
-    return Stream(**row._asdict())
+    return as_record(Stream, row)
 
 
 def _register_partitions(connection: Connection, name: str, stream_partitions: int) -> None:
-    known = connection.scalars(
-        select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update()
-    ).all()
+    known = _known_partitions(connection, name)
     if not known:
-        rows = [{"stream": name, "stream_partition": partition} for partition in range(stream_partitions)]
-        connection.execute(insert(_PARTITION), rows)
+        _insert_partitions(connection, name, range(stream_partitions))
     elif len(known) != stream_partitions:
         raise RegistryError(
             f"{stream_partitions} stream partitions are asked for the stream {name}",
@@ -201,9 +211,7 @@ def _register_partitions(connection: Connection, name: str, stream_partitions: i
 
 
 def _add_partitions(connection: Connection, name: str, wanted: set[int]) -> None:
-    known = set(
-        connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update())
-    )
+    known = _known_partitions(connection, name)
     if known - wanted:
         raise SourceChanged(
             f"the stream {name} has no stream partition {min(known - wanted)} any more",
@@ -211,8 +219,17 @@ def _add_partitions(connection: Connection, name: str, wanted: set[int]) -> None
             remedy="bring it back: what was not read of it yet is missing",
         )
     if wanted - known:
-        rows = [{"stream": name, "stream_partition": partition} for partition in sorted(wanted - known)]
-        connection.execute(insert(_PARTITION), rows)
+        _insert_partitions(connection, name, sorted(wanted - known))
+
+
+def _known_partitions(connection: Connection, name: str) -> set[int]:
+    return set(
+        connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update())
+    )
+
+
+def _insert_partitions(connection: Connection, name: str, numbers: Iterable[int]) -> None:
+    connection.execute(insert(_PARTITION), [{"stream": name, "stream_partition": number} for number in numbers])
 
 
 def _source(stream: Stream) -> str:

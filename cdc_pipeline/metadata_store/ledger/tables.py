@@ -1,16 +1,16 @@
-"""Source tables: what they are, their schemas, and the states that people and snapshots give them."""
+"""Source tables: identity, settings and schemas, and how far a table was read when something stopped it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, UsageError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import schema_identity
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -18,15 +18,15 @@ from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.record import Column, TableName, TableSchema
 
 FIXED_SETTINGS = ("id", "partition_by", "deletes")
-"""What the files of the lake were written by: it changes only before the first snapshot."""
-_TABLE = models.source_table
+"""Settings that the lake's files depend on: they change only before the first snapshot."""
+_TABLE, _SCHEMA = models.source_table, models.table_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """`settings` is JSON; `table_uuid` and `publication_mark` count only for a table that has none yet.
+    """A table to register. Names are unique within a stream, because several pipelines may share one store.
 
-    A table is named within its stream: several pipelines may keep their ledgers in one store.
+    `settings` is JSON. `table_uuid` and `publication_mark` are used only for a table that has none yet.
     """
 
     name: TableName
@@ -36,44 +36,49 @@ class NewTable:
     table_uuid: UUID
     publication_mark: str = ""
 
+    def name_columns(self) -> dict[str, str]:
+        """The columns that name the table within the store."""
+        return {
+            "stream": self.stream,
+            "database_name": self.name.database,
+            "schema_name": self.name.schema,
+            "table_name": self.name.table,
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Of one stream. `known`: schemas that were read already, by table and id; what is recorded under an id never
-    changes.
-    """
+    """The tables of one stream. `known`: a cache of schemas by table and schema id; a recorded schema never changes."""
 
     database: Database
     stream: str
     known: dict[tuple[int, str], TableSchema] = field(default_factory=dict, repr=False, compare=False)
 
     def register_table(self, new: NewTable) -> SourceTable:
-        """Idempotent; later settings replace earlier ones, except that FIXED_SETTINGS stay once a snapshot began.
+        """Idempotent. Later settings replace earlier ones; FIXED_SETTINGS cannot change once a snapshot has begun.
 
-        Raises SourceChanged when another table has the name now, RegistryError for a fixed setting.
+        Raises SourceChanged when another table has the name now, RegistryError for a changed fixed setting.
         """
+        settings = dict(new.settings)
         with self.database.transaction("table.register") as connection:
             connection.execute(
                 insert(_TABLE)
                 .values(
+                    **new.name_columns(),
                     table_uuid=new.table_uuid,
-                    stream=new.stream,
-                    database_name=new.name.database,
-                    schema_name=new.name.schema,
-                    table_name=new.name.table,
                     source_oid=new.source_oid,
-                    settings=dict(new.settings),
+                    settings=settings,
                     publication_mark=new.publication_mark,
                 )
-                .on_conflict_do_nothing(index_elements=["stream", "database_name", "schema_name", "table_name"])
+                .on_conflict_do_nothing(index_elements=[*new.name_columns()])
             )
             known = read_table(connection, _named(new.name, new.stream), str(new.name), lock=True)
             _check_same(known, new)
             if known.publication_mark is None and known.state is not TableState.STALE:
                 known = _changed(connection, known.table_id, publication_mark=new.publication_mark)
-            if known.settings == dict(new.settings):
-                return known
-            return _changed(connection, known.table_id, settings=dict(new.settings))
+            if known.settings != settings:
+                known = _changed(connection, known.table_id, settings=settings)
+        return known
 
     def table(self, name: TableName) -> SourceTable:
         """Raises UsageError when it is not registered."""
@@ -81,31 +86,32 @@ class Tables:
             return read_table(connection, _named(name, self.stream), str(name))
 
     def find(self, name: TableName) -> SourceTable | None:
-        """None: it is not registered."""
+        """Like `table`; None when it is not registered."""
         with self.database.transaction("table.read") as connection:
             row = connection.execute(select(_TABLE).where(_named(name, self.stream))).one_or_none()
-        return None if row is None else SourceTable(**row._asdict())
+        return as_optional_record(SourceTable, row)
 
     def table_by_id(self, table_id: int) -> SourceTable:
+        """Raises UsageError when there is none."""
         with self.database.transaction("table.read") as connection:
             return read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")
 
     def tables(self) -> tuple[SourceTable, ...]:
-        """By name."""
+        """The stream's tables by name."""
         order = (_TABLE.c.database_name, _TABLE.c.schema_name, _TABLE.c.table_name)
         with self.database.transaction("table.list") as connection:
             rows = connection.execute(select(_TABLE).where(_TABLE.c.stream == self.stream).order_by(*order)).all()
-        return tuple(SourceTable(**row._asdict()) for row in rows)
+        return tuple(as_record(SourceTable, row) for row in rows)
 
     def record_schema(self, table_id: int, schema: TableSchema, *, first_offset: str, is_newest: bool = True) -> str:
-        """Id of the schema, which is now the table's newest if it `is_newest`; a known one keeps its first offset.
+        """Records a schema and returns its id. A schema that is known keeps its first offset.
 
-        The registration of a slice makes its schema the newest by itself.
+        `is_newest` makes it the table's newest schema. Registration does that by itself for the schemas of slices.
         """
         schema_id = schema_identity(schema)
         with self.database.transaction("schema.record") as connection:
             connection.execute(
-                insert(models.table_schema)
+                insert(_SCHEMA)
                 .values(table_id=table_id, schema_id=schema_id, document=schema.to_json(), first_offset=first_offset)
                 .on_conflict_do_nothing()
             )
@@ -115,10 +121,9 @@ class Tables:
 
     def known_columns(self, table_id: int) -> dict[str, Column]:
         """Every column that the table ever had, by name, with the last type that it had."""
-        known = models.table_schema
-        query = select(known.c.document).where(known.c.table_id == table_id).order_by(known.c.first_offset)
-        newest = select(known.c.document).join(
-            _TABLE, (_TABLE.c.table_id == known.c.table_id) & (_TABLE.c.schema_id == known.c.schema_id)
+        query = select(_SCHEMA.c.document).where(_SCHEMA.c.table_id == table_id).order_by(_SCHEMA.c.first_offset)
+        newest = select(_SCHEMA.c.document).join(
+            _TABLE, (_TABLE.c.table_id == _SCHEMA.c.table_id) & (_TABLE.c.schema_id == _SCHEMA.c.schema_id)
         )
         with self.database.transaction("schema.read") as connection:
             documents = [
@@ -128,18 +133,16 @@ class Tables:
         return {column.name: column for document in documents for column in TableSchema.from_json(document).columns}
 
     def schema(self, table_id: int, schema_id: str) -> TableSchema:
+        """Raises RegistryError for a schema that the store does not have."""
         found = self.known.get((table_id, schema_id))
         if found is None:
             found = self.known[table_id, schema_id] = self._read_schema(table_id, schema_id)
         return found
 
     def _read_schema(self, table_id: int, schema_id: str) -> TableSchema:
+        query = select(_SCHEMA.c.document).where(_SCHEMA.c.table_id == table_id, _SCHEMA.c.schema_id == schema_id)
         with self.database.transaction("schema.read") as connection:
-            document = connection.scalar(
-                select(models.table_schema.c.document).where(
-                    models.table_schema.c.table_id == table_id, models.table_schema.c.schema_id == schema_id
-                )
-            )
+            document = connection.scalar(query)
         if document is None:
             raise RegistryError(
                 f"table {table_id} has no schema {schema_id}",
@@ -148,23 +151,23 @@ class Tables:
         return TableSchema.from_json(document)
 
     def set_shapes(self, table_id: int, shapes: Sequence[Mapping[str, Any]]) -> SourceTable:
-        """What the source's catalogue says of the table: the shapes of its coming events, oldest first."""
+        """Replaces the shapes that events of the table may still have, oldest first, as the source's catalogue says."""
         with self.database.transaction("table.set_shapes") as connection:
             return _changed(connection, table_id, shape=list(shapes))
 
     def end_change(self, table_id: int, generation: int) -> None:
-        """No event of an older shape than that of `generation` comes any more. Idempotent."""
+        """Drops the shapes before `generation`: no event of them can arrive any more. Idempotent."""
         with self.database.transaction("table.end_change") as connection:
             row = read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}", lock=True)
             left = [shape for shape in row.shape or () if shape["generation"] >= generation]
             _changed(connection, table_id, shape=left)
 
     def begin_repair(self, lease: Lease) -> None:
-        """From now on deletes leave tombstones, until the repair is registered or ended. Raises StaleEpoch."""
+        """Deletes keep tombstones until the repair is registered or ended. Raises StaleEpoch."""
         self._set_under_repair(lease, is_under_repair=True)
 
     def end_repair(self, lease: Lease) -> None:
-        """Nothing differed. Raises StaleEpoch."""
+        """Ends a repair that found no difference. Raises StaleEpoch."""
         self._set_under_repair(lease, is_under_repair=False)
 
     def _set_under_repair(self, lease: Lease, *, is_under_repair: bool) -> None:
@@ -183,7 +186,28 @@ def read_table(
             f"there is no table {words} in the metadata store",
             remedy="list it in pipeline.yml and run cdc setup-source",
         )
-    return SourceTable(**row._asdict())
+    return as_record(SourceTable, row)
+
+
+def halt(connection: Connection, which: ColumnElement[bool]) -> None:
+    """Freezes the lake position of these tables: it no longer rises with what is registered and applied.
+
+    It freezes at the last cut that read the table, or at the cutoff if that is later. A frozen one stays where it is.
+    """
+    position = func.coalesce(_TABLE.c.halted_at, func.greatest(_TABLE.c.followed_at, _TABLE.c.cutoff_offset))
+    connection.execute(update(_TABLE).where(which).values(halted_at=position))
+
+
+def end_halt(connection: Connection, which: ColumnElement[bool]) -> None:
+    """The lake position of these tables rises again with what is registered and applied."""
+    connection.execute(update(_TABLE).where(which).values(halted_at=None))
+
+
+def no_table(table_id: int) -> UsageError:
+    return UsageError(
+        f"there is no table number {table_id} in the metadata store",
+        remedy="run cdc setup-source: it registers the tables of pipeline.yml",
+    )
 
 
 def _named(name: TableName, stream: str) -> ColumnElement[bool]:
@@ -196,15 +220,11 @@ def _named(name: TableName, stream: str) -> ColumnElement[bool]:
 
 
 def _changed(connection: Connection, table_id: int, **values: Any) -> SourceTable:
-    row = connection.execute(
-        update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values).returning(_TABLE)
-    ).one_or_none()
+    change = update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values)
+    row = connection.execute(change.returning(_TABLE)).one_or_none()
     if row is None:
-        raise UsageError(
-            f"there is no table number {table_id} in the metadata store",
-            remedy="run cdc setup-source: it registers the tables of pipeline.yml",
-        )
-    return SourceTable(**row._asdict())
+        raise no_table(table_id)
+    return as_record(SourceTable, row)
 
 
 def _check_same(known: SourceTable, new: NewTable) -> None:

@@ -1,4 +1,7 @@
-"""The version of a table below which nothing is registered any more: a promise that registration keeps."""
+"""The tombstone horizon of a table: registration refuses events below this version.
+
+Maintenance may therefore delete tombstones below it: no late event can need them.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ _TABLE, _ENTRY = models.source_table, models.quarantine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneHorizon:
-    """No slice with a number above `number` holds an event older than `version`; "" promises nothing."""
+    """No slice with a number above `number` holds an event older than `version`. "" allows every version."""
 
     version: str
     number: int
@@ -34,9 +37,10 @@ class TombstoneHorizons:
         return TombstoneHorizon(version=row.horizon, number=row.horizon_number)
 
     def promise(self, table_id: int, version: str) -> TombstoneHorizon:
-        """From now on nothing older than `version` is registered. Gives what stands: a horizon only rises.
+        """Raises the horizon: from now on nothing older than `version` is registered. Returns the horizon that holds.
 
-        It stays where it is while an event in quarantine that could still be replayed is older than `version`.
+        A horizon never goes back. It does not rise while a quarantined event that could be replayed is older than
+        `version`.
         """
         with self.database.transaction("horizon.promise") as connection:
             row = connection.execute(
@@ -53,17 +57,17 @@ class TombstoneHorizons:
             )
             if version <= known.version or connection.scalar(select(waiting)):
                 return known
-            made = TombstoneHorizon(version=version, number=row.next_slice_number - 1)
+            raised = TombstoneHorizon(version=version, number=row.next_slice_number - 1)
             connection.execute(
                 update(_TABLE)
                 .where(_TABLE.c.table_id == table_id)
-                .values(horizon=made.version, horizon_number=made.number)
+                .values(horizon=raised.version, horizon_number=raised.number)
             )
-        return made
+        return raised
 
 
 def check_tombstone_horizons(slices: Iterable[Slice], horizons: Mapping[int, str]) -> None:
-    """`horizons` by table, read under the lock that numbers slices. Raises RegistryError for a slice with less."""
+    """Raises RegistryError for a slice with an older event. `horizons`: by table, read under the lock on its row."""
     for new in slices:
         horizon = horizons[new.table_id]
         if new.oldest_version is not None and new.oldest_version < horizon:

@@ -1,81 +1,88 @@
-"""SQL that finds rows which nobody needs any more, by kind, and deletes them in batches."""
+"""SQL that finds rows which are no longer needed, by kind, and deletes them in batches."""
 
 from typing import Any
 
 BATCH_ROWS = 1_000
 
 _NEWEST_PUBLISHED = """
-    n.snapshot_id = (SELECT p.snapshot_id FROM cdc.snapshot AS p
-                     WHERE p.table_id = n.table_id AND p.state = 'published' ORDER BY p.finished_at DESC LIMIT 1)
+    snapshot.snapshot_id = (
+        SELECT published.snapshot_id FROM cdc.snapshot AS published
+        WHERE published.table_id = snapshot.table_id AND published.state = 'published'
+        ORDER BY published.finished_at DESC LIMIT 1)
     """
 _STAYS = """
-    s.boundary_id > :boundary_id OR (s.table_id, s.number) IN (
-        SELECT k.table_id, k.number
-        FROM jsonb_to_recordset(CAST(:kept AS jsonb)) AS k (table_id integer, number bigint))
+    slice.boundary_id > :boundary_id OR (slice.table_id, slice.number) IN (
+        SELECT kept.table_id, kept.number
+        FROM jsonb_to_recordset(CAST(:kept AS jsonb)) AS kept (table_id integer, number bigint))
     """
 _SLICES = f"""
-    SELECT s.table_id, s.number, coalesce(s.applied_at, s.registered_at) AS since, pg_column_size(s) AS bytes
-    FROM cdc.slice AS s
-    JOIN cdc.source_table AS t USING (table_id)
-    WHERE t.stream = :stream AND s.boundary_id <= :boundary_id AND NOT ({_STAYS})
+    SELECT slice.table_id, slice.number, coalesce(slice.applied_at, slice.registered_at) AS since,
+           pg_column_size(slice) AS bytes
+    FROM cdc.slice
+    JOIN cdc.source_table AS source USING (table_id)
+    WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id AND NOT ({_STAYS})
     """
 _ENDED_SNAPSHOTS = """
-    cdc.snapshot AS n
-    JOIN cdc.source_table AS t USING (table_id)
-    WHERE t.stream = :stream AND n.state IN ('published', 'failed', 'abandoned') AND n.finished_at < :history_before
+    cdc.snapshot
+    JOIN cdc.source_table AS source USING (table_id)
+    WHERE source.stream = :stream AND snapshot.state IN ('published', 'failed', 'abandoned')
+      AND snapshot.finished_at < :history_before
     """
 
 OLD_ROWS = {
     "damaged_slice": f"""
-        SELECT d.table_id, d.number, d.last_seen_at AS since, pg_column_size(d) AS bytes
-        FROM cdc.damaged_slice AS d JOIN ({_SLICES}) AS old USING (table_id, number)
+        SELECT damaged.table_id, damaged.number, damaged.last_seen_at AS since, pg_column_size(damaged) AS bytes
+        FROM cdc.damaged_slice AS damaged JOIN ({_SLICES}) AS old USING (table_id, number)
         """,
     "slice": _SLICES,
     "boundary": f"""
-        SELECT b.boundary_id, b.registered_at AS since, pg_column_size(b) AS bytes
-        FROM cdc.boundary AS b
-        WHERE b.stream = :stream AND b.boundary_id < :boundary_id AND b.position <> ALL (:positions)
-          AND NOT EXISTS (SELECT FROM cdc.slice AS s WHERE s.boundary_id = b.boundary_id AND ({_STAYS}))
+        SELECT boundary.boundary_id, boundary.registered_at AS since, pg_column_size(boundary) AS bytes
+        FROM cdc.boundary
+        WHERE boundary.stream = :stream AND boundary.boundary_id < :boundary_id
+          AND boundary.position <> ALL (:positions)
+          AND NOT EXISTS (SELECT FROM cdc.slice WHERE slice.boundary_id = boundary.boundary_id AND ({_STAYS}))
         """,
-    # The newest claim of a table and those that left rows hidden are shown for as long as the table is there.
+    # The newest claim of a table, and claims that left incomplete rows, stay as long as the table: views show them.
     "claim": f"""
-        SELECT c.claim_id, c.finished_at AS since, pg_column_size(c) AS bytes
-        FROM cdc.claim AS c
-        JOIN cdc.source_table AS t USING (table_id)
-        WHERE t.stream = :stream AND c.state <> 'claimed' AND c.finished_at < :history_before
-          AND NOT (c.state = 'applied' AND c.rows_parked > 0)
-          AND NOT EXISTS (SELECT FROM cdc.slice AS s WHERE s.claim_id = c.claim_id AND ({_STAYS}))
+        SELECT claim.claim_id, claim.finished_at AS since, pg_column_size(claim) AS bytes
+        FROM cdc.claim
+        JOIN cdc.source_table AS source USING (table_id)
+        WHERE source.stream = :stream AND claim.state <> 'claimed' AND claim.finished_at < :history_before
+          AND NOT (claim.state = 'applied' AND claim.rows_parked > 0)
+          AND NOT EXISTS (SELECT FROM cdc.slice WHERE slice.claim_id = claim.claim_id AND ({_STAYS}))
           AND EXISTS (SELECT FROM cdc.claim AS later
-                      WHERE later.table_id = c.table_id
-                        AND (later.first_number, later.started_at) > (c.first_number, c.started_at))
+                      WHERE later.table_id = claim.table_id
+                        AND (later.first_number, later.started_at) > (claim.first_number, claim.started_at))
         """,
-    # A store that is made anew finds events in quarantine again in the cut files that are kept, and rows of the
-    # published snapshot beside its files: what was decided about those stays.
+    # A rebuild reads quarantined events again from the remaining cut files, and rows of the published snapshot from
+    # its files. So the decisions about those events stay.
     "quarantine": f"""
-        SELECT q.quarantine_id, q.decided_at AS since, pg_column_size(q) AS bytes
-        FROM cdc.quarantine AS q
-        JOIN cdc.source_table AS t USING (table_id)
-        LEFT JOIN cdc.snapshot AS n ON n.snapshot_id = q.snapshot_id
-        WHERE t.stream = :stream AND q.state IN ('replayed', 'dropped') AND q.decided_at < :quarantine_before
-          AND CASE WHEN q.snapshot_id IS NULL
-                   THEN split_part(coalesce(q.place, q.start_offset), '-', 1) COLLATE "C" <= :position
-                   ELSE n.state IN ('published', 'failed', 'abandoned') AND NOT {_NEWEST_PUBLISHED} IS TRUE END
-          AND NOT EXISTS (SELECT FROM cdc.slice AS s
-                          WHERE s.table_id = q.table_id AND s.number = q.slice_number AND s.state = 'registered')
+        SELECT event.quarantine_id, event.decided_at AS since, pg_column_size(event) AS bytes
+        FROM cdc.quarantine AS event
+        JOIN cdc.source_table AS source USING (table_id)
+        LEFT JOIN cdc.snapshot ON snapshot.snapshot_id = event.snapshot_id
+        WHERE source.stream = :stream AND event.state IN ('replayed', 'dropped')
+          AND event.decided_at < :quarantine_before
+          AND CASE WHEN event.snapshot_id IS NULL
+                   THEN split_part(coalesce(event.place, event.start_offset), '-', 1) COLLATE "C" <= :position
+                   ELSE snapshot.state IN ('published', 'failed', 'abandoned') AND NOT {_NEWEST_PUBLISHED} IS TRUE END
+          AND NOT EXISTS (SELECT FROM cdc.slice
+                          WHERE slice.table_id = event.table_id AND slice.number = event.slice_number
+                            AND slice.state = 'registered')
         """,
     "snapshot_task": f"""
-        SELECT k.snapshot_id, k.kind, k.ordinal, n.finished_at AS since, pg_column_size(k) AS bytes
-        FROM cdc.snapshot_task AS k JOIN (SELECT n.snapshot_id, n.finished_at FROM {_ENDED_SNAPSHOTS}) AS n
-            USING (snapshot_id)
+        SELECT task.snapshot_id, task.kind, task.ordinal, ended.finished_at AS since, pg_column_size(task) AS bytes
+        FROM cdc.snapshot_task AS task
+        JOIN (SELECT snapshot.snapshot_id, snapshot.finished_at FROM {_ENDED_SNAPSHOTS}) AS ended USING (snapshot_id)
         """,
     "snapshot": f"""
-        SELECT n.snapshot_id, n.finished_at AS since, pg_column_size(n) AS bytes
+        SELECT snapshot.snapshot_id, snapshot.finished_at AS since, pg_column_size(snapshot) AS bytes
         FROM {_ENDED_SNAPSHOTS}
           AND NOT {_NEWEST_PUBLISHED} IS TRUE
-          AND NOT EXISTS (SELECT FROM cdc.quarantine AS q WHERE q.snapshot_id = n.snapshot_id)
+          AND NOT EXISTS (SELECT FROM cdc.quarantine AS event WHERE event.snapshot_id = snapshot.snapshot_id)
         """,
 }
-"""In the order in which they are deleted: what refers to others first. `since` when nobody needs the row."""
+"""By kind, in the order of deletion: rows that refer to others first. `since`: from when the row is not needed."""
 _KEYS = {
     "damaged_slice": "table_id, number",
     "slice": "table_id, number",
@@ -86,8 +93,8 @@ _KEYS = {
     "snapshot": "snapshot_id",
 }
 NOTHING_FORGOTTEN: dict[str, Any] = {"boundary_id": 0, "position": "", "kept": "[]", "positions": []}
-"""Parameters while every cut is needed."""
+"""Parameters for a stream of which every cut is needed."""
 OF_CUTS = ("damaged_slice", "slice", "boundary")
-"""What goes with the cut files, once the base of the chain is durable."""
+"""Kinds that are deleted together with cut files, once the base of the chain is durable."""
 _BATCH = "DELETE FROM cdc.{0} WHERE ({1}) IN (SELECT {1} FROM ({2}) AS old LIMIT {3})"
 DELETE = {kind: _BATCH.format(kind, _KEYS[kind], rows, BATCH_ROWS) for kind, rows in OLD_ROWS.items()}

@@ -1,4 +1,4 @@
-"""The ledger of a stream emptied and filled again, in one transaction that holds the stream and every lease."""
+"""Empties the ledger of a stream and fills it again, in one transaction that holds the stream and every lease."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,8 +29,8 @@ _REMEMBER = (
     """,
     """
     CREATE TEMPORARY TABLE known_slice ON COMMIT DROP AS
-    SELECT s.table_id, s.number, s.slice_id, s.registered_at, s.applied_at
-    FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id) WHERE t.stream = :stream
+    SELECT slice.table_id, slice.number, slice.slice_id, slice.registered_at, slice.applied_at
+    FROM cdc.slice JOIN cdc.source_table AS source USING (table_id) WHERE source.stream = :stream
     """,
     """
     CREATE TEMPORARY TABLE known_table ON COMMIT DROP AS
@@ -59,30 +59,33 @@ _EMPTY = (
 )
 _RESTORE = (
     """
-    UPDATE cdc.boundary AS b SET registered_at = known.registered_at, requested = b.requested OR known.requested
-    FROM pg_temp.known_boundary AS known WHERE b.stream = :stream AND b.position = known.position
+    UPDATE cdc.boundary
+    SET registered_at = known.registered_at, requested = boundary.requested OR known.requested
+    FROM pg_temp.known_boundary AS known WHERE boundary.stream = :stream AND boundary.position = known.position
     """,
     """
-    UPDATE cdc.slice AS s
+    UPDATE cdc.slice
     SET registered_at = known.registered_at,
-        applied_at = CASE WHEN s.state = 'applied' THEN coalesce(known.applied_at, s.applied_at) END
-    FROM pg_temp.known_slice AS known WHERE s.table_id = known.table_id AND s.slice_id = known.slice_id
+        applied_at = CASE WHEN slice.state = 'applied' THEN coalesce(known.applied_at, slice.applied_at) END
+    FROM pg_temp.known_slice AS known WHERE slice.table_id = known.table_id AND slice.slice_id = known.slice_id
     """,
     """
-    UPDATE cdc.source_table AS t
-    SET horizon = known.horizon, horizon_number = least(known.horizon_number, t.next_slice_number - 1),
-        forgotten_through = greatest(t.forgotten_through, least(known.forgotten_through, t.next_slice_number - 1)),
-        cleaned_through = greatest(t.cleaned_through, least(known.cleaned_through, t.next_slice_number - 1))
-    FROM pg_temp.known_table AS known WHERE t.table_id = known.table_id
+    UPDATE cdc.source_table AS source
+    SET horizon = known.horizon, horizon_number = least(known.horizon_number, source.next_slice_number - 1),
+        forgotten_through = greatest(
+            source.forgotten_through, least(known.forgotten_through, source.next_slice_number - 1)),
+        cleaned_through = greatest(source.cleaned_through, least(known.cleaned_through, source.next_slice_number - 1))
+    FROM pg_temp.known_table AS known WHERE source.table_id = known.table_id
     """,
     """
-    DELETE FROM cdc.quarantine AS q USING cdc.source_table AS t
-    WHERE t.table_id = q.table_id AND t.stream = :stream AND q.snapshot_id IS NULL AND q.place IS NOT NULL
-      AND split_part(q.place, '-', 1) COLLATE "C" > :since
-      AND split_part(q.place, '-', 1) NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream)
+    DELETE FROM cdc.quarantine AS event USING cdc.source_table AS source
+    WHERE source.table_id = event.table_id AND source.stream = :stream
+      AND event.snapshot_id IS NULL AND event.place IS NOT NULL
+      AND split_part(event.place, '-', 1) COLLATE "C" > :since
+      AND split_part(event.place, '-', 1) NOT IN (SELECT position FROM cdc.boundary WHERE stream = :stream)
     """,
 )
-"""Events in quarantine stay all the time, with what was decided about them, if their cut is one of the stream's."""
+"""Quarantined events are never deleted by `_EMPTY`: they stay, with their decisions, if the chain has their cut."""
 _RAISE_EPOCHS = (
     """
     UPDATE cdc.stream_partition
@@ -105,19 +108,20 @@ _LOST = """
     ORDER BY position
     """
 _DIFFERENCES = """
-    SELECT count(*) FILTER (WHERE known.slice_id IS NULL) AS added, count(*) FILTER (WHERE s.slice_id IS NULL) AS gone
-    FROM (SELECT slice_id, number FROM cdc.slice WHERE table_id = :table_id AND number > :behind) AS s
+    SELECT count(*) FILTER (WHERE known.slice_id IS NULL) AS added,
+           count(*) FILTER (WHERE rebuilt.slice_id IS NULL) AS gone
+    FROM (SELECT slice_id, number FROM cdc.slice WHERE table_id = :table_id AND number > :behind) AS rebuilt
     FULL JOIN (
         SELECT slice_id, number FROM pg_temp.known_slice WHERE table_id = :table_id AND number > :behind
-    ) AS known ON (s.slice_id, s.number) = (known.slice_id, known.number)
+    ) AS known ON (rebuilt.slice_id, rebuilt.number) = (known.slice_id, known.number)
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyLedger:
-    """A stream of which nothing is registered. Whatever is done through `database` belongs to one transaction.
+    """A stream of which nothing is registered. All operations through `database` are part of one transaction.
 
-    `since`: position of the base of its chain; what lies before it is told by the base alone.
+    `cuts_before`: the number of cuts that were registered. `since`: position of the base of the chain, "" without one.
     """
 
     database: Database
@@ -126,11 +130,11 @@ class EmptyLedger:
     since: str
 
     @property
-    def relearning(self) -> RebuildFromLake:
+    def from_lake(self) -> RebuildFromLake:
         return RebuildFromLake(database=self.database)
 
     def begin_stream(self, stream: Stream, stream_partitions: Sequence[int]) -> None:
-        """What is there already stays."""
+        """Registers the stream and its partitions, where they are not registered."""
         rows = [{"stream": stream.name, "stream_partition": number} for number in stream_partitions]
         with self.database.transaction("ledger.rebuild") as connection:
             connection.execute(insert(models.stream).values(**asdict(stream)).on_conflict_do_nothing())
@@ -138,22 +142,17 @@ class EmptyLedger:
                 connection.execute(insert(_PARTITION).on_conflict_do_nothing(), rows)
 
     def begin_table(self, new: NewTable) -> int:
-        """Its number. What was registered under the name as another table becomes this one; its settings stay."""
+        """Registers a table and returns its id. A table of this name takes over the identity and keeps its settings."""
         identity = {
             "table_uuid": new.table_uuid,
             "source_oid": new.source_oid,
             "publication_mark": new.publication_mark or None,
         }
-        name = {
-            "database_name": new.name.database,
-            "schema_name": new.name.schema,
-            "table_name": new.name.table,
-        }
         with self.database.transaction("ledger.rebuild") as connection:
             row = connection.execute(
                 insert(_TABLE)
-                .values(stream=new.stream, settings=dict(new.settings), **name, **identity)
-                .on_conflict_do_update(index_elements=["stream", *name], set_=identity)
+                .values(**new.name_columns(), settings=dict(new.settings), **identity)
+                .on_conflict_do_update(index_elements=[*new.name_columns()], set_=identity)
                 .returning(_TABLE.c.table_id)
             ).one()
         return int(row.table_id)
@@ -161,7 +160,10 @@ class EmptyLedger:
     def begin_behind(
         self, partitions: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], table_ids: Mapping[UUID, int]
     ) -> None:
-        """The stream goes on behind the base of its chain. `partitions`: columns of the store's rows, as of there."""
+        """Restores the base of the chain; the stream continues behind it.
+
+        `partitions`: columns of `cdc.stream_partition` as of the base. `rows`: the rows that the base keeps.
+        """
         with self.database.transaction("ledger.rebuild") as connection:
             for part in partitions:
                 of_partition = _PARTITION.c.stream_partition == part["stream_partition"]
@@ -171,19 +173,19 @@ class EmptyLedger:
             restore(connection, rows, table_ids)
 
     def check_nothing_is_lost(self) -> None:
-        """Raises RegistryError when the store knew a cut behind the base that no cut file tells."""
+        """Raises RegistryError when the store had a cut behind the base that no cut file describes."""
         with self.database.transaction("ledger.rebuild") as connection:
             lost = connection.scalars(text(_LOST), {"stream": self.stream, "since": self.since}).all()
         if lost:
             raise RegistryError(
-                f"the metadata store knows {len(lost)} cuts of {self.stream} that no cut file tells,"
+                f"the metadata store knows {len(lost)} cuts of {self.stream} that no cut file describes,"
                 f" the first at {lost[0]}",
                 expected="a cut file for each",
                 remedy="bring the objects under cdc-event/ back: nothing was changed",
             )
 
     def notes(self, table_id: int) -> Iterator[str]:
-        """How the slices of the table behind the base differ from those that the store knew."""
+        """Yields how the rebuilt slices behind the base differ from those that were registered before."""
         of_table = _TABLE.c.table_id == table_id
         with self.database.transaction("ledger.rebuild") as connection:
             behind = connection.execute(select(_TABLE.c.forgotten_through).where(of_table)).scalar_one()
@@ -191,7 +193,7 @@ class EmptyLedger:
         if row.added:
             yield f"{row.added} slices were not registered"
         if row.gone:
-            yield f"{row.gone} slices were registered as others"
+            yield f"{row.gone} slices were registered with another number or content"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +202,13 @@ class Rebuild:
 
     @contextmanager
     def emptied(self, stream: str, *, since: str = "") -> Iterator[EmptyLedger]:
-        """Committed when the block ends, undone when it raises. `since`: position of the base of the chain.
+        """Empties the ledger for the block. Commits when the block ends, and rolls back when it raises.
 
-        Nobody registers, applies or publishes meanwhile. Whoever owned the stream or a lease gets StaleEpoch behind it:
-        epochs go on above those of any store that began earlier. What was decided about events in quarantine,
-        failed claims and horizons stay; parked tables get another try. Raises LeaseBusy while a lease is held.
+        Meanwhile nobody registers, applies or publishes anything of the stream. Earlier owners of the stream or of a
+        lease get StaleEpoch afterwards: epochs continue above those of any store that was created earlier. Decisions
+        about quarantined events, failed claims and tombstone horizons stay. Parked tables get another try.
+
+        `since`: position of the base of the chain, "" without one. Raises LeaseBusy while a lease is held.
         """
         with self.database.transaction("ledger.rebuild") as connection:
             connection.exec_driver_sql(_ONE_AT_A_TIME)
@@ -223,7 +227,7 @@ def _run(connection: Connection, statements: Sequence[str], stream: str, since: 
 
 
 def _refuse_held(connection: Connection, stream: str) -> None:
-    """And keeps everybody from acquiring one."""
+    """Raises LeaseBusy while a lease is held, and locks all leases so that nobody acquires one."""
     of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == stream)
     rows = connection.execute(
         select(_LEASE, func.clock_timestamp().label("now"))

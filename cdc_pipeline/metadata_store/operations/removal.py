@@ -1,4 +1,4 @@
-"""Tables and whole streams forgotten: every row of them, in one transaction, while nobody works on them."""
+"""Removes a table, or a stream with its tables, from the store: every row, while nobody works on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _OF_TABLES = (
     "DELETE FROM cdc.table_schema WHERE table_id = ANY(:tables)",
     "DELETE FROM cdc.source_table WHERE table_id = ANY(:tables)",
 )
-"""What refers to others first."""
+"""Rows that refer to other rows are deleted first."""
 _OF_STREAM = (
     "DELETE FROM cdc.boundary WHERE stream = :stream",
     "DELETE FROM cdc.source_file WHERE stream = :stream",
@@ -36,8 +36,10 @@ _OF_STREAM = (
     "DELETE FROM cdc.stream WHERE name = :stream",
 )
 _AT_WORK = """
-    SELECT k.slot, k.lease_expires_at FROM cdc.snapshot_task AS k JOIN cdc.snapshot AS s USING (snapshot_id)
-    WHERE s.table_id = ANY(:tables) AND k.state = 'claimed' AND k.lease_expires_at > clock_timestamp() LIMIT 1
+    SELECT task.slot, task.lease_expires_at
+    FROM cdc.snapshot_task AS task JOIN cdc.snapshot USING (snapshot_id)
+    WHERE snapshot.table_id = ANY(:tables) AND task.state = 'claimed' AND task.lease_expires_at > clock_timestamp()
+    LIMIT 1
 """
 
 
@@ -46,30 +48,33 @@ class Removal:
     database: Database
 
     def check_idle(self, stream: str, name: TableName | None = None) -> None:
-        """Raises LeaseBusy while somebody works on the table, or on any of the stream."""
+        """Raises LeaseBusy while somebody works on the table, or without a name on any table of the stream."""
         with self.database.transaction("removal.check") as connection:
             _refuse_held(connection, _tables(connection, stream, name))
 
     def remove_table(self, stream: str, name: TableName) -> bool:
-        """Whether there was one. Raises LeaseBusy while somebody works on it."""
+        """Returns whether there was such a table. Raises LeaseBusy while somebody works on it."""
         with self.database.transaction("table.remove") as connection:
             locked_partitions(connection, stream)
             tables = _tables(connection, stream, name)
-            _forget(connection, tables)
+            _remove(connection, tables)
         return bool(tables)
 
     def remove_stream(self, stream: str) -> bool:
-        """Whether there was one; whoever reads it can register nothing more. Raises LeaseBusy as above."""
+        """Returns whether there was such a stream. Its reader cannot register anything any more.
+
+        Raises LeaseBusy while somebody works on one of its tables.
+        """
         with self.database.transaction("stream.remove") as connection:
             partitions = locked_partitions(connection, stream)
-            _forget(connection, _tables(connection, stream, None))
+            _remove(connection, _tables(connection, stream, None))
             for statement in _OF_STREAM:
                 connection.execute(text(statement), {"stream": stream})
         return bool(partitions)
 
 
 def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequence[int]:
-    """Their numbers; nobody else changes them until the transaction ends."""
+    """Locks the tables until the transaction ends, and returns their ids."""
     query = select(_TABLE.c.table_id).where(_TABLE.c.stream == stream)
     if name is not None:
         query = query.where(
@@ -97,7 +102,7 @@ def _refuse_held(connection: Connection, tables: Sequence[int]) -> None:
         )
 
 
-def _forget(connection: Connection, tables: Sequence[int]) -> None:
+def _remove(connection: Connection, tables: Sequence[int]) -> None:
     _refuse_held(connection, tables)
     for statement in _OF_TABLES:
         connection.execute(text(statement), {"tables": list(tables)})

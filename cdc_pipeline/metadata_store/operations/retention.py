@@ -1,4 +1,4 @@
-"""What nobody needs any more: how far each table's slices may go, and rows that are deleted batch by batch."""
+"""Retention in the metadata store: up to where slices are forgotten, and which rows are deleted, batch by batch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,81 +9,87 @@ from typing import Any
 from sqlalchemy import func, select, text, update
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.metadata_store.operations.old_rows import DELETE, OLD_ROWS
 
 _TABLE, _BOUNDARY = models.source_table, models.boundary
 _FORGETTABLE = text("""
-    SELECT greatest(t.forgotten_through, least(
+    SELECT greatest(source.forgotten_through, least(
         :fence,
+        -- the last slice before the first that waits or was applied too recently
         coalesce(
-            (SELECT s.number FROM cdc.slice AS s
-             WHERE s.table_id = t.table_id AND s.number > t.forgotten_through
-               AND (s.state = 'registered' OR coalesce(s.applied_at, s.registered_at) >= :before)
-             ORDER BY s.number LIMIT 1),
-            t.next_slice_number) - 1,
-        -- what lies behind the cutoff of a snapshot in progress is applied again when it is published
-        (SELECT coalesce(min(s.number), t.next_slice_number) - 1
-         FROM cdc.snapshot AS n
-         LEFT JOIN cdc.slice AS s ON s.table_id = n.table_id AND s.end_offset > n.cutoff_offset
-         WHERE n.table_id = t.table_id AND n.state NOT IN ('published', 'failed', 'abandoned')
-         GROUP BY n.snapshot_id)))
-    FROM cdc.source_table AS t WHERE t.table_id = :table_id
+            (SELECT slice.number FROM cdc.slice
+             WHERE slice.table_id = source.table_id AND slice.number > source.forgotten_through
+               AND (slice.state = 'registered' OR coalesce(slice.applied_at, slice.registered_at) >= :before)
+             ORDER BY slice.number LIMIT 1),
+            source.next_slice_number) - 1,
+        -- slices behind the cutoff of an active snapshot are applied again when it is published
+        (SELECT coalesce(min(slice.number), source.next_slice_number) - 1
+         FROM cdc.snapshot AS active
+         LEFT JOIN cdc.slice ON slice.table_id = active.table_id AND slice.end_offset > active.cutoff_offset
+         WHERE active.table_id = source.table_id AND active.state NOT IN ('published', 'failed', 'abandoned')
+         GROUP BY active.snapshot_id)))
+    FROM cdc.source_table AS source WHERE source.table_id = :table_id
     """)
 _FILES = text("""
     SELECT number, path, size_bytes, coalesce(applied_at, registered_at) AS since FROM cdc.slice
     WHERE table_id = :table_id AND path IS NOT NULL AND number > :after AND number <= :through
     ORDER BY number LIMIT :batch
     """)
-_FIRST_KEPT = """
-    SELECT t.table_id, first.boundary_id, first.registered_at
-    FROM cdc.source_table AS t
+# By table, the first slice that is still needed.
+_FIRST_NEEDED = """
+    SELECT source.table_id, first.boundary_id, first.registered_at
+    FROM cdc.source_table AS source
     CROSS JOIN LATERAL (
-        SELECT s.boundary_id, s.registered_at FROM cdc.slice AS s
-        WHERE s.table_id = t.table_id
-          AND s.number > coalesce(CAST(CAST(:through AS jsonb) ->> CAST(t.table_id AS text) AS bigint), 0)
-        ORDER BY s.number LIMIT 1
+        SELECT slice.boundary_id, slice.registered_at FROM cdc.slice
+        WHERE slice.table_id = source.table_id
+          AND slice.number > coalesce(CAST(CAST(:through AS jsonb) ->> CAST(source.table_id AS text) AS bigint), 0)
+        ORDER BY slice.number LIMIT 1
     ) AS first
-    WHERE t.stream = :stream
+    WHERE source.stream = :stream
     """
 _BASE = text(f"""
-    WITH kept AS ({_FIRST_KEPT})
-    SELECT b.* FROM cdc.boundary AS b
-    WHERE b.stream = :stream AND b.registered_at < :before
-      AND b.boundary_id < ALL (SELECT boundary_id FROM kept)
-      AND b.position < (SELECT max(l.position) FROM cdc.boundary AS l WHERE l.stream = :stream)
-    ORDER BY b.position DESC LIMIT 1
+    WITH needed AS ({_FIRST_NEEDED})
+    SELECT boundary.* FROM cdc.boundary
+    WHERE boundary.stream = :stream AND boundary.registered_at < :before
+      AND boundary.boundary_id < ALL (SELECT boundary_id FROM needed)
+      AND boundary.position < (SELECT max(later.position) FROM cdc.boundary AS later WHERE later.stream = :stream)
+    ORDER BY boundary.position DESC LIMIT 1
     """)
 _HOLDING = text(f"""
-    WITH kept AS ({_FIRST_KEPT})
-    SELECT table_id FROM kept WHERE registered_at < :before ORDER BY boundary_id, table_id
+    WITH needed AS ({_FIRST_NEEDED})
+    SELECT table_id FROM needed WHERE registered_at < :before ORDER BY boundary_id, table_id
     """)
 _KEPT_SLICES = text("""
-    SELECT s.table_id, max(s.number) AS number
-    FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id)
-    WHERE t.stream = :stream AND s.boundary_id <= :boundary_id AND s.path IS NOT NULL GROUP BY s.table_id
+    SELECT slice.table_id, max(slice.number) AS number
+    FROM cdc.slice JOIN cdc.source_table AS source USING (table_id)
+    WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id AND slice.path IS NOT NULL
+    GROUP BY slice.table_id
     UNION
     SELECT truncating.table_id, truncating.number
-    FROM (SELECT DISTINCT ON (s.table_id) s.table_id, s.number
-          FROM cdc.slice AS s JOIN cdc.source_table AS t USING (table_id)
-          WHERE t.stream = :stream AND s.boundary_id <= :boundary_id AND s.truncated_at IS NOT NULL
-          ORDER BY s.table_id, s.truncated_at DESC, s.number DESC) AS truncating
+    FROM (SELECT DISTINCT ON (slice.table_id) slice.table_id, slice.number
+          FROM cdc.slice JOIN cdc.source_table AS source USING (table_id)
+          WHERE source.stream = :stream AND slice.boundary_id <= :boundary_id AND slice.truncated_at IS NOT NULL
+          ORDER BY slice.table_id, slice.truncated_at DESC, slice.number DESC) AS truncating
     UNION
-    SELECT s.table_id, s.number
-    FROM cdc.slice AS s
-    JOIN jsonb_to_recordset(CAST(:fenced AS jsonb)) AS f (table_id integer, number bigint)
-        ON (f.table_id, f.number) = (s.table_id, s.number)
-    WHERE s.boundary_id <= :boundary_id
+    SELECT slice.table_id, slice.number
+    FROM cdc.slice
+    JOIN jsonb_to_recordset(CAST(:fenced AS jsonb)) AS fenced (table_id integer, number bigint)
+        USING (table_id, number)
+    WHERE slice.boundary_id <= :boundary_id
     """)
 _KEPT_POSITIONS = text("SELECT position FROM cdc.v_lake_position WHERE stream = :stream AND position IS NOT NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldFile:
-    """The file of a slice that is needed no more. `since` when: applied, or registered where it never was."""
+    """The file of a slice that is no longer needed.
+
+    `since`: when the slice was applied, or registered if it never was applied.
+    """
 
     number: int
     path: str
@@ -93,14 +99,17 @@ class OldFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Rows of cuts up to `base` that stay although their cuts are forgotten: (table, slice number), and boundaries."""
+    """Rows that stay although their cuts, up to `base`, are forgotten.
+
+    `slices`: pairs of table id and number. `positions`: those of boundaries.
+    """
 
     base: Boundary
     slices: tuple[tuple[int, int], ...]
     positions: tuple[str, ...]
 
     def parameters(self) -> dict[str, Any]:
-        """As the statements on old rows take them."""
+        """The parameters of the statements in `old_rows`."""
         slices = [{"table_id": table_id, "number": number} for table_id, number in self.slices]
         return {
             "boundary_id": self.base.boundary_id,
@@ -112,7 +121,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldRows:
-    """Rows of one kind: how many, about how many bytes they take, and since when the oldest is needed no more."""
+    """Rows of one kind that can be deleted: their number, about their size, and since when the oldest is not needed."""
 
     kind: str
     rows: int
@@ -122,19 +131,25 @@ class OldRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Of one stream. `through`: table -> the number up to which its slices are forgotten."""
+    """Retention of one stream. `through`: by table id, the number at or below which its slices are forgotten."""
 
     database: Database
     stream: str
 
     def forgettable(self, table_id: int, *, fence: int, before: datetime) -> int:
-        """Slices up to this number are in the lake by its own `fence`, and were applied before `before`."""
+        """Returns the number at or below which the table's slices can be forgotten.
+
+        They are in the lake by its own `fence`, and were applied earlier than `before`.
+        """
         parameters = {"table_id": table_id, "fence": fence, "before": before}
         with self.database.transaction("retention.read") as connection:
             return int(connection.execute(_FORGETTABLE, parameters).scalar_one())
 
     def forget(self, lease: Lease, through: int) -> None:
-        """No rewind goes back to before `through` any more. Durable before any file is deleted; only rises."""
+        """Forgets the slices at or below `through`: no rewind goes back behind them any more.
+
+        Durable on return; call it before any file is deleted. The number never goes back.
+        """
         with self.database.transaction("retention.forget") as connection:
             hold_lease(connection, lease)
             risen = func.greatest(_TABLE.c.forgotten_through, through)
@@ -142,46 +157,50 @@ class Retention:
             connection.execute(update(_TABLE).where(of_table).values(forgotten_through=risen))
 
     def old_files(self, table_id: int, *, after: int, through: int, batch: int) -> tuple[OldFile, ...]:
-        """By number, so many at a time."""
+        """Files of slices with numbers in (after, through], by number; at most `batch` of them."""
         parameters = {"table_id": table_id, "after": after, "through": through, "batch": batch}
         with self.database.transaction("retention.read") as connection:
-            return tuple(OldFile(**row._asdict()) for row in connection.execute(_FILES, parameters))
+            return tuple(as_record(OldFile, row) for row in connection.execute(_FILES, parameters))
 
     def named(self, table_id: int, paths: Sequence[str]) -> frozenset[str]:
-        """Those that a slice of the table names."""
+        """Those of the paths that a slice of the table names."""
         slices = models.slice_table.c
         query = select(slices.path).where(slices.table_id == table_id, slices.path.in_(paths))
         with self.database.transaction("retention.read") as connection:
             return frozenset(path for path in connection.scalars(query) if path is not None)
 
     def mark_cleaned(self, table_id: int, through: int) -> None:
-        """The files up to this number are deleted."""
+        """Records that the slice files at or below this number are deleted."""
         with self.database.transaction("retention.mark_cleaned") as connection:
             risen = func.greatest(_TABLE.c.cleaned_through, through)
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(cleaned_through=risen))
 
     def base(self, through: Mapping[int, int], before: datetime) -> Boundary | None:
-        """The last boundary, but not the stream's last, that is as old and behind which alone slices are needed."""
+        """The last boundary that was registered earlier than `before` and behind which all needed slices lie.
+
+        The stream's last boundary is never returned. None if there is none.
+        """
         with self.database.transaction("retention.read") as connection:
             row = connection.execute(_BASE, self._of_tables(through, before)).one_or_none()
-        return None if row is None else Boundary(**row._asdict())
+        return as_optional_record(Boundary, row)
 
     def holding(self, through: Mapping[int, int], before: datetime) -> tuple[int, ...]:
-        """Tables that still need slices which are as old: they keep the cut files of the stream."""
+        """Ids of tables that need a slice registered earlier than `before`: they keep the stream's old cut files."""
         with self.database.transaction("retention.read") as connection:
             return tuple(connection.scalars(_HOLDING, self._of_tables(through, before)).all())
 
     def decided_at(self, base: Boundary) -> str:
-        """The place at which the cut of `base` was decided."""
+        """The chain position of the cut file that decided the cut of `base`."""
         before = select(_BOUNDARY).where(_BOUNDARY.c.stream == self.stream, _BOUNDARY.c.position < base.position)
         with self.database.transaction("retention.read") as connection:
             row = connection.execute(before.order_by(_BOUNDARY.c.position.desc()).limit(1)).one_or_none()
-        return BEGINNING if row is None else chain_position_behind(row.position, row.late_slices)
+        return BEGINNING if row is None else as_record(Boundary, row).chain_position
 
     def keep(self, base: Boundary, fenced: Mapping[int, tuple[int, ...]]) -> Keep:
-        """What later cuts, fences, comparisons and freshness still look at. `fenced`: by table, what its fence names.
+        """The rows of cuts up to `base` that later cuts, fences, comparisons and lake positions still read.
 
-        The newest slice of each table with a file, the newest truncate, and the boundary that each table's lake equals.
+        These are each table's newest non-empty slice, its newest truncate, the slices that its fence names, and the
+        boundary of its lake position. `fenced`: by table id, the numbers of the slices that its fence names.
         """
         pairs = [{"table_id": table_id, "number": number} for table_id in fenced for number in fenced[table_id]]
         parameters = {"stream": self.stream, "boundary_id": base.boundary_id, "fenced": json.dumps(pairs)}
@@ -191,7 +210,7 @@ class Retention:
         return Keep(base=base, slices=tuple((row.table_id, row.number) for row in slices), positions=tuple(positions))
 
     def count(self, kind: str, parameters: Mapping[str, Any]) -> OldRows:
-        """What `delete` would delete."""
+        """Counts the rows that `delete` would delete."""
         found = text(
             f"SELECT count(*) AS rows, coalesce(sum(bytes), 0)::bigint AS bytes, min(since) AS oldest"
             f" FROM ({OLD_ROWS[kind]}) AS old"
@@ -201,7 +220,7 @@ class Retention:
         return OldRows(kind=kind, **row._asdict())
 
     def delete(self, kind: str, parameters: Mapping[str, Any]) -> int:
-        """One batch, in a transaction of its own. Returns how many rows: none is left once it is zero."""
+        """Deletes one batch in a transaction of its own. Returns the number of rows: zero when none is left."""
         with self.database.transaction("retention.delete_rows") as connection:
             return connection.execute(text(DELETE[kind]), self._named(parameters)).rowcount
 

@@ -1,4 +1,4 @@
-"""What the registry has to know when the lake of a table is set back: the place to go to, and what waits again."""
+"""Rewinds in the metadata store: the lake version to go back to, and the slices that wait again."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,28 +6,31 @@ from datetime import datetime
 from sqlalchemy import func, text, update
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
 
 _CLAIM, _SLICE = models.claim, models.slice_table
-_PLACE = text("""
+_TARGET = text("""
     WITH published AS (
-        SELECT n.fence_number, n.lake_version, n.cutoff_offset, n.cutoff_time, t.forgotten_through
-        FROM cdc.snapshot AS n JOIN cdc.source_table AS t USING (table_id)
-        WHERE n.table_id = :table_id AND n.state = 'published' ORDER BY n.finished_at DESC LIMIT 1
-    ), places AS (
+        SELECT snapshot.fence_number, snapshot.lake_version, snapshot.cutoff_offset, snapshot.cutoff_time,
+               source.forgotten_through
+        FROM cdc.snapshot JOIN cdc.source_table AS source USING (table_id)
+        WHERE snapshot.table_id = :table_id AND snapshot.state = 'published'
+        ORDER BY snapshot.finished_at DESC LIMIT 1
+    ), targets AS (
         SELECT fence_number AS number, lake_version, cutoff_offset AS position, cutoff_time AS time
         FROM published WHERE fence_number >= forgotten_through
         UNION ALL
-        SELECT c.last_number, c.lake_version, b.position, b.commit_time
-        FROM cdc.claim AS c
-        JOIN cdc.slice AS s ON s.table_id = c.table_id AND s.number = c.last_number
-        JOIN cdc.boundary AS b ON b.boundary_id = s.boundary_id
-        JOIN published ON c.last_number > published.fence_number AND c.first_number > published.forgotten_through
-        WHERE c.table_id = :table_id AND c.state = 'applied' AND c.lake_version IS NOT NULL
+        SELECT claim.last_number, claim.lake_version, boundary.position, boundary.commit_time
+        FROM cdc.claim
+        JOIN cdc.slice ON slice.table_id = claim.table_id AND slice.number = claim.last_number
+        JOIN cdc.boundary ON boundary.boundary_id = slice.boundary_id
+        JOIN published
+            ON claim.last_number > published.fence_number AND claim.first_number > published.forgotten_through
+        WHERE claim.table_id = :table_id AND claim.state = 'applied' AND claim.lake_version IS NOT NULL
     )
-    SELECT number, lake_version, position, time FROM places
+    SELECT number, lake_version, position, time FROM targets
     WHERE position <= coalesce(:position, position) AND time <= coalesce(CAST(:moment AS timestamptz), time)
     ORDER BY number DESC LIMIT 1
     """)
@@ -35,7 +38,10 @@ _PLACE = text("""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindTarget:
-    """The lake's table, with the slices up to `number`, was version `lake_version`; it equalled the source there."""
+    """Version `lake_version` of the lake's table contains the slices up to `number`.
+
+    It equals the source as of `position` and `time`.
+    """
 
     number: int
     lake_version: int
@@ -47,17 +53,23 @@ class RewindTarget:
 class Rewinds:
     database: Database
 
-    def place(
+    def target(
         self, table_id: int, *, position: str | None = None, moment: datetime | None = None
     ) -> RewindTarget | None:
-        """The latest one at or before both; None where the last snapshot's cutoff, or all that is kept, is later."""
+        """The latest target at or before both `position` and `moment`.
+
+        None when the last snapshot's cutoff, or the first slice that is not forgotten, is later.
+        """
         parameters = {"table_id": table_id, "position": position, "moment": moment}
         with self.database.transaction("rewind.read_place") as connection:
-            row = connection.execute(_PLACE, parameters).one_or_none()
-        return None if row is None else RewindTarget(**row._asdict())
+            row = connection.execute(_TARGET, parameters).one_or_none()
+        return as_optional_record(RewindTarget, row)
 
     def reopen(self, lease: Lease, *, after: int) -> None:
-        """What the lake holds no more waits again. Idempotent. Raises StaleEpoch, like every change of claims."""
+        """Makes the applied slices behind number `after` wait again, and marks their claims as rewound. Idempotent.
+
+        Raises StaleEpoch when somebody else has the lease.
+        """
         with self.database.transaction("rewind.reopen") as connection:
             hold_lease(connection, lease)
             connection.execute(

@@ -1,4 +1,4 @@
-"""Snapshots and their tasks, one frozen value per row."""
+"""Rows of snapshots and their tasks as frozen records."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +9,12 @@ from cdc_pipeline.metadata_store.models.states import SnapshotState, TaskKind, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
+    """A snapshot: its rows equal the source at `cutoff_offset`, and have `cutoff_version` as their version.
+
+    `exported_snapshot`: the name under which the source shows its rows at the cutoff.
+    `fence_number` and `lake_version`: of the commit that published it.
+    """
+
     snapshot_id: str
     table_id: int
     state: SnapshotState
@@ -29,6 +35,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTask:
+    """A unit of work of a snapshot. `slot`: the worker slot that has it, until `lease_expires_at`.
+
+    `input` and `output` are JSON. `output` names files that are durable; None before the task is done.
+    """
+
     snapshot_id: str
     kind: TaskKind
     ordinal: int
@@ -48,7 +59,7 @@ class SnapshotTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgress:
-    """Tasks of one kind of one snapshot, by state; rows and bytes are those of the tasks that are done."""
+    """The number of a snapshot's tasks of one kind, by state, and the rows and bytes that finished tasks wrote."""
 
     kind: TaskKind
     waiting: int

@@ -1,4 +1,4 @@
-"""Snapshot tasks: worker slots take them one by one, each under a task lease by the database's clock."""
+"""Snapshot tasks. Worker slots claim them one by one, each with a task lease by the database's clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.models.states import TaskKind, TaskState
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask, TaskProgress
 
@@ -20,7 +20,7 @@ _ID = (_TASK.c.snapshot_id, _TASK.c.kind, _TASK.c.ordinal)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """`input` is JSON: what a worker slot must know, and nothing that another try would find changed."""
+    """A task to add. `input` is JSON with all that a worker slot needs; it is the same for every attempt."""
 
     kind: TaskKind
     ordinal: int
@@ -55,7 +55,7 @@ class SnapshotTasks:
     def claim_task(
         self, *, slot: str, duration: timedelta, snapshot_ids: Sequence[str], kinds: Sequence[TaskKind]
     ) -> SnapshotTask | None:
-        """The next task that waits, or that a dead worker slot left behind; None when there is none to take now.
+        """Claims the next task that waits or whose task lease has expired; None when there is none now.
 
         Never waits for another slot.
         """
@@ -82,14 +82,17 @@ class SnapshotTasks:
         )
         with self.database.transaction("snapshot_task.claim") as connection:
             row = connection.execute(take).one_or_none()
-        return None if row is None else SnapshotTask(**row._asdict())
+        return as_optional_record(SnapshotTask, row)
 
     def renew_task(self, task: SnapshotTask, *, duration: timedelta) -> SnapshotTask:
         """Raises StaleEpoch when another attempt has the task."""
         return self._change("snapshot_task.renew", task, lease_expires_at=func.clock_timestamp() + duration)
 
     def finish_task(self, task: SnapshotTask, *, output: Mapping[str, Any], rows: int, bytes_: int) -> SnapshotTask:
-        """Only when the files that `output` names are durable. Raises StaleEpoch when another attempt has the task."""
+        """Marks the task as done; the files that `output` names must be durable.
+
+        Raises StaleEpoch when another attempt has the task.
+        """
         return self._change(
             "snapshot_task.finish",
             task,
@@ -102,13 +105,16 @@ class SnapshotTasks:
         )
 
     def fail_task(self, task: SnapshotTask, *, error: str, again: bool) -> SnapshotTask:
-        """`again`: the task waits for another try. Raises StaleEpoch when another attempt has the task."""
+        """Marks the task as failed, or with `again` as waiting for another attempt.
+
+        Raises StaleEpoch when another attempt has the task.
+        """
         state = TaskState.WAITING if again else TaskState.FAILED
         finished = None if again else func.clock_timestamp()
         return self._change("snapshot_task.fail", task, state=state, error=error, finished_at=finished)
 
     def progress(self, snapshot_id: str) -> tuple[TaskProgress, ...]:
-        """One per kind that has tasks."""
+        """How far the snapshot's tasks are, one record for each kind that has tasks."""
         counts = [func.count().filter(_TASK.c.state == state).label(state.value) for state in TaskState]
         sums = [func.sum(column).label(column.name) for column in (_TASK.c.rows, _TASK.c.bytes)]
         query = select(_TASK.c.kind, *counts, *sums).where(_TASK.c.snapshot_id == snapshot_id).group_by(_TASK.c.kind)
@@ -137,7 +143,7 @@ class SnapshotTasks:
                 expected="the task under its own task lease",
                 remedy="drop it: another worker slot has it, or it is done",
             )
-        return SnapshotTask(**row._asdict())
+        return as_record(SnapshotTask, row)
 
 
 def _takeable() -> ColumnElement[bool]:
@@ -147,4 +153,4 @@ def _takeable() -> ColumnElement[bool]:
 
 def _of_snapshot(connection: Connection, snapshot_id: str) -> list[SnapshotTask]:
     rows = connection.execute(select(_TASK).where(_TASK.c.snapshot_id == snapshot_id).order_by(*_ID))
-    return [SnapshotTask(**row._asdict()) for row in rows]
+    return [as_record(SnapshotTask, row) for row in rows]

@@ -1,4 +1,4 @@
-"""Snapshots of a table: from a cutoff to the one transaction that makes the table live."""
+"""Snapshots of a table: from the cutoff to the transaction that makes the table live."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -8,11 +8,11 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.ledger.failures import forget_failures
-from cdc_pipeline.metadata_store.ledger.halts import go_on
-from cdc_pipeline.metadata_store.ledger.quarantine import forget_snapshot, supersede
+from cdc_pipeline.metadata_store.ledger.failures import clear_failures
+from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
+from cdc_pipeline.metadata_store.ledger.tables import end_halt
 from cdc_pipeline.metadata_store.models.states import (
     FINISHED_SNAPSHOTS,
     ClaimState,
@@ -20,6 +20,7 @@ from cdc_pipeline.metadata_store.models.states import (
     SnapshotState,
     TableState,
 )
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import drop_events_before
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 
 _SNAPSHOT, _TABLE, _SLICE, _CLAIM = models.snapshot, models.source_table, models.slice_table, models.claim
@@ -28,7 +29,7 @@ _ORDER = (SnapshotState.EXPORTING, SnapshotState.STAGING, SnapshotState.COMPACTI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSnapshot:
-    """Snapshot rows equal the source at `cutoff_offset`, and carry `cutoff_version` as their version."""
+    """A snapshot to begin: its rows equal the source at `cutoff_offset`, and have `cutoff_version` as their version."""
 
     snapshot_id: str
     table_id: int
@@ -41,7 +42,7 @@ class NewSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPublication:
-    """The one commit of the lake that shows the snapshot; `fence_number` stands in the lake's own log."""
+    """The lake's commit that published the snapshot. `fence_number`: the last slice that the commit covers."""
 
     fence_number: int
     lake_version: int
@@ -57,7 +58,7 @@ class Snapshots:
     def create_snapshot(self, new: NewSnapshot) -> Snapshot:
         """Idempotent by id. Raises SnapshotError when another snapshot of the table is active.
 
-        A table that is registered is snapshotting then; a live one stays live until the publication.
+        A registered table becomes snapshotting; a live one stays live until the publication.
         """
         with self.database.transaction("snapshot.create") as connection:
             connection.execute(insert(_SNAPSHOT).values(**asdict(new)).on_conflict_do_nothing())
@@ -69,21 +70,23 @@ class Snapshots:
                 .where(_TABLE.c.table_id == new.table_id, _TABLE.c.state == TableState.REGISTERED)
                 .values(state=TableState.SNAPSHOTTING)
             )
-        return Snapshot(**row._asdict())
+        return as_record(Snapshot, row)
 
     def snapshot(self, snapshot_id: str) -> Snapshot:
+        """Raises SnapshotError when there is none."""
         with self.database.transaction("snapshot.read") as connection:
             return _read(connection, snapshot_id)
 
     def active_snapshot(self, table_id: int) -> Snapshot | None:
-        """The one that is neither published nor failed nor abandoned."""
+        """The snapshot that is neither published nor failed nor abandoned; None if there is none."""
         with self.database.transaction("snapshot.read_active") as connection:
             return _active(connection, table_id)
 
     def set_snapshot_state(self, snapshot_id: str, state: SnapshotState, *, error: str | None = None) -> Snapshot:
-        """Forward only, and again to the same state; PUBLISHED is set by `publish_snapshot` alone.
+        """Moves a snapshot to a later state; does nothing if it is in this state. `error`: why it failed.
 
-        Failed or abandoned gives the table back: to registered when the lake holds nothing of it.
+        A first snapshot that failed or is abandoned sets its table back to registered. PUBLISHED is set only by
+        `publish_snapshot`. Raises SnapshotError for a state that cannot follow.
         """
         before = (*_ORDER[: _ORDER.index(state) + 1],) if state in _ORDER else _ORDER
         values = {"finished_at": func.clock_timestamp(), "error": error} if state in FINISHED_SNAPSHOTS else {}
@@ -104,16 +107,16 @@ class Snapshots:
                 .returning(_SNAPSHOT)
             ).one()
             if state in FINISHED_SNAPSHOTS:
-                forget_snapshot(connection, snapshot_id)
+                drop_events_of_snapshot(connection, snapshot_id)
                 connection.execute(
                     update(_TABLE)
                     .where(_TABLE.c.table_id == known.table_id, _TABLE.c.state == TableState.SNAPSHOTTING)
                     .values(state=TableState.REGISTERED)
                 )
-        return Snapshot(**row._asdict())
+        return as_record(Snapshot, row)
 
     def fence_at(self, table_id: int, cutoff_offset: str) -> int:
-        """Number of the last slice that holds nothing from `cutoff_offset` on, and neither do those before it."""
+        """The fence of a snapshot: neither this slice nor any before it reaches behind `cutoff_offset`."""
         behind = select(func.min(_SLICE.c.number)).where(
             _SLICE.c.table_id == table_id, _SLICE.c.end_offset > cutoff_offset
         )
@@ -123,10 +126,11 @@ class Snapshots:
         return int(first_behind) - 1
 
     def publish_snapshot(self, lease: Lease, snapshot_id: str, publication: SnapshotPublication) -> Snapshot:
-        """Only after the lake's commit. Idempotent; in one transaction: the snapshot is published, the table live.
+        """Marks the snapshot as published and the table as live. Call it only after the lake's commit. Idempotent.
 
-        Slices up to the fence are superseded, those behind it wait (again, if only an older lake held them), and an
-        open claim is given up. Raises SnapshotError when the fence covers a slice that reaches behind the cutoff.
+        Slices at or below the fence are superseded. Later slices wait, also those that the replaced table contained. An
+        open claim is given up. Raises StaleEpoch when somebody else has the lease, SnapshotError when the fence covers
+        a slice that reaches behind the cutoff.
         """
         with self.database.transaction("snapshot.publish") as connection:
             hold_lease(connection, lease)
@@ -142,20 +146,21 @@ class Snapshots:
                 .values(state=SnapshotState.PUBLISHED, finished_at=func.clock_timestamp(), **asdict(publication))
                 .returning(_SNAPSHOT)
             ).one()
-            supersede(connection, known)
             begin_live(connection, known, publication.fence_number)
-        return Snapshot(**row._asdict())
+        return as_record(Snapshot, row)
 
 
 def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
-    """The lake's table is the snapshot's: live, and waiting for what lies behind the fence.
+    """Makes the table live with the snapshot's content, so that exactly the slices behind the fence wait.
 
-    A rebuild tells of snapshots that are older than what stopped the table since.
+    The lake position stays halted when the table was halted behind the cutoff: a rebuild calls this also for snapshots
+    that are older than what halted the table.
     """
+    drop_events_before(connection, snapshot)
     of_table = _SLICE.c.table_id == snapshot.table_id
-    forget_failures(connection, snapshot.table_id)
+    clear_failures(connection, snapshot.table_id)
     is_behind = func.coalesce(_TABLE.c.halted_at, "") <= snapshot.cutoff_offset
-    go_on(connection, (_TABLE.c.table_id == snapshot.table_id) & is_behind)
+    end_halt(connection, (_TABLE.c.table_id == snapshot.table_id) & is_behind)
     connection.execute(
         update(_TABLE)
         .where(_TABLE.c.table_id == snapshot.table_id)
@@ -190,7 +195,7 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
 
 
 def _check_fence(connection: Connection, snapshot: Snapshot, fence_number: int) -> None:
-    """A slice behind the cutoff that the fence covers would never be applied."""
+    """Refuses a fence that covers a slice which reaches behind the cutoff: that slice would never be applied."""
     lost = connection.scalar(
         select(func.max(_SLICE.c.number)).where(
             _SLICE.c.table_id == snapshot.table_id,
@@ -211,7 +216,7 @@ def _active(connection: Connection, table_id: int) -> Snapshot | None:
     row = connection.execute(
         select(_SNAPSHOT).where(_SNAPSHOT.c.table_id == table_id, _SNAPSHOT.c.state.not_in(FINISHED_SNAPSHOTS))
     ).one_or_none()
-    return None if row is None else Snapshot(**row._asdict())
+    return as_optional_record(Snapshot, row)
 
 
 def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Snapshot:
@@ -219,7 +224,7 @@ def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Sn
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise SnapshotError(f"there is no snapshot {snapshot_id}", remedy="create it first")
-    return Snapshot(**row._asdict())
+    return as_record(Snapshot, row)
 
 
 def _already_active(connection: Connection, table_id: int) -> SnapshotError:

@@ -151,7 +151,7 @@ def _base(pipeline: Pipeline, kept: Keep, *, dry_run: bool) -> ChainBase:
     """That of the bucket, where nothing more is forgotten since: what was put once is not put again."""
     chain = pipeline.cut_chain()
     known = chain.base()
-    if known is not None and order_of(known.place) >= order_of(kept.base.place):
+    if known is not None and order_of(known.chain_position) >= order_of(kept.base.chain_position):
         return known
     base = chain.base_behind(kept.base, pipeline.store.base_rows.read(kept))
     if not dry_run:

@@ -46,7 +46,7 @@ def delete(pipeline: Pipeline, keys: Sequence[str]) -> None:
 def forgotten_cut_files(pipeline: Pipeline, base: ChainBase) -> Iterator[Doomed]:
     """Of places before the base, the bases of these places too."""
     for found in _listed(pipeline, stream_prefix(pipeline.settings.name)):
-        if order_of(place_of_key(found.key)) < order_of(base.place):
+        if order_of(place_of_key(found.key)) < order_of(base.chain_position):
             yield Doomed(key=found.key, size_bytes=found.size_bytes)
 
 

@@ -63,7 +63,7 @@ class Work:
             self.position - 1, self.position, {(table_id, part): 0 for part in (0, 1)}, requested=requested
         )
         slices = [self.slice(part, count) for part, count in enumerate(rows) if count or as_before]
-        self.shop.store.registration.register(replace(plain, slices=tuple(slices)))
+        self.shop.register(replace(plain, slices=tuple(slices)))
 
     def slice(self, partition: int, rows: int) -> Slice:
         empty = Slice(table_id=self.shop.orders.table_id, stream_partition=partition)

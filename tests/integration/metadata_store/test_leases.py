@@ -121,7 +121,7 @@ def test_a_store_that_was_built_anew_and_counts_from_one_again_still_tells_owner
     after = shop.acquire("after")
     assert (before.epoch, after.epoch) == (1, 1)
     slices = shop.store.slices.next_slices(before.table_id, after_number=0, most_slices=10, most_rows=100)
-    kept, place = shop.store.quarantine, shop.store.streams.place("shop")
+    kept, place = shop.store.quarantine, shop.store.streams.chain_position("shop")
     late = kept.late_slice(replace(shop.slice(before.table_id, 0, 1, 1, "late"), late=True), ())
     for change in (
         lambda: shop.store.leases.renew(before, duration=MINUTE),

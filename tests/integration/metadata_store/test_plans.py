@@ -129,7 +129,7 @@ def version_vector(shop: Shop) -> None:
 
 
 def register(shop: Shop) -> None:
-    shop.store.registration.register(shop.cut(HISTORY, HISTORY + 1, {(1, 0): 5, (1, 1): 5}))
+    shop.register(shop.cut(HISTORY, HISTORY + 1, {(1, 0): 5, (1, 1): 5}))
 
 
 def lag(shop: Shop) -> None:

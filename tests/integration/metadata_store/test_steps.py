@@ -48,7 +48,7 @@ def one_run(shop: Shop, position: int) -> None:
     assignment = store.streams.take_stream("shop", owner="consumer", first_offset=encode_position(0))
     if assignment.next_offset[0] == encode_position(position - 1):
         rows = {(table_id, 0): 5, (table_id, 1): 0}
-        store.registration.register(shop.cut(position - 1, position, rows, epoch=assignment.epoch))
+        store.registration.register(shop.cut(position - 1, position, rows), assignment)
     lease = store.leases.acquire(table_id, owner="worker", duration=-MINUTE)
     claim = store.claims.open_claim(table_id)
     if claim is not None:

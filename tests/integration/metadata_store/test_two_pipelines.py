@@ -45,7 +45,7 @@ def both(database: str) -> Iterator[Neighbours]:
             table_id=shop.orders.table_id, stream_partition=0, version="v", reason="r", column="note", payload={}
         )
         cut = shop.cut(2, 3, {(shop.orders.table_id, 0): 0})
-        shop.store.registration.register(replace(cut, quarantined=(event,)))
+        shop.register(replace(cut, quarantined=(event,)))
         yield Neighbours(shop=shop, store=store, orders=orders)
 
 

@@ -28,7 +28,7 @@ BASE = ChainBase(
 
 def test_a_base_is_read_as_it_was_written() -> None:
     assert ChainBase.from_bytes(BASE.to_bytes()) == BASE
-    assert BASE.place == "00000000016b3748-2"
+    assert BASE.chain_position == "00000000016b3748-2"
 
 
 def test_a_base_of_another_format_is_refused_with_both() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
-HOUSES = ("cdc_pipeline", "snapshot")
+HOUSES = ("cdc_pipeline", "snapshot", "cdc_pipeline/metadata_store")
 VERBS = ["stream_to_slices", "slice_to_lake", "snapshot_to_staging", "staging_to_lake"]
 
 
@@ -28,7 +28,7 @@ def floors(house: str) -> list[set[str]]:
     """Layers of the contract, uppermost first."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = document["tool"]["importlinter"]["contracts"]
-    (layers,) = [found["layers"] for found in contracts if found.get("containers") == [house]]
+    (layers,) = [found["layers"] for found in contracts if found.get("containers") == [house.replace("/", ".")]]
     return [set(re.findall(r"\w+", layer)) for layer in layers]
 
 

@@ -9,7 +9,7 @@ from threading import enumerate as running_threads
 import pytest
 
 from cdc_pipeline.errors import StaleEpoch, StoreAway
-from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, kept
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, renewed
 
 SHORT = timedelta(milliseconds=30)
 LONG = timedelta(hours=1)
@@ -60,14 +60,14 @@ def test_a_lease_that_may_have_expired_by_our_own_clock_is_given_up() -> None:
 
 def test_the_lease_is_renewed_again_and_again_while_the_block_runs() -> None:
     renewals = Renewals(granted, wanted=5)
-    with kept(renewals, SHORT, sent=time.monotonic(), what="orders"):
+    with renewed(renewals, SHORT, sent=time.monotonic(), what="orders"):
         assert renewals.came.wait(TIMEOUT_SECONDS)
 
 
 def test_a_renewal_moves_the_deadline_of_a_lease_that_was_about_to_expire() -> None:
     renewals = Renewals(granted)
     sent = time.monotonic() - LONG.total_seconds()
-    with kept(renewals, timedelta(seconds=3), sent=sent, what="orders") as expiring:
+    with renewed(renewals, timedelta(seconds=3), sent=sent, what="orders") as expiring:
         with pytest.raises(StaleEpoch):
             expiring.check()
         assert renewals.came.wait(TIMEOUT_SECONDS)
@@ -76,7 +76,7 @@ def test_a_renewal_moves_the_deadline_of_a_lease_that_was_about_to_expire() -> N
 
 def test_a_newer_owner_ends_the_lease_at_once_and_no_renewal_is_tried_again() -> None:
     renewals = Renewals(refused)
-    with kept(renewals, SHORT, sent=time.monotonic() + LONG.total_seconds(), what="orders") as keeper:
+    with renewed(renewals, SHORT, sent=time.monotonic() + LONG.total_seconds(), what="orders") as keeper:
         assert renewals.came.wait(TIMEOUT_SECONDS)
     with pytest.raises(StaleEpoch):
         keeper.check()
@@ -86,7 +86,7 @@ def test_a_newer_owner_ends_the_lease_at_once_and_no_renewal_is_tried_again() ->
 def test_a_store_that_is_away_is_asked_again_but_does_not_lengthen_the_lease() -> None:
     renewals = Renewals(unanswered, wanted=3)
     sent = time.monotonic() - SHORT.total_seconds()
-    with kept(renewals, SHORT, sent=sent, what="orders") as keeper:
+    with renewed(renewals, SHORT, sent=sent, what="orders") as keeper:
         assert renewals.came.wait(TIMEOUT_SECONDS)
         with pytest.raises(StaleEpoch):
             keeper.check()
@@ -96,7 +96,7 @@ def test_nothing_renews_after_the_block_however_it_ends() -> None:
     renewals = Renewals(granted)
 
     def interrupted() -> None:
-        with kept(renewals, SHORT, sent=time.monotonic(), what="gone"):
+        with renewed(renewals, SHORT, sent=time.monotonic(), what="gone"):
             assert "lease of gone" in names_of_threads()
             raise KeyboardInterrupt
 
@@ -107,6 +107,6 @@ def test_nothing_renews_after_the_block_however_it_ends() -> None:
 
 def test_a_block_does_not_wait_for_the_next_renewal_to_end() -> None:
     began = time.monotonic()
-    with kept(granted, LONG, sent=began, what="orders"):
+    with renewed(granted, LONG, sent=began, what="orders"):
         pass
     assert time.monotonic() - began < TIMEOUT_SECONDS

@@ -26,7 +26,7 @@ def shop(database: str) -> Iterator[Shop]:
         shop.publish(lease, 1)
         shop.apply(lease, after=2, lake_version=2)
         shop.register_orders(1, start=2)
-        shop.store.registration.register(shop.cut(3, 4, {(shop.orders.table_id, 0): 0}))
+        shop.register(shop.cut(3, 4, {(shop.orders.table_id, 0): 0}))
         yield shop
 
 
@@ -78,9 +78,7 @@ def test_all_tables_are_shown_however_many_and_a_limit_that_cuts_says_so(shop: S
 
 def test_what_grows_for_ever_shows_its_newest_rows_of_all_tables_and_says_so(shop: Shop) -> None:
     for end in range(5, 65):
-        shop.store.registration.register(
-            shop.cut(end - 1, end, {(shop.orders.table_id, 0): 1, (shop.customers.table_id, 0): 1})
-        )
+        shop.register(shop.cut(end - 1, end, {(shop.orders.table_id, 0): 1, (shop.customers.table_id, 0): 1}))
     answer = shop.store.inspection.ask("slices")
     assert (len(answer.rows), answer.is_cut) == (100, True)
     assert [row["source_table"].rpartition(".")[2] for row in answer.rows[:4]] == ["customers", "orders"] * 2

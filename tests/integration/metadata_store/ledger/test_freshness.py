@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
-from cdc_pipeline.metadata_store.ledger.quarantine import QuarantinedRow
 from cdc_pipeline.metadata_store.ledger.records import LakePosition
 from cdc_pipeline.metadata_store.models.states import QuarantineState, SnapshotState
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.record import encode_position, encode_version
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
@@ -41,7 +41,7 @@ def the_stream_goes_on(shop: Shop, *, reads_orders: bool) -> None:
     start = int(last.position, 16)
     table_id = shop.orders.table_id if reads_orders else shop.customers.table_id
     for end in (start + 1, start + 2):
-        shop.store.registration.register(shop.cut(end - 1, end, {(table_id, 0): 0}))
+        shop.register(shop.cut(end - 1, end, {(table_id, 0): 0}))
 
 
 def mark_stale(shop: Shop) -> None:
@@ -91,7 +91,7 @@ def withhold_an_event(shop: Shop) -> None:
         payload={"order_id": "1"},
     )
     cut = shop.cut(AT, AT + 1, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0})
-    shop.store.registration.register(replace(cut, quarantined=(event,)))
+    shop.register(replace(cut, quarantined=(event,)))
 
 
 def leave_a_slice_unapplied(shop: Shop) -> None:
@@ -184,7 +184,7 @@ def test_a_withheld_event_counts_until_its_late_slice_is_applied_or_it_is_droppe
     (entry,) = shop.store.quarantine.entries(state=QuarantineState.WAITING)
     kept = shop.store.quarantine
     new = replace(shop.slice(shop.orders.table_id, 1, 1, 0, "late"), late=True)
-    kept.replay(kept.late_slice(new, [entry.quarantine_id]), shop.store.streams.place("shop"))
+    kept.replay(kept.late_slice(new, [entry.quarantine_id]), shop.store.streams.chain_position("shop"))
     (row,) = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
     assert (row["events_quarantined"], row["rows_withheld"]) == (0, 1)
     assert position(shop).position == encode_position(AT)
@@ -198,7 +198,7 @@ def test_a_table_whose_snapshot_lacks_a_row_equals_its_source_nowhere_until_the_
     shop.store.snapshots.create_snapshot(shop.new_snapshot(AT + 1, snapshot_id="second"))
     snapshot = shop.store.snapshots.snapshot("second")
     row = QuarantinedRow(column="note", reason="infinity is no date", payload={"order_id": "1"})
-    shop.store.quarantine.keep_snapshot_rows(snapshot, 0, [row])
+    shop.store.quarantined_rows.add(snapshot, 0, [row])
     assert position(shop).position == encode_position(AT), "the lake is still made of the first one"
     shop.store.snapshots.set_snapshot_state("second", SnapshotState.PUBLISHING)
     shop.publish(shop.acquire(), AT + 1, snapshot_id="second")
@@ -230,23 +230,23 @@ def test_a_table_that_is_first_read_behind_the_cutoff_of_its_snapshot_is_stale(s
         replace(shop.new_snapshot(AT + 1), snapshot_id="c", table_id=shop.customers.table_id)
     )
     the_stream_goes_on(shop, reads_orders=True)
-    shop.store.registration.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
+    shop.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
     assert shop.store.tables.table(shop.customers.name).state == "stale"
     assert shop.store.snapshots.snapshot("c").state is SnapshotState.ABANDONED
 
 
 def test_a_table_without_a_snapshot_may_begin_anywhere(shop: Shop) -> None:
     the_stream_goes_on(shop, reads_orders=True)
-    shop.store.registration.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
+    shop.register(shop.cut(AT + 2, AT + 3, {(shop.customers.table_id, 0): 5}))
     assert shop.store.tables.table(shop.customers.name).state == "registered"
 
 
 def test_a_cut_of_an_older_version_does_not_say_where_it_begins_and_is_judged_by_its_offsets(shop: Shop) -> None:
-    goes_on = replace(shop.cut(AT, AT + 1, {(shop.orders.table_id, 0): 1}, epoch=1), epoch=None, start=None)
-    shop.store.registration.register(goes_on)
+    goes_on = replace(shop.cut(AT, AT + 1, {(shop.orders.table_id, 0): 1}), start=None)
+    shop.store.registration.register(goes_on, None)
     assert shop.store.tables.table(shop.orders.name).state == "live"
-    began_again = replace(shop.cut(AT + 5, AT + 6, {(shop.orders.table_id, 0): 1}), epoch=None, start=None)
-    shop.store.registration.register(began_again)
+    began_again = replace(shop.cut(AT + 5, AT + 6, {(shop.orders.table_id, 0): 1}), start=None)
+    shop.store.registration.register(began_again, None)
     row = shop.store.tables.table(shop.orders.name)
     assert (row.state, row.halted_at) == ("stale", encode_position(AT + 1))
 

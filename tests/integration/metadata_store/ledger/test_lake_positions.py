@@ -58,8 +58,8 @@ def test_each_applied_claim_moves_the_position_to_the_boundary_before_the_first_
 def test_a_silence_moves_the_position_without_any_work(shop: Shop) -> None:
     lease = shop.acquire()
     shop.publish(lease, 0)
-    shop.store.registration.register(shop.cut(0, 5, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0}))
-    shop.store.registration.register(shop.cut(5, 8, {(shop.orders.table_id, 1): 0}))
+    shop.register(shop.cut(0, 5, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0}))
+    shop.register(shop.cut(5, 8, {(shop.orders.table_id, 1): 0}))
     assert position(shop) == at(shop, 8, 0)
 
 
@@ -87,9 +87,9 @@ def test_the_version_vector_names_the_version_of_each_table_at_a_boundary(shop: 
 def test_a_boundary_without_events_keeps_the_version_before_it(shop: Shop) -> None:
     lease = shop.acquire()
     shop.publish(lease, 0, lake_version=4)
-    quiet = shop.store.registration.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 0}))
+    quiet = shop.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 0}))
     shop.register_orders(1, start=1)
-    still = shop.store.registration.register(shop.cut(2, 3, {(shop.orders.table_id, 1): 0}))
+    still = shop.register(shop.cut(2, 3, {(shop.orders.table_id, 1): 0}))
     shop.apply(lease, after=0, lake_version=5)
     positions = shop.store.lake_positions
     assert positions.version_vector(quiet.boundary_id)[shop.orders.table_id] == 4

@@ -7,8 +7,9 @@ import pytest
 
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent, Slice
-from cdc_pipeline.metadata_store.ledger.quarantine import QuarantinedRow, QuarantineEntry
+from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.models.states import QuarantineState, SliceState, SnapshotState
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.record import encode_position, encode_version
 from tests.support.metadata_store import Shop, opened_shop
 
@@ -34,7 +35,7 @@ def keep_event(shop: Shop, end: int) -> QuarantineEntry:
     )
     cut = shop.cut(end - 1, end, {(table_id, 0): 5, (table_id, 1): 5})
     for _ in range(2):
-        shop.store.registration.register(replace(cut, quarantined=(event,)))
+        shop.register(replace(cut, quarantined=(event,)))
     return shop.store.quarantine.entries(table_id=table_id)[-1]
 
 
@@ -44,7 +45,7 @@ def late_slice(shop: Shop, salt: str = "late") -> Slice:
 
 def replay(shop: Shop, new: Slice, quarantine_ids: Sequence[int]) -> int:
     kept = shop.store.quarantine
-    return kept.replay(kept.late_slice(new, quarantine_ids), shop.store.streams.place("shop"))
+    return kept.replay(kept.late_slice(new, quarantine_ids), shop.store.streams.chain_position("shop"))
 
 
 def test_an_event_is_kept_whole_and_once_however_often_its_cut_is_registered(shop: Shop) -> None:
@@ -122,7 +123,7 @@ def test_a_boundary_has_a_lake_version_when_nothing_waits_and_its_late_slice_is_
 def test_a_replay_before_the_first_boundary_is_refused_with_what_to_do(shop: Shop) -> None:
     shop.store.snapshots.create_snapshot(shop.new_snapshot(1))
     snapshot = shop.store.snapshots.snapshot("first")
-    shop.store.quarantine.keep_snapshot_rows(snapshot, 0, [QuarantinedRow(column="note", reason="r", payload=AWKWARD)])
+    shop.store.quarantined_rows.add(snapshot, 0, [QuarantinedRow(column="note", reason="r", payload=AWKWARD)])
     (kept,) = shop.store.quarantine.entries()
     with pytest.raises(RegistryError, match=r"no boundary yet.*cdc consume"):
         replay(shop, late_slice(shop), [kept.quarantine_id])
@@ -134,9 +135,9 @@ def test_rows_of_an_export_that_is_tried_again_are_kept_once_in_any_order(shop: 
     snapshot = shop.store.snapshots.snapshot("first")
     twins = [QuarantinedRow(column="note", reason="r", payload={"order_id": number}) for number in ("1", "2", "1")]
     for rows in (twins, twins[::-1]):
-        shop.store.quarantine.keep_snapshot_rows(snapshot, 0, rows)
+        shop.store.quarantined_rows.add(snapshot, 0, rows)
     assert sorted(kept.payload["order_id"] or "" for kept in shop.store.quarantine.entries()) == ["1", "1", "2"]
-    shop.store.quarantine.keep_snapshot_rows(snapshot, 1, twins[:1])
+    shop.store.quarantined_rows.add(snapshot, 1, twins[:1])
     kept = shop.store.quarantine.entries()
     assert len(kept) == 4
     assert {(each.version, each.snapshot_id) for each in kept} == {(snapshot.cutoff_version, "first")}
@@ -155,7 +156,7 @@ def test_a_published_snapshot_drops_what_came_before_its_cutoff_and_keeps_the_re
 def test_rows_of_a_snapshot_that_never_was_published_go_with_it(shop: Shop) -> None:
     shop.store.snapshots.create_snapshot(shop.new_snapshot(1))
     snapshot = shop.store.snapshots.snapshot("first")
-    shop.store.quarantine.keep_snapshot_rows(snapshot, 0, [QuarantinedRow(column="note", reason="r", payload=AWKWARD)])
+    shop.store.quarantined_rows.add(snapshot, 0, [QuarantinedRow(column="note", reason="r", payload=AWKWARD)])
     shop.store.snapshots.set_snapshot_state("first", SnapshotState.ABANDONED)
     (kept,) = shop.store.quarantine.entries()
     assert (kept.state, kept.decision) == (QuarantineState.DROPPED, "the snapshot first was not published")

@@ -32,7 +32,7 @@ def first_cut(shop: Shop) -> Cut:
 
 
 def test_each_table_numbers_its_slices_without_a_gap_in_the_order_of_stream_partitions(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     shop.register_orders(1, start=5)
     orders = slices_of(shop, shop.orders.table_id)
     assert [(row.number, row.stream_partition, row.rows) for row in orders] == [
@@ -46,14 +46,14 @@ def test_each_table_numbers_its_slices_without_a_gap_in_the_order_of_stream_part
 def test_a_table_without_events_is_known_as_read_without_a_row_for_each_cut(shop: Shop) -> None:
     read = {(shop.orders.table_id, 0): 0}
     for end in range(1, 4):
-        shop.store.registration.register(shop.cut(end - 1, end, read))
+        shop.register(shop.cut(end - 1, end, read))
     assert slices_of(shop, shop.orders.table_id) == ()
     assert shop.store.tables.table(shop.orders.name).followed_at == encode_position(3)
     assert shop.store.tables.table(shop.customers.name).followed_at is None
 
 
 def test_registering_moves_next_offset_watermark_and_label(shop: Shop) -> None:
-    boundary = shop.store.registration.register(first_cut(shop))
+    boundary = shop.register(first_cut(shop))
     assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(77))
     assert assignment.next_offset == {0: encode_position(5), 1: encode_position(5)}
     assert assignment.label == label_of(MORNING + 5 * MINUTE, MINUTE)
@@ -63,47 +63,47 @@ def test_registering_moves_next_offset_watermark_and_label(shop: Shop) -> None:
 
 
 def test_the_same_cut_again_gives_the_same_boundary_and_no_second_slice(shop: Shop) -> None:
-    first = shop.store.registration.register(first_cut(shop))
-    again = shop.store.registration.register(first_cut(shop))
+    first = shop.register(first_cut(shop))
+    again = shop.register(first_cut(shop))
     assert again == first
     assert len(slices_of(shop, shop.orders.table_id)) == 1
 
 
 def test_other_content_for_a_registered_range_is_an_alarm(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     other = replace(first_cut(shop), slices=shop.cut(0, 5, {(1, 0): 3, (1, 1): 0, (2, 1): 7}, salt="other").slices)
     before = slices_of(shop, shop.orders.table_id)
     with pytest.raises(SliceFork, match="registered with other content"):
-        shop.store.registration.register(other)
+        shop.register(other)
     assert slices_of(shop, shop.orders.table_id) == before
 
 
 def test_events_where_none_were_registered_are_an_alarm_too(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     more = shop.cut(0, 5, {(1, 0): 3, (1, 1): 2, (2, 1): 7})
     with pytest.raises(SliceFork, match="registered with other content"):
-        shop.store.registration.register(more)
+        shop.register(more)
     with pytest.raises(SliceFork, match="registered with other content"):
-        shop.store.registration.register(replace(first_cut(shop), slices=()))
+        shop.register(replace(first_cut(shop), slices=()))
 
 
 def test_a_consumer_that_lost_the_stream_registers_nothing(shop: Shop) -> None:
     shop.store.streams.take_stream("shop", owner="second", first_offset=encode_position(0))
     with pytest.raises(StaleEpoch, match="belongs to second with epoch 2; expected epoch 1"):
-        shop.store.registration.register(first_cut(shop))
+        shop.register(first_cut(shop))
     assert slices_of(shop, shop.orders.table_id) == ()
 
 
 def test_a_cut_that_leaves_a_gap_names_both_offsets(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     with pytest.raises(RegistryError, match=f"{encode_position(6)}.*next offset {encode_position(5)}"):
-        shop.store.registration.register(shop.cut(6, 7, {}))
+        shop.register(shop.cut(6, 7, {}))
 
 
 def test_a_cut_that_overlaps_is_refused(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     with pytest.raises(RegistryError, match="next offset"):
-        shop.store.registration.register(shop.cut(4, 7, {}))
+        shop.register(shop.cut(4, 7, {}))
 
 
 def backwards_label(shop: Shop) -> Cut:
@@ -140,20 +140,20 @@ def slice_of_an_empty_range(shop: Shop) -> Cut:
     ],
 )
 def test_a_cut_that_contradicts_the_store_changes_nothing(shop: Shop, make: object, words: str) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     before = shop.store.inspection.run("partitions", {"limit": 10})
     assert callable(make)
     with pytest.raises(RegistryError, match=words):
-        shop.store.registration.register(make(shop))
+        shop.register(make(shop))
     after = shop.store.inspection.run("partitions", {"limit": 10})
     assert [row["next_offset"] for row in after] == [row["next_offset"] for row in before]
     assert len(slices_of(shop, shop.orders.table_id)) == 1
 
 
 def test_a_watermark_never_steps_back_when_commit_times_do(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     earlier = replace(shop.cut(5, 6, {}), commit_time=MORNING)
-    assert shop.store.registration.register(earlier).commit_time == MORNING + 5 * MINUTE
+    assert shop.register(earlier).commit_time == MORNING + 5 * MINUTE
 
 
 OVERLAPPING = text("""
@@ -171,8 +171,8 @@ def insert_overlapping(shop: Shop, boundary: Boundary) -> None:
 
 
 def test_the_database_itself_refuses_overlapping_ranges_of_one_table(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
-    boundary = shop.store.registration.register(shop.cut(5, 6, {}))
+    shop.register(first_cut(shop))
+    boundary = shop.register(shop.cut(5, 6, {}))
     with pytest.raises(RegistryError, match="slice_ranges_disjoint"):
         insert_overlapping(shop, boundary)
 
@@ -184,7 +184,7 @@ def test_of_two_consumers_that_register_at_once_exactly_one_wins(shop: Shop) -> 
     def register(cut: Cut) -> Boundary | CdcError:
         barrier.wait()
         try:
-            return shop.store.registration.register(cut)
+            return shop.register(cut)
         except RegistryError as error:
             return error
 
@@ -202,8 +202,8 @@ def test_events_that_do_not_fit_are_kept_with_the_cut(shop: Shop) -> None:
         column="created_at",
         payload={"order_id": "7", "created_at": "infinity"},
     )
-    shop.store.registration.register(replace(first_cut(shop), quarantined=(event,)))
-    shop.store.registration.register(replace(first_cut(shop), quarantined=(event,)))
+    shop.register(replace(first_cut(shop), quarantined=(event,)))
+    shop.register(replace(first_cut(shop), quarantined=(event,)))
     (row,) = shop.store.inspection.run("quarantine")
     assert (row["column"], row["end_offset"]) == ("created_at", encode_position(5))
     assert shop.store.inspection.run("lag", {"table": "shop.public.orders"})[0]["events_quarantined"] == 1
@@ -252,20 +252,20 @@ def test_names_that_do_not_exist_are_refused_by_name(shop: Shop) -> None:
 
 
 def test_a_boundary_that_somebody_asks_for_later_is_requested_from_then_on(shop: Shop) -> None:
-    registered = shop.store.registration.register(first_cut(shop))
-    asked = shop.store.registration.register(replace(shop.cut(5, 5, {}), requested=True))
+    registered = shop.register(first_cut(shop))
+    asked = shop.register(replace(shop.cut(5, 5, {}), requested=True))
     assert asked == replace(registered, requested=True)
     assert shop.store.lake_positions.boundary_at("shop", encode_position(5)) == asked
     assert len(slices_of(shop, shop.orders.table_id)) == 1
 
 
 def test_a_boundary_is_made_where_the_stream_begins_if_somebody_asks_for_it(shop: Shop) -> None:
-    asked = shop.store.registration.register(replace(shop.cut(0, 0, {}), requested=True))
+    asked = shop.register(replace(shop.cut(0, 0, {}), requested=True))
     assert (asked.position, asked.requested) == (encode_position(0), True)
 
 
 def test_a_boundary_that_lies_behind_what_is_registered_cannot_be_asked_for(shop: Shop) -> None:
-    shop.store.registration.register(first_cut(shop))
+    shop.register(first_cut(shop))
     shop.register_orders(1, start=5)
     with pytest.raises(RegistryError, match="next offset"):
-        shop.store.registration.register(replace(shop.cut(5, 5, {}), requested=True))
+        shop.register(replace(shop.cut(5, 5, {}), requested=True))

@@ -52,8 +52,7 @@ class Rival:
 
     def register(self, assignment: Assignment, start: int, end: int) -> None:
         rows = {(self.shop.orders.table_id, 0): 1, (self.shop.orders.table_id, 1): end % 2}
-        cut = self.shop.cut(start, end, rows, epoch=assignment.epoch, salt=self.name)
-        self.store.registration.register(replace(cut, owner=self.name))
+        self.store.registration.register(self.shop.cut(start, end, rows, salt=self.name), assignment)
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def test_an_owner_of_a_store_that_counts_epochs_anew_registers_nothing(shop: Sho
     before = shop.cut(0, 1, {(shop.orders.table_id, 0): 1})
     run_sql(shop.url, "UPDATE cdc.stream_partition SET assignment_owner = 'after'")
     with pytest.raises(StaleEpoch, match="belongs to after with epoch 1; expected epoch 1 of consumer"):
-        shop.store.registration.register(before)
+        shop.register(before)
     assert slices_of(shop) == ()
 
 
@@ -115,17 +114,17 @@ def test_the_schema_of_a_table_is_that_of_its_newest_registered_slice_and_not_of
     cut = shop.cut(0, 1, {(table_id, 0): 1})
     wide = replace(cut, slices=tuple(replace(new, schema_id=other) for new in cut.slices))
     with pytest.raises(StaleEpoch):
-        shop.store.registration.register(replace(wide, epoch=7))
+        shop.store.registration.register(wide, replace(shop.assignment, epoch=7))
     assert shop.store.tables.table(shop.orders.name).schema_id == first
-    shop.store.registration.register(wide)
+    shop.register(wide)
     assert shop.store.tables.table(shop.orders.name).schema_id == other
 
 
 def test_a_fork_names_itself_and_leaves_the_registered_file(shop: Shop) -> None:
-    shop.store.registration.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 1}))
+    shop.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 1}))
     before = slices_of(shop)
     with pytest.raises(SliceFork, match="is registered with other content; expected the same bytes"):
-        shop.store.registration.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 1}, salt="other"))
+        shop.register(shop.cut(0, 1, {(shop.orders.table_id, 0): 1}, salt="other"))
     with pytest.raises(RegistryError):
-        shop.store.registration.register(shop.cut(0, 2, {(shop.orders.table_id, 0): 1}))
+        shop.register(shop.cut(0, 2, {(shop.orders.table_id, 0): 1}))
     assert slices_of(shop) == before

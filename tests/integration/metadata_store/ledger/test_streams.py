@@ -19,7 +19,7 @@ def shop(database: str) -> Iterator[Shop]:
 def test_what_a_cut_leaves_for_the_next_reader_is_there_when_the_stream_is_taken(shop: Shop) -> None:
     ranges = shop.cut(0, 5, {}).partitions
     left = tuple(replace(part, last_position={"shop.public.orders": "00ff"}) for part in ranges)
-    shop.store.registration.register(replace(shop.cut(0, 5, {}), partitions=left))
+    shop.register(replace(shop.cut(0, 5, {}), partitions=left))
     assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(0))
     assert assignment.last_position == {number: {"shop.public.orders": "00ff"} for number in (0, 1)}
 

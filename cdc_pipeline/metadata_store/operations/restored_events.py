@@ -1,0 +1,86 @@
+"""Puts quarantined events back into a store that is rebuilt, with what was decided about them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.models.states import QuarantineState
+
+_EVENT, _SNAPSHOT = models.quarantine, models.snapshot
+_DECISION = ("state", "slice_number", "decision", "decided_at")
+_MOVE_NUMBERS = text("""
+    SELECT setval(numbers.name, greatest(max(quarantine_id), nextval(numbers.name)))
+    FROM cdc.quarantine, pg_get_serial_sequence('cdc.quarantine', 'quarantine_id') AS numbers (name) GROUP BY name
+    """)
+"""New events get numbers behind those that are in use."""
+
+
+def restore_events(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Inserts the events that the store does not have. `rows`: columns of `cdc.quarantine`, all with the same names.
+
+    An event keeps its number where that is free. Rows of a snapshot that the store does not have are left out. A
+    snapshot's row that the store has and that waits gets the decision of `rows`, if there is one.
+    """
+    if not rows:
+        return
+    known = _known(connection, rows)
+    snapshots = _snapshots(connection, rows)
+    for row in rows:
+        if _key(row) in known and row["snapshot_id"] is not None and row.get("state", "waiting") != "waiting":
+            _decide(connection, row)
+    columns = [column.name for column in _EVENT.c if column.name in rows[0]]
+    missing = [
+        {name: row[name] for name in columns}
+        for row in map(_typed, rows)
+        if _key(row) not in known and (row["snapshot_id"] is None or row["snapshot_id"] in snapshots)
+    ]
+    if not missing:
+        return
+    stored = insert(_EVENT).on_conflict_do_nothing().returning(_EVENT.c.quarantine_id)
+    numbers = set(connection.scalars(stored, missing))
+    connection.execute(_MOVE_NUMBERS)
+    others = [
+        {name: value for name, value in row.items() if name != "quarantine_id"}
+        for row in missing
+        if row["quarantine_id"] not in numbers
+    ]
+    if others:
+        connection.execute(insert(_EVENT).on_conflict_do_nothing(), others)
+
+
+def _typed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The base of a chain has states as texts."""
+    return {**row, "state": QuarantineState(row["state"])} if "state" in row else row
+
+
+def _key(row: Mapping[str, Any]) -> tuple[int, str | None, str | None]:
+    return row["table_id"], row["snapshot_id"], row["place"]
+
+
+def _known(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[tuple[int, str | None, str | None]]:
+    """Events of these that the store has. One without a place, of an older version, is never known."""
+    places = {row["place"] for row in rows if row["place"] is not None}
+    query = select(_EVENT.c.table_id, _EVENT.c.snapshot_id, _EVENT.c.place).where(_EVENT.c.place.in_(places))
+    return {(row.table_id, row.snapshot_id, row.place) for row in connection.execute(query)}
+
+
+def _snapshots(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    named = {row["snapshot_id"] for row in rows if row["snapshot_id"] is not None}
+    return set(connection.scalars(select(_SNAPSHOT.c.snapshot_id).where(_SNAPSHOT.c.snapshot_id.in_(named))))
+
+
+def _decide(connection: Connection, row: Mapping[str, Any]) -> None:
+    table_id, snapshot_id, place = _key(row)
+    connection.execute(
+        update(_EVENT)
+        .where(
+            _EVENT.c.table_id == table_id,
+            _EVENT.c.snapshot_id == snapshot_id,
+            _EVENT.c.place == place,
+            _EVENT.c.state == QuarantineState.WAITING,
+        )
+        .values({name: row.get(name) for name in _DECISION} | {"state": QuarantineState(row["state"])})
+    )

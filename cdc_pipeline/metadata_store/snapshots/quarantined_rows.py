@@ -1,0 +1,81 @@
+"""Rows of a snapshot that cannot be rows of the lake: quarantined, and withheld from it."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects.postgresql import insert
+
+from cdc_pipeline.errors import StaleEpoch
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
+from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+
+_EVENT = models.quarantine
+_PARTITION = 0
+"""A row of a snapshot comes from no stream partition; its replay goes into this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedRow:
+    """A row of a snapshot that does not fit the lake's types. `column`: the first column that does not fit."""
+
+    column: str
+    reason: str
+    payload: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantinedRows:
+    database: Database
+
+    def add(self, snapshot: Snapshot, ordinal: int, rows: Sequence[QuarantinedRow]) -> None:
+        """Quarantines the rows of one export task. Idempotent, in whatever order the rows are given.
+
+        Raises StaleEpoch when the snapshot has ended: its rows are no longer needed.
+        """
+        seen: Counter[str] = Counter()
+        values = []
+        for row in rows:
+            # Equal rows of a keyless table are several events, so they are numbered.
+            digest = hashlib.sha256(json.dumps(row.payload, sort_keys=True).encode()).hexdigest()
+            values.append(columns_of(snapshot) | {"place": f"{ordinal}-{digest}-{seen[digest]}", **asdict(row)})
+            seen[digest] += 1
+        with self.database.transaction("quarantine.keep") as connection:
+            _check_active(connection, snapshot)
+            connection.execute(insert(_EVENT).on_conflict_do_nothing(), values)
+
+
+def columns_of(snapshot: Snapshot) -> dict[str, Any]:
+    """The columns of `cdc.quarantine` that all rows of a snapshot have in common."""
+    return {
+        "table_id": snapshot.table_id,
+        "stream_partition": _PARTITION,
+        "version": snapshot.cutoff_version,
+        "start_offset": snapshot.cutoff_offset,
+        "end_offset": snapshot.cutoff_offset,
+        "snapshot_id": snapshot.snapshot_id,
+    }
+
+
+def drop_events_before(connection: Connection, snapshot: Snapshot) -> None:
+    """Drops the table's quarantined events from before the cutoff: the published snapshot contains their effect."""
+    older = (_EVENT.c.table_id == snapshot.table_id) & (_EVENT.c.version < snapshot.cutoff_version)
+    drop_waiting(connection, older, f"the snapshot {snapshot.snapshot_id} has a later cutoff")
+
+
+def _check_active(connection: Connection, snapshot: Snapshot) -> None:
+    of_snapshot = models.snapshot.c.snapshot_id == snapshot.snapshot_id
+    state = connection.scalar(select(models.snapshot.c.state).where(of_snapshot).with_for_update(key_share=True))
+    if state in FINISHED_SNAPSHOTS:
+        raise StaleEpoch(
+            f"the snapshot {snapshot.snapshot_id} is {state}",
+            expected="one that is being taken",
+            remedy="drop the task: nothing of it is needed any more",
+        )
