@@ -97,7 +97,7 @@ def translated_errors() -> Iterator[None]:
         raise SetupError(
             f"the metadata store refuses: {words}",
             expected="a database of its own, and a role that owns what is in it",
-            remedy=f"mend {_SETTING} or the role's rights, and run the command again",
+            remedy=f"correct {_SETTING} or the role's rights, and run the command again",
         ) from error
 
 
@@ -105,7 +105,7 @@ def _no_url() -> SettingsError:
     return SettingsError(
         "metadata_store is no URL of a PostgreSQL server",
         expected=URL_FORM,
-        remedy="mend it in pipeline.yml or CDC_METADATA_STORE",
+        remedy="correct it in pipeline.yml or CDC_METADATA_STORE",
     )
 
 

@@ -36,7 +36,7 @@ class LeaseKeeper:
             raise StaleEpoch(
                 f"the lease of {self._what} could not be renewed in time",
                 expected=f"a renewal within {self._duration}",
-                remedy="nothing is lost: the next worker goes on where the lake stands",
+                remedy="nothing is lost: the next worker continues from what the lake has",
             )
 
     def keep(self) -> None:

@@ -97,5 +97,5 @@ def _raise_stale(connection: Connection, lease: Lease) -> NoReturn:
     raise StaleEpoch(
         f"the lease of table {lease.table_id} is now {f'epoch {holder.epoch} of {holder.owner}' if holder else 'gone'}",
         expected=f"epoch {lease.epoch} of {lease.owner}",
-        remedy="stop this worker: the newer one goes on where the lake stands",
+        remedy="stop this worker: the newer one continues from what the lake has",
     )

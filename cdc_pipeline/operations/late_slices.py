@@ -1,4 +1,4 @@
-"""Rows that come behind their turn -> the file of a late slice, which the registry numbers behind all others."""
+"""Writes and registers a late slice: rows outside the cuts, numbered behind all registered slices."""
 
 from collections.abc import Sequence
 
@@ -26,10 +26,11 @@ def register_late_slice(
     quarantine_ids: Sequence[int] = (),
     lease: Lease | None = None,
 ) -> int:
-    """Number of the slice that holds `rows`, which the events in quarantine became. Durable on return.
+    """Registers `rows` as a late slice and returns its number; durable on return.
 
-    Its file has a folder of its own: two of them may hold the same row of a table without a key. Raises RegistryError
-    while the stream has no boundary, and for an event that does not wait; StaleEpoch without the `lease`.
+    `quarantine_ids`: the events that it replays. `folder`: keeps the files of two late slices apart, which may have the
+    same content for a keyless table. Raises RegistryError while the stream has no boundary, and for an event that is
+    already replayed or dropped; StaleEpoch when somebody else has the `lease`.
     """
     boundary = pipeline.store.lake_positions.last_boundary(table.stream)
     if boundary is None:
@@ -54,7 +55,7 @@ def register_late_slice(
 
 
 def _file_name(boundary: Boundary, sha256: str) -> SliceFileName:
-    """Its range is empty: it lies behind everything that is registered."""
+    """A name with a zero-length range at the boundary: behind everything that is registered."""
     return SliceFileName(
         label=Label(start=boundary.label_start, end=boundary.label_end),
         start_offset=boundary.position,

@@ -1,4 +1,4 @@
-"""A metadata store made anew: its cuts from cut files, its claims and snapshots from the lake tables' own logs."""
+"""Rebuilds the metadata store: cuts from cut files, claims and snapshots from the logs of the lake's tables."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _BEGINNING = encode_position(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """One table as the store knows it now. `fence` None: the lake has no such table. `notes`: what was mended."""
+    """A table after the rebuild. `fence` None: the lake does not have the table. `notes`: what differs from before."""
 
     table: TableName
     slices: int
@@ -43,14 +43,14 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What bucket and lake tell of a table."""
+    """A table as bucket and lake describe it. `ledger` None: the lake does not have it."""
 
     identity: TableIdentity
     ledger: LakeLedger | None
 
     @property
     def stale(self) -> str | None:
-        """Why no snapshot since has mended it."""
+        """Why the table is stale; None when it is not, or when a snapshot was published since."""
         cutoff = None if self.published is None else self.published.cutoff_offset
         return self.identity.stale if cutoff == self.identity.cutoff_offset else None
 
@@ -60,32 +60,34 @@ class _Found:
 
 
 def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
-    """All or nothing, and the same again when it is repeated. The consumer may go on: it is cut off once.
+    """Empties the ledger and fills it again from bucket and lake, in one transaction. Idempotent.
 
-    What only the store can tell stays, as far as it was there: decisions about events in quarantine, failed
-    claims, horizons. Raises LeaseBusy while anybody works on a table, FenceMismatch where lake and cut files tell two
-    stories, RegistryError where the bucket holds less than the store.
+    The consumer may keep running: it loses the stream once and takes it again. What only the store knows stays:
+    decisions about quarantined events, failed claims, tombstone horizons.
+
+    Raises LeaseBusy while somebody works on a table, FenceMismatch when lake and cut files contradict each other,
+    RegistryError when the store has a cut that the bucket lacks.
     """
     base = pipeline.cut_chain().base()
     with pipeline.store.rebuild.emptied(pipeline.settings.name, since="" if base is None else base.position) as empty:
         store = metadata_store(empty.database, empty.stream)
         chain = replace(pipeline.cut_chain(), store=store)
-        told = DecidedChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.chain_position)))
-        _refuse_to_forget(empty, told)
-        tables = _found(pipeline, told)
-        _begin(pipeline, empty, store, told, tables)
+        decided = DecidedChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.chain_position)))
+        _refuse_to_forget(empty, decided)
+        tables = _found(pipeline, decided)
+        _begin(pipeline, empty, store, decided, tables)
         known = {found.identity.table_uuid for found in tables}
-        for chain_position, file in told.files:
+        for chain_position, file in decided.files:
             chain.adopt(file.of_tables(known), chain_position)
         empty.check_nothing_is_lost()
-        rebuilt = tuple(_relearn(empty, store, found) for found in tables)
+        rebuilt = tuple(_rebuild_table(empty, store, found) for found in tables)
     for table in rebuilt:
         log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
     return rebuilt
 
 
-def _refuse_to_forget(empty: EmptyLedger, told: DecidedChain) -> None:
-    if not told.files and empty.cuts_before:
+def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
+    if not decided.files and empty.cuts_before:
         raise RegistryError(
             f"the bucket holds no cut file for the beginning of the stream {empty.stream}",
             expected=f"cut files for the {empty.cuts_before} cuts that the metadata store knows",
@@ -94,11 +96,14 @@ def _refuse_to_forget(empty: EmptyLedger, told: DecidedChain) -> None:
 
 
 def _found(pipeline: Pipeline, chain: DecidedChain) -> tuple[_Found, ...]:
-    """In the order of pipeline.yml, then those that it lists no more. Raises FenceMismatch for two identities."""
-    told = {identity.name: identity for identity in chain.tables}
+    """The tables of pipeline.yml, in its order, then other tables of the chain.
+
+    Raises FenceMismatch when lake and cut files have different tables under one name.
+    """
+    known = {identity.name: identity for identity in chain.tables}
     found = []
-    for name in dict.fromkeys((*pipeline.table_names(), *told)):
-        identity = told.get(name)
+    for name in dict.fromkeys((*pipeline.table_names(), *known)):
+        identity = known.get(name)
         ledger = pipeline.lake.read_ledger(name, table_uuid=None if identity is None else identity.table_uuid)
         published = None if ledger is None else ledger.published
         if published is not None:
@@ -119,19 +124,19 @@ def _begin(
     pipeline: Pipeline,
     empty: EmptyLedger,
     store: MetadataStore,
-    told: DecidedChain,
+    decided: DecidedChain,
     tables: Sequence[_Found],
 ) -> None:
-    """The stream and its tables, as they were called and numbered at the base of the chain."""
-    streams = [*told.streams]
+    """Registers the stream and its tables, and restores the base of the chain."""
+    streams = [*decided.streams]
     streams += [Stream(**found.published.stream) for found in tables if found.published is not None]
     if not streams:
         raise RegistryError(
-            f"nothing tells of the stream {pipeline.settings.name}: no cut file, no published lake table",
+            f"nothing describes the stream {pipeline.settings.name}: no cut file, no published lake table",
             expected="the bucket that the pipeline has written to",
             remedy="mend lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
         )
-    empty.begin_stream(streams[0], sorted(told.stream_partitions))
+    empty.begin_stream(streams[0], sorted(decided.stream_partitions))
     table_ids: dict[UUID, int] = {}
     for found in tables:
         published = found.published
@@ -150,26 +155,26 @@ def _begin(
             if table.kept:
                 rows = _quarantined_rows(pipeline, found, table)
                 empty.from_lake.restore_quarantined_rows(table_id, _snapshot(table, step_of), rows)
-    if told.base is not None:
-        empty.begin_behind(told.base.read_through(), told.base.rows, table_ids)
+    if decided.base is not None:
+        empty.begin_behind(decided.base.read_through(), decided.base.rows, table_ids)
 
 
 def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
-    """All that the lake tells of, oldest first; None for the one that its log does not reach any more."""
+    """The publications that the lake knows, oldest first; with None where the log no longer has the commit."""
     if ledger is None:
         return []
-    steps = [told for told in ledger.steps if isinstance(told, PublishedCommit)]
+    commits = [commit for commit in ledger.steps if isinstance(commit, PublishedCommit)]
     found: list[tuple[PublishedTable, PublishedCommit | None]] = [
-        (told.table, told) for told in steps if told.table is not None
+        (commit.table, commit) for commit in commits if commit.table is not None
     ]
     newest = ledger.published
-    if newest is not None and newest.snapshot_id not in [told.snapshot_id for told in steps]:
+    if newest is not None and newest.snapshot_id not in [commit.snapshot_id for commit in commits]:
         return [(newest, None), *found]
     return found
 
 
 def _quarantined_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
-    """Those of an older publication than the last are needed by nobody, and may be deleted."""
+    """The rows that a snapshot quarantined. Those of a publication before the last one may be deleted already."""
     key = kept_rows_key(found.identity.name, published.snapshot_id)
     try:
         with step(pipeline.on_step, "kept_rows.get"):
@@ -181,8 +186,8 @@ def _quarantined_rows(pipeline: Pipeline, found: _Found, published: PublishedTab
     return rows
 
 
-def _relearn(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt:
-    name, ledger, learn = found.identity.name, found.ledger, empty.from_lake
+def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt:
+    name, ledger, from_lake = found.identity.name, found.ledger, empty.from_lake
     row = store.tables.table(name)
     notes = list(empty.notes(row.table_id))
     steps = [] if ledger is None else list(_steps(ledger))
@@ -190,21 +195,21 @@ def _relearn(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt
     if ledger is not None:
         _check_fence(store, found, ledger, row.table_id, row.next_slice_number)
     oldest = _oldest(ledger)
-    kept = learn.claims_missing_in_log(
+    only_in_store = from_lake.claims_missing_in_log(
         row.table_id, last_number=oldest - 1, in_log=[each.claim_id for each in steps if isinstance(each, KnownClaim)]
     )
-    for each in _in_order(kept, steps):
+    for each in _in_order(only_in_store, steps):
         if isinstance(each, KnownClaim):
-            learn.apply(row.table_id, each)
+            from_lake.apply(row.table_id, each)
         else:
-            learn.publish(row.table_id, each)
-    failed = learn.end_snapshots(row.table_id, snapshots, newest=snapshots[-1] if snapshots else None)
+            from_lake.publish(row.table_id, each)
+    failed = from_lake.end_snapshots(row.table_id, snapshots, newest=snapshots[-1] if snapshots else None)
     if failed:
         notes.append(f"{failed} snapshots failed")
     if found.stale is not None:
-        learn.mark_stale(row.table_id, found.stale)
+        from_lake.mark_stale(row.table_id, found.stale)
         notes.append(f"it is stale: {found.stale}")
-    unproved = 0 if ledger is None else learn.apply_through(row.table_id, ledger.fence_number)
+    unproved = 0 if ledger is None else from_lake.apply_through(row.table_id, ledger.fence_number)
     if unproved:
         notes.append(f"{unproved} applied slices are proved by the fence's number alone: the lake's log was cleaned")
     return Rebuilt(
@@ -217,9 +222,9 @@ def _relearn(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt
 
 
 def _steps(ledger: LakeLedger) -> Iterator[KnownClaim | KnownSnapshot]:
-    """In the lake's order."""
+    """Claims and snapshots in the order of the log."""
     publications = _publications(ledger)
-    yield from (_snapshot(table, None) for table, told in publications if told is None)
+    yield from (_snapshot(table, None) for table, commit in publications if commit is None)
     for each in ledger.steps:
         if isinstance(each, AppliedClaim):
             yield KnownClaim(
@@ -251,21 +256,21 @@ def _snapshot(table: PublishedTable, step: PublishedCommit | None) -> KnownSnaps
 
 
 def _in_order(
-    kept: Sequence[KnownClaim], steps: Sequence[KnownClaim | KnownSnapshot]
+    only_in_store: Sequence[KnownClaim], steps: Sequence[KnownClaim | KnownSnapshot]
 ) -> Iterator[KnownClaim | KnownSnapshot]:
-    """Claims that only the store tells lie before or behind the publication that comes first."""
+    """Inserts claims that only the store has before or behind the first publication, by their numbers."""
     first = steps[0] if steps else None
     fence = first.fence_number if isinstance(first, KnownSnapshot) else 0
-    yield from (claim for claim in kept if claim.last_number <= fence)
+    yield from (claim for claim in only_in_store if claim.last_number <= fence)
     if isinstance(first, KnownSnapshot):
         yield first
         steps = steps[1:]
-    yield from (claim for claim in kept if claim.last_number > fence)
+    yield from (claim for claim in only_in_store if claim.last_number > fence)
     yield from steps
 
 
 def _oldest(ledger: LakeLedger | None) -> int:
-    """Number of the first slice of which the lake's log itself tells that it was applied."""
+    """The number of the first slice that a claim of the lake's log names."""
     if ledger is None or ledger.is_whole:
         return 1
     return min((claim.first_number for claim in ledger.claims), default=ledger.fence_number + 1)

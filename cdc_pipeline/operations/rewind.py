@@ -1,4 +1,4 @@
-"""One table of the lake set back to an earlier position, from where its slices are applied again."""
+"""Sets a table of the lake back to an earlier position; its later slices are applied again."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +20,7 @@ _POSITION_DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewound:
-    """The lake equals the source as of `position` again; `slices_waiting` of them will be applied once more."""
+    """The lake's table equals the source as of `position` again. `slices_waiting`: how many slices wait behind it."""
 
     table: TableName
     position: str
@@ -29,13 +29,13 @@ class Rewound:
 
 
 def rewind(pipeline: Pipeline, table: TableName, to: str) -> Rewound:
-    """To the end of the last claim at or before `to`, a position or a moment.
+    """Sets the table back to the end of the last claim at or before `to`, a position or a time.
 
-    Raises LeaseBusy while somebody works on the table, UsageError for a place before its snapshot, LakeError for one
-    whose files may be deleted, SliceDamaged when a slice file that is needed again is gone.
+    Raises LeaseBusy while somebody works on the table, UsageError for a position before its snapshot, LakeError when
+    files of that lake version may be deleted, SliceDamaged when a slice file that is needed again is gone.
     """
     row, lease_length = pipeline.store.tables.table(table), pipeline.settings.worker.lease
-    position, moment = parse_place(to)
+    position, moment = parse_target(to)
     with held_lease(pipeline.store.leases, row.table_id, owner=pipeline.owner, duration=lease_length) as held:
         if pipeline.store.snapshots.active_snapshot(row.table_id) is not None:
             raise SnapshotError(f"a snapshot of {table} is being taken", remedy="rewind when it has ended")
@@ -45,7 +45,7 @@ def rewind(pipeline: Pipeline, table: TableName, to: str) -> Rewound:
         if target is None:
             raise UsageError(
                 f"nothing of {table} was applied at or before {to}",
-                expected="a place behind the cutoff of its last snapshot, whose slices are kept (keep.slices)",
+                expected="a position behind the cutoff of its last snapshot, whose slices are kept (keep.slices)",
                 remedy="look at cdc sql claims, or take a new snapshot",
             )
         _check_slice_files(pipeline, row.table_id, target.number + 1, row.next_slice_number - 1)
@@ -61,8 +61,8 @@ def rewind(pipeline: Pipeline, table: TableName, to: str) -> Rewound:
     return _rewound(table, target, row.next_slice_number)
 
 
-def parse_place(text: str) -> tuple[str | None, datetime | None]:
-    """A position (`0/8D3FAF8`, or 16 hexadecimal digits) or a moment in ISO 8601 with its zone."""
+def parse_target(text: str) -> tuple[str | None, datetime | None]:
+    """Reads a position (`0/8D3FAF8`, or 16 hexadecimal digits), or a time in ISO 8601 with its zone."""
     high, slash, low = text.partition("/")
     try:
         if slash:
@@ -71,22 +71,22 @@ def parse_place(text: str) -> tuple[str | None, datetime | None]:
             return encode_position(int(text, 16)), None
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise _no_place(text) from error
+        raise _no_target(text) from error
     if moment.tzinfo is None:
-        raise _no_place(text)
+        raise _no_target(text)
     return None, moment
 
 
-def _no_place(text: str) -> UsageError:
+def _no_target(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} is no place to go back to",
+        f"{text!r} is no position or time to go back to",
         expected="a position such as 0/8D3FAF8, or a moment such as 2026-01-31T12:00:00Z",
         remedy="take one that cdc status or cdc sql boundaries shows",
     )
 
 
 def _check_slice_files(pipeline: Pipeline, table_id: int, first: int, last: int) -> None:
-    """What is set back has to come again from its files."""
+    """Checks that the files of all slices that will be applied again are still there."""
     for row in pipeline.store.slices.slices(table_id, first, last):
         if row.path is None:
             continue
@@ -96,8 +96,8 @@ def _check_slice_files(pipeline: Pipeline, table_id: int, first: int, last: int)
         except ObjectMissing as error:
             raise SliceDamaged(
                 f"the slice file {row.path} is gone, and would be needed again",
-                expected="every slice file behind the place to go back to",
-                remedy="choose a later place, or take a new snapshot",
+                expected="every slice file behind the position to go back to",
+                remedy="choose a later position, or take a new snapshot",
             ) from error
 
 

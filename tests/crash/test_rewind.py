@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, SliceDamaged, UsageError
 from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.operations.rewind import Rewound, parse_place, rewind
+from cdc_pipeline.operations.rewind import Rewound, parse_target, rewind
 from cdc_pipeline.record import decode_position
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.steps import Moment
@@ -102,8 +102,8 @@ def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World)
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "0/xyz", ""])
 def test_a_place_that_is_none_is_refused_by_what_was_given(text: str) -> None:
-    with pytest.raises(UsageError, match="is no place to go back to"):
-        parse_place(text)
+    with pytest.raises(UsageError, match="is no position or time to go back to"):
+        parse_target(text)
 
 
 def remove_slice_file(world: World, _pipeline: Pipeline) -> None:

@@ -1,4 +1,4 @@
--- Slice files that are not what was registered.
+-- Slice files that differ from what was registered.
 SELECT *
 FROM cdc.v_damaged_slice
 WHERE stream = :stream

@@ -1,4 +1,4 @@
--- Where the consumer stands in each stream partition.
+-- Up to where each stream partition is registered.
 SELECT *
 FROM cdc.v_stream_partition
 WHERE stream = :stream

@@ -1,4 +1,4 @@
--- Events that were kept aside, and what became of them.
+-- Quarantined events, and what was decided about them.
 SELECT *
 FROM cdc.v_quarantine
 WHERE stream = :stream

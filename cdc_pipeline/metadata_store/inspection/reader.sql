@@ -1,4 +1,5 @@
--- The read-only role of the inspection views; a user who may not create roles makes it later, and upgrades again.
+-- The read-only role of the inspection views. Where the user may not create roles, somebody else creates it before the
+-- next upgrade.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'cdc_reader') THEN

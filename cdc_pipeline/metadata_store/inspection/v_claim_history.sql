@@ -1,28 +1,29 @@
--- One row per claim: which slices went into which version of the lake, by whom, and what it did.
+-- One row per claim: its slices, its owner, its lake version, and the rows that it changed. `rows_parked`: ids left
+-- incomplete. `rows_tied`: how often events of one id had the same sequence.
 CREATE VIEW cdc.v_claim_history AS
-SELECT c.table_id,
-       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
-       c.claim_id,
-       c.state,
-       c.first_number,
-       c.last_number,
-       c.slices,
-       c.attempt,
-       c.owner,
-       c.epoch,
-       c.rows_read,
-       c.rows_inserted,
-       c.rows_updated,
-       c.rows_deleted,
-       c.rows_ignored,
-       c.rows_parked,
-       c.rows_tied,
-       c.bytes,
-       c.seconds,
-       c.lake_version,
-       c.error,
-       c.started_at,
-       c.finished_at,
-       t.stream
-FROM cdc.claim AS c
-JOIN cdc.source_table AS t ON t.table_id = c.table_id;
+SELECT claim.table_id,
+       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       claim.claim_id,
+       claim.state,
+       claim.first_number,
+       claim.last_number,
+       claim.slices,
+       claim.attempt,
+       claim.owner,
+       claim.epoch,
+       claim.rows_read,
+       claim.rows_inserted,
+       claim.rows_updated,
+       claim.rows_deleted,
+       claim.rows_ignored,
+       claim.rows_parked,
+       claim.rows_tied,
+       claim.bytes,
+       claim.seconds,
+       claim.lake_version,
+       claim.error,
+       claim.started_at,
+       claim.finished_at,
+       source.stream
+FROM cdc.claim
+JOIN cdc.source_table AS source ON source.table_id = claim.table_id;

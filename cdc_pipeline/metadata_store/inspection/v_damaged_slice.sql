@@ -1,15 +1,15 @@
--- One row per registered slice whose file was found changed, cut off, swapped or gone, until the lake holds the slice.
+-- One row per waiting slice whose file was found changed, truncated, exchanged or missing.
 CREATE VIEW cdc.v_damaged_slice AS
-SELECT d.table_id,
-       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
-       d.number,
-       s.path,
-       d.found,
-       d.expected,
-       d.first_seen_at,
-       d.last_seen_at,
-       t.stream
-FROM cdc.damaged_slice AS d
-JOIN cdc.slice AS s ON s.table_id = d.table_id AND s.number = d.number
-JOIN cdc.source_table AS t ON t.table_id = d.table_id
-WHERE s.state = 'registered';
+SELECT damaged.table_id,
+       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       damaged.number,
+       slice.path,
+       damaged.found,
+       damaged.expected,
+       damaged.first_seen_at,
+       damaged.last_seen_at,
+       source.stream
+FROM cdc.damaged_slice AS damaged
+JOIN cdc.slice ON slice.table_id = damaged.table_id AND slice.number = damaged.number
+JOIN cdc.source_table AS source ON source.table_id = damaged.table_id
+WHERE slice.state = 'registered';

@@ -1,69 +1,78 @@
--- One row per source table: the lake's table equals the source as of this position and time, and not later.
--- That is the last boundary before the first slice with a file that the lake lacks and before the first withheld row,
--- as far as the table was followed, or the cutoff if that is later. `reason` says in words what holds it there.
--- '~' orders behind every position.
+-- One row per source table: the last position and time as of which the lake's table is known to equal the source.
+-- That is the last boundary before the first non-empty slice that waits and before the first withheld row, but not
+-- behind the last cut that read the table. It is the cutoff if that is later. `reason`: what keeps the position from
+-- rising.
+-- '~' sorts behind every position.
 CREATE VIEW cdc.v_lake_position AS
-SELECT t.table_id,
-       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
-       t.stream,
-       p.position,
-       CAST(left(p.position, 8) || '/' || right(p.position, 8) AS pg_lsn) AS position_lsn,
-       p.as_of,
-       -- before its snapshot a table is behind since it was registered
-       extract(epoch FROM clock_timestamp() - coalesce(p.as_of, t.registered_at)) AS seconds_behind,
-       coalesce(waiting.number, t.next_slice_number) - 1 AS applied_through,
+SELECT source.table_id,
+       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       source.stream,
+       equal.position,
+       CAST(left(equal.position, 8) || '/' || right(equal.position, 8) AS pg_lsn) AS position_lsn,
+       equal.as_of,
+       -- before its first snapshot, a table is behind since its registration
+       extract(epoch FROM clock_timestamp() - coalesce(equal.as_of, source.registered_at)) AS seconds_behind,
+       coalesce(waiting.number, source.next_slice_number) - 1 AS applied_through,
        nullif(concat_ws('; ',
-           (SELECT 'the stream stopped: ' || max(sp.alarm) FROM cdc.stream_partition AS sp WHERE sp.stream = t.stream),
-           CASE WHEN t.state = 'stale' OR t.snapshot_wanted
-                THEN coalesce(t.parked_reason, 'it asks for a new snapshot')
-                WHEN t.state = 'snapshotting' THEN 'its first snapshot is being taken'
-                WHEN t.cutoff_offset IS NULL THEN 'it has no snapshot yet' END,
-           CASE WHEN t.state = 'stale' AND EXISTS (
-                    SELECT FROM cdc.snapshot AS n
-                    WHERE n.table_id = t.table_id AND n.state NOT IN ('published', 'failed', 'abandoned'))
+           (SELECT 'the stream stopped: ' || max(part.alarm)
+            FROM cdc.stream_partition AS part WHERE part.stream = source.stream),
+           CASE WHEN source.state = 'stale' OR source.snapshot_wanted
+                THEN coalesce(source.parked_reason, 'it asks for a new snapshot')
+                WHEN source.state = 'snapshotting' THEN 'its first snapshot is being taken'
+                WHEN source.cutoff_offset IS NULL THEN 'it has no snapshot yet' END,
+           CASE WHEN source.state = 'stale' AND EXISTS (
+                    SELECT FROM cdc.snapshot
+                    WHERE snapshot.table_id = source.table_id
+                      AND snapshot.state NOT IN ('published', 'failed', 'abandoned'))
                 THEN 'a new snapshot is being taken' END,
-           CASE WHEN t.state <> 'stale' THEN coalesce(
-               (SELECT 'it failed ' || f.failures || ' times in a row since '
-                       || to_char(f.failing_since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || 'Z: ' || f.error
-                FROM cdc.failing_table AS f WHERE f.table_id = t.table_id),
-               CASE WHEN t.state = 'parked' THEN t.parked_reason END) END,
-           CASE WHEN t.state <> 'stale' AND last.position > followed.position
+           CASE WHEN source.state <> 'stale' THEN coalesce(
+               (SELECT 'it failed ' || failing.failures || ' times in a row since '
+                       || to_char(failing.failing_since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || 'Z: '
+                       || failing.error
+                FROM cdc.failing_table AS failing WHERE failing.table_id = source.table_id),
+               CASE WHEN source.state = 'parked' THEN source.parked_reason END) END,
+           CASE WHEN source.state <> 'stale' AND last.position > followed.position
                 THEN 'it is not read any more: the stream goes on without it' END,
            CASE WHEN withheld.since_position IS NOT NULL
                 THEN 'rows of it wait in quarantine' END
        ), '') AS reason
-FROM cdc.source_table AS t
+FROM cdc.source_table AS source
 LEFT JOIN LATERAL (
-    SELECT s.number, b.position
-    FROM cdc.slice AS s
-    JOIN cdc.boundary AS b ON b.boundary_id = s.boundary_id
-    WHERE s.table_id = t.table_id AND s.state = 'registered' AND s.path IS NOT NULL
-    ORDER BY s.number
+    SELECT slice.number, boundary.position
+    FROM cdc.slice
+    JOIN cdc.boundary ON boundary.boundary_id = slice.boundary_id
+    WHERE slice.table_id = source.table_id AND slice.state = 'registered' AND slice.path IS NOT NULL
+    ORDER BY slice.number
     LIMIT 1
 ) AS waiting ON true
 LEFT JOIN LATERAL (
-    SELECT b.position FROM cdc.boundary AS b WHERE b.stream = t.stream ORDER BY b.position DESC LIMIT 1
+    SELECT boundary.position
+    FROM cdc.boundary
+    WHERE boundary.stream = source.stream
+    ORDER BY boundary.position DESC
+    LIMIT 1
 ) AS last ON true
-CROSS JOIN LATERAL (SELECT greatest(t.followed_at, t.cutoff_offset) AS position) AS followed
+CROSS JOIN LATERAL (SELECT greatest(source.followed_at, source.cutoff_offset) AS position) AS followed
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN t.state = 'stale' OR t.snapshot_wanted THEN coalesce(t.halted_at, t.cutoff_offset)
-                ELSE t.halted_at END AS position
+    SELECT CASE WHEN source.state = 'stale' OR source.snapshot_wanted
+                THEN coalesce(source.halted_at, source.cutoff_offset)
+                ELSE source.halted_at END AS position
 ) AS halted
-JOIN cdc.v_withheld AS withheld ON withheld.table_id = t.table_id
+JOIN cdc.v_withheld AS withheld ON withheld.table_id = source.table_id
 LEFT JOIN LATERAL (
-    SELECT b.position, b.commit_time
-    FROM cdc.boundary AS b
-    WHERE b.stream = t.stream
-      AND b.position < coalesce(least(waiting.position, withheld.since_position), '~')
-      AND b.position <= least(halted.position, followed.position)
-    ORDER BY b.position DESC
+    SELECT boundary.position, boundary.commit_time
+    FROM cdc.boundary
+    WHERE boundary.stream = source.stream
+      AND boundary.position < coalesce(least(waiting.position, withheld.since_position), '~')
+      AND boundary.position <= least(halted.position, followed.position)
+    ORDER BY boundary.position DESC
     LIMIT 1
 ) AS reached ON true
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN withheld.since_position <= t.cutoff_offset THEN NULL
-                WHEN reached.position >= t.cutoff_offset THEN reached.position
-                ELSE t.cutoff_offset END AS position,
-           CASE WHEN withheld.since_position <= t.cutoff_offset THEN NULL
-                WHEN reached.position >= t.cutoff_offset THEN reached.commit_time
-                ELSE t.cutoff_time END AS as_of
-) AS p;
+    SELECT CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
+                WHEN reached.position >= source.cutoff_offset THEN reached.position
+                ELSE source.cutoff_offset END AS position,
+           CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
+                WHEN reached.position >= source.cutoff_offset THEN reached.commit_time
+                ELSE source.cutoff_time END AS as_of
+) AS equal;

@@ -1,14 +1,14 @@
--- One row per table that anybody ever worked on: who holds its lease. `held` is false when it expired or was released.
+-- One row per table that was ever leased: its last owner. `held` is false when the lease expired or was released.
 CREATE VIEW cdc.v_lease AS
-SELECT l.table_id,
-       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
-       l.expires_at > clock_timestamp() AS held,
-       l.owner,
-       l.epoch,
-       l.acquired_at,
-       l.renewed_at,
-       l.expires_at,
-       extract(epoch FROM greatest(l.expires_at - clock_timestamp(), interval '0')) AS seconds_left,
-       t.stream
-FROM cdc.lease AS l
-JOIN cdc.source_table AS t ON t.table_id = l.table_id;
+SELECT lease.table_id,
+       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       lease.expires_at > clock_timestamp() AS held,
+       lease.owner,
+       lease.epoch,
+       lease.acquired_at,
+       lease.renewed_at,
+       lease.expires_at,
+       extract(epoch FROM greatest(lease.expires_at - clock_timestamp(), interval '0')) AS seconds_left,
+       source.stream
+FROM cdc.lease
+JOIN cdc.source_table AS source ON source.table_id = lease.table_id;

@@ -1,20 +1,20 @@
--- One row per event that could not be applied. Its values stay in cdc.quarantine: they are the source's.
+-- One row per quarantined event. Its values belong to the source's users, so only cdc.quarantine has them.
 CREATE VIEW cdc.v_quarantine AS
-SELECT q.quarantine_id,
-       q.table_id,
-       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
-       q.stream_partition,
-       q.version,
-       q.start_offset,
-       q.end_offset,
-       q.reason,
-       q."column",
-       q.state,
-       q.created_at,
-       q.snapshot_id,
-       q.slice_number,
-       q.decision,
-       q.decided_at,
-       t.stream
-FROM cdc.quarantine AS q
-JOIN cdc.source_table AS t ON t.table_id = q.table_id;
+SELECT event.quarantine_id,
+       event.table_id,
+       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       event.stream_partition,
+       event.version,
+       event.start_offset,
+       event.end_offset,
+       event.reason,
+       event."column",
+       event.state,
+       event.created_at,
+       event.snapshot_id,
+       event.slice_number,
+       event.decision,
+       event.decided_at,
+       source.stream
+FROM cdc.quarantine AS event
+JOIN cdc.source_table AS source ON source.table_id = event.table_id;

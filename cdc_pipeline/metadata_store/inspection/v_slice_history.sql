@@ -1,32 +1,32 @@
--- One row per slice: what it holds, where its file lies, and what became of it.
--- An interval without events has no slice; older versions registered an empty one, without a path.
+-- One row per slice: its content, the path of its file, and its state.
+-- A cut without events of a table has no slice of it. Older versions registered an empty slice, without a path.
 CREATE VIEW cdc.v_slice_history AS
-SELECT s.table_id,
-       concat_ws('.', t.database_name, t.schema_name, t.table_name) AS source_table,
-       s.number,
-       s.state,
-       s.stream_partition,
-       s.label_start,
-       s.label_end,
-       s.start_offset,
-       s.end_offset,
-       s.path,
-       s.rows,
-       s.size_bytes,
-       s.key_changes,
-       s.partial_rows,
-       s.truncates,
-       s.truncated_at,
-       s.late,
-       b.boundary_id,
-       b.commit_time,
-       s.registered_at,
-       s.applied_at,
-       extract(epoch FROM s.applied_at - b.commit_time) AS seconds_from_commit_to_lake,
-       c.claim_id,
-       c.lake_version,
-       t.stream
-FROM cdc.slice AS s
-JOIN cdc.source_table AS t ON t.table_id = s.table_id
-JOIN cdc.boundary AS b ON b.boundary_id = s.boundary_id
-LEFT JOIN cdc.claim AS c ON c.claim_id = s.claim_id;
+SELECT slice.table_id,
+       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       slice.number,
+       slice.state,
+       slice.stream_partition,
+       slice.label_start,
+       slice.label_end,
+       slice.start_offset,
+       slice.end_offset,
+       slice.path,
+       slice.rows,
+       slice.size_bytes,
+       slice.key_changes,
+       slice.partial_rows,
+       slice.truncates,
+       slice.truncated_at,
+       slice.late,
+       boundary.boundary_id,
+       boundary.commit_time,
+       slice.registered_at,
+       slice.applied_at,
+       extract(epoch FROM slice.applied_at - boundary.commit_time) AS seconds_from_commit_to_lake,
+       claim.claim_id,
+       claim.lake_version,
+       source.stream
+FROM cdc.slice
+JOIN cdc.source_table AS source ON source.table_id = slice.table_id
+JOIN cdc.boundary ON boundary.boundary_id = slice.boundary_id
+LEFT JOIN cdc.claim ON claim.claim_id = slice.claim_id;

@@ -218,7 +218,7 @@ def _check_next(connection: Connection, table_id: int, numbers: list[int]) -> No
     if numbers != list(range(first, last + 1)) or numbers != list(registered):
         raise RegistryError(
             f"the slices {first} to {last} of table {table_id} are not all there and registered",
-            expected="consecutive slices that the lake does not hold yet",
+            expected="consecutive slices that the lake does not have yet",
             remedy="ask for the next slices again",
         )
     if waiting is not None and waiting < first:

@@ -180,8 +180,8 @@ def _check_chain_position(connection: Connection, stream: str, chain_position: s
         raise no_boundary(stream)
     if found != chain_position:
         raise RegistryError(
-            f"the stream {stream} goes on at {found}",
-            expected=f"{chain_position}, where a late slice is to be registered",
+            f"the chain of the stream {stream} continues at {found}",
+            expected=f"{chain_position}, where the late slice is decided",
             remedy="try again: somebody else registered something",
         )
 

@@ -149,7 +149,7 @@ def _check_same(
         raise RegistryError(
             f"the position {cut.position} of {cut.stream} is registered with {len(registered)} slices of other ranges",
             expected="ranges that begin at the registered next offsets",
-            remedy="take the stream again and go on at its next offsets",
+            remedy="take the stream again and continue at its next offsets",
         )
     registered_ids = {key: row.slice_id for key, row in registered.items()}
     repeated_ids = {key: row["slice_id"] for key, row in repeated.items()}
@@ -161,7 +161,7 @@ def _check_same(
         raise SliceFork(
             f"table {table_id}, stream partition {stream_partition} at {cut.position} is registered with other content",
             expected="the same bytes for the same range",
-            remedy="the registered file stands; find out why the same events gave other bytes",
+            remedy="the registered file is used; find out why the same events gave other bytes",
         )
 
 
@@ -177,7 +177,7 @@ def _check_continues(connection: Connection, cut: Cut, partitions: Sequence[Row[
                 f"the cut of {cut.stream}, stream partition {part.stream_partition}, is"
                 f" [{part.start_offset}, {part.end_offset})",
                 expected=f"a start at the registered next offset {registered}",
-                remedy="take the stream again and go on at its next offsets",
+                remedy="take the stream again and continue at its next offsets",
             )
     last = connection.scalar(select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == cut.stream))
     if last is not None and cut.position < last:

@@ -84,7 +84,7 @@ class StaleTables:
             registered = max((known for known in (last, *(row.next_offset for row in rows)) if known), default="")
             if position < registered:
                 raise RegistryError(
-                    f"the source's log stands at {position}",
+                    f"the source's log is at {position}",
                     expected=f"a position behind {registered}, up to which the stream is registered",
                     remedy="somebody else reads the stream: stop the consumer, then try again",
                 )
@@ -138,7 +138,7 @@ def mark_gaps(connection: Connection, cut: Cut, next_offsets: Mapping[int, str |
     start = _start_of(connection, cut, next_offsets)
     for row in connection.execute(_FOLLOWED, {"tables": list(cut.tables)}).all():
         if row.followed is not None and row.followed < start:
-            reason = f"its changes from {row.followed} to {start} were not read: the stream went on without it"
+            reason = f"its changes from {row.followed} to {start} were not read: the stream continued without it"
             mark_stale(connection, [row.table_id], f"{reason}; run cdc snapshot on it")
 
 

@@ -1,4 +1,4 @@
-"""The kinds of columns that the tables of the metadata store are made of."""
+"""Kinds of columns in the tables of the metadata store."""
 
 from enum import StrEnum
 from typing import Any
@@ -11,11 +11,12 @@ OFFSET_RANGE = 'CREATE TYPE cdc.offset_range AS RANGE (subtype = text, collation
 SLICE_RANGE = """cdc.offset_range(
     table_id::text || ':' || stream_partition::text || ':' || start_offset,
     table_id::text || ':' || stream_partition::text || ':' || end_offset)"""
-"""One text range per slice: texts that share the prefix table:partition lie together, so no two tables meet."""
+"""The range of a slice as a range of texts. Each table and stream partition has a prefix of its own, so only their own
+ranges can overlap."""
 
 
 class State(TypeDecorator[StrEnum]):
-    """Text in the store, a member of the lifecycle in Python."""
+    """Text in the store, a member of the enumeration in Python."""
 
     impl = Text
     cache_ok = True

@@ -1,4 +1,4 @@
-"""The tables of what goes wrong: tables that fail, damaged slice files, and events that cannot be applied."""
+"""The tables of failing tables, damaged slice files and quarantined events."""
 
 from sqlalchemy import (
     BigInteger,

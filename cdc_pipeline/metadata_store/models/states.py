@@ -1,40 +1,40 @@
-"""Lifecycles of the metadata store: each member says who sets it and what is durable then."""
+"""States of rows in the metadata store. Each member says who sets it and what is durable then."""
 
 from enum import StrEnum
 
 
 class TableState(StrEnum):
     REGISTERED = "registered"
-    """Set by the consumer: the table is known and its slices are numbered; the lake has nothing of it."""
+    """Set by the consumer: the table is registered and its slices are numbered; the lake does not have it yet."""
     SNAPSHOTTING = "snapshotting"
-    """Set by the snapshot's orchestrator: a first snapshot with a cutoff is being built."""
+    """Set by the snapshot's orchestrator: the first snapshot is being taken."""
     LIVE = "live"
-    """Set by the publication of a snapshot: the lake holds the table, slices behind the cutoff can be applied."""
+    """Set by the publication of a snapshot: the lake has the table, and slices behind the cutoff can be applied."""
     PARKED = "parked"
-    """Set by the worker when a table failed for too long: only rare probes are made, until one succeeds."""
+    """Set by the worker when the table failed for too long: it is tried only rarely, until a try succeeds."""
     STALE = "stale"
-    """Set by the consumer: changes of the source's table are missing from the stream, or it is another table now.
-    Nothing is applied, and only the publication of a new snapshot ends it."""
+    """Set by the consumer: changes of the table may be missing from the stream, or another table has its name.
+    Nothing is applied until a new snapshot is published."""
 
 
 class SliceState(StrEnum):
     REGISTERED = "registered"
-    """Set by the consumer: file, range and number are durable; the lake does not hold the events yet."""
+    """Set by the consumer: file, range and number are durable; the lake does not have the events yet."""
     APPLIED = "applied"
-    """Set by the worker after the lake's own log carried the claim."""
+    """Set by the worker: the lake's log has the claim of the slice."""
     SUPERSEDED = "superseded"
-    """Set by the publication of a snapshot whose cutoff lies behind the slice: it is never applied."""
+    """Set by the publication of a snapshot whose cutoff lies behind the slice: the slice is never applied."""
 
 
 class ClaimState(StrEnum):
     CLAIMED = "claimed"
-    """Set by the worker before the work: the bounds are durable, the lake may or may not have the commit."""
+    """Set by the worker before its work: the bounds are durable; the lake may or may not have the commit."""
     APPLIED = "applied"
-    """Set by the worker: the lake's log carries the claim, the metrics are kept."""
+    """Set by the worker: the lake's log has the claim; its row counts are recorded."""
     FAILED = "failed"
-    """Set by the worker or by a publication: the claim is given up, its slices are free for another."""
+    """Set by the worker or by a publication: the claim is given up, and its slices are free for another claim."""
     REWOUND = "rewound"
-    """Set by a worker when the lake was set back to before the claim: its slices wait again."""
+    """Set by a rewind behind which the lake no longer has the claim: its slices wait again."""
 
 
 class SnapshotState(StrEnum):
@@ -45,11 +45,11 @@ class SnapshotState(StrEnum):
     COMPACTING = "compacting"
     """Set by the orchestrator: every staging file is in the object store."""
     PUBLISHING = "publishing"
-    """Set by the orchestrator: every lake file is written; the one commit is about to be made."""
+    """Set by the orchestrator: every lake file is written; the commit follows."""
     PUBLISHED = "published"
-    """Set in the transaction that makes the table live: the lake's log carries snapshot and fence."""
+    """Set in the transaction that makes the table live: the lake's log has snapshot and fence."""
     FAILED = "failed"
-    """Set by the orchestrator: an error that no retry mends; nothing is visible in the lake."""
+    """Set by the orchestrator after an error that no retry can remove: nothing is visible in the lake."""
     ABANDONED = "abandoned"
     """Set by a person or by a newer snapshot: nothing is visible in the lake."""
 
@@ -65,22 +65,22 @@ class TaskKind(StrEnum):
 
 class TaskState(StrEnum):
     WAITING = "waiting"
-    """Set by the orchestrator, or by a worker slot whose try failed and may be repeated."""
+    """Set by the orchestrator, or by a worker slot whose attempt failed and may be repeated."""
     CLAIMED = "claimed"
-    """Set by a worker slot; free for another one when its task lease has expired."""
+    """Set by a worker slot; another slot can claim the task when the task lease has expired."""
     DONE = "done"
-    """Set by the worker slot that holds the attempt: the files named in `output` are durable."""
+    """Set by the worker slot that has the task: the files that `output` names are durable."""
     FAILED = "failed"
-    """Set by the worker slot that holds the attempt: no retry mends it."""
+    """Set by the worker slot that has the task, after an error that no retry can remove."""
 
 
 class QuarantineState(StrEnum):
     WAITING = "waiting"
-    """Set by the consumer with the cut, or by a worker slot before its export is done: the event is kept here whole."""
+    """Set by the registration of the cut, or by a worker slot before its export is done: the whole event is stored."""
     REPLAYED = "replayed"
-    """Set by a person's replay, in the transaction that registers the late slice which holds the event."""
+    """Set by a replay, in the transaction that registers the late slice with the event."""
     DROPPED = "dropped"
-    """Set by a person, or by the snapshot that replaced or never became what the event belongs to."""
+    """Set by a person, by the publication of a snapshot with a later cutoff, or when its snapshot ended unpublished."""
 
 
 FINISHED_SNAPSHOTS = (SnapshotState.PUBLISHED, SnapshotState.FAILED, SnapshotState.ABANDONED)

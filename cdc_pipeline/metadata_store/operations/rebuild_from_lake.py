@@ -28,7 +28,7 @@ from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.snapshots.snapshots import begin_live
 
 _SLICE, _CLAIM, _SNAPSHOT, _TABLE = models.slice_table, models.claim, models.snapshot, models.source_table
-_ERROR = "the metadata store was rebuilt, and the lake does not hold it"
+_ERROR = "the metadata store was rebuilt, and the lake does not have it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,14 @@
-"""What the lake needs no more, deleted: files, cut files and rows older than `keep` in pipeline.yml says.
+"""Retention: deletes slice files, cut files, snapshot files and rows that are older than `keep` in pipeline.yml.
 
-It may be killed anywhere, and the next run goes on:
+It may be killed at any step; the next run continues:
 
-1. A table forgets: under its lease the store learns up to which slice nothing is needed any more. From then on no
-   rewind goes back behind that.
-2. Files of forgotten slices go, then the store learns that they are gone. Objects go before rows: a row that names a
-   deleted file is found again, and nobody reads the file; a file that no row names would only be found by a listing.
-3. The base of the chain is put. Only then do the cut files before it go, and older bases: whoever makes the store anew
-   finds a whole chain at every moment.
-4. Rows of forgotten cuts go last, because the base is made from them.
+1. A table forgets slices: under its lease, the store records up to which number slices are no longer needed. From then
+   on no rewind goes back behind that number.
+2. Files of forgotten slices are deleted, and the store records that. Objects are deleted before rows: a row whose file
+   is deleted is found again, but a file that no row names would be found only by a listing.
+3. The base of the chain is put. Only then are older cut files and older bases deleted, so that a rebuild finds a whole
+   chain at every moment.
+4. Rows of forgotten cuts are deleted last, because the base is made from them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What was deleted of one kind, or would be. `oldest`: since when nobody needed the oldest, where that is known."""
+    """How much of one kind was deleted, or would be. `oldest`: since when the oldest was not needed, if known."""
 
     kind: str
     count: int
@@ -51,7 +51,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaning:
-    """`held_by`: tables whose old slices are still needed, and why; the stream's cut files stay with them."""
+    """What was deleted. `held_by`: tables that still need old slices, and why; they keep the stream's cut files."""
 
     kinds: tuple[Cleaned, ...]
     held_by: Mapping[str, str]
@@ -59,7 +59,9 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forgotten:
-    """By table: up to which number, which slices its lake's fence names, and why it forgets nothing, if it does not."""
+    """By table id: the number at or below which slices are forgotten, the numbers of the slices that the lake's fence
+    names, and why a table forgets nothing.
+    """
 
     through: dict[int, int] = field(default_factory=dict)
     fenced: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -67,9 +69,9 @@ class _Forgotten:
 
 
 def clean(pipeline: Pipeline, *, now: datetime | None = None, dry_run: bool = False) -> Cleaning:
-    """Everything that is older at `now`, by default the store's clock, than `keep` says. A dry run changes nothing.
+    """Deletes everything that is older than `keep` allows at `now`, by default the time by the store's clock.
 
-    A table at which somebody works keeps its slices until the next run.
+    A dry run changes nothing. A table that somebody works on keeps its slices until the next run.
     """
     now = now or pipeline.store.snapshot_history.now()
     keep, tables = pipeline.settings.keep, pipeline.store.tables.tables()
@@ -111,7 +113,10 @@ def _forget(pipeline: Pipeline, tables: Sequence[SourceTable], before: datetime,
 
 
 def _forgettable(pipeline: Pipeline, row: SourceTable, before: datetime, forgotten: _Forgotten) -> int:
-    """By the lake's own fence. A table that has slices there twice forgets nothing: they will be taken back."""
+    """The number at or below which slices can be forgotten, by the lake's own fence.
+
+    A table with slices that are applied twice forgets nothing: a rewind will undo them.
+    """
     fence = _look_at_fence(pipeline, row, forgotten)
     if fence is None or fence.repeated_at is not None:
         forgotten.refused[row.table_id] = "it is not in the lake yet" if fence is None else "slices are applied twice"
@@ -120,7 +125,10 @@ def _forgettable(pipeline: Pipeline, row: SourceTable, before: datetime, forgott
 
 
 def _look_at_fence(pipeline: Pipeline, row: SourceTable, forgotten: _Forgotten) -> Fence | None:
-    """The rows of slices that it names stay: workers compare them. Whatever moves it later names none that is older."""
+    """Records the slices that the lake's fence names. Their rows stay, because workers compare them with the fence.
+
+    A later fence names only later slices.
+    """
     if row.schema_id is None:
         return None
     schema = pipeline.store.tables.schema(row.table_id, row.schema_id)
@@ -130,7 +138,7 @@ def _look_at_fence(pipeline: Pipeline, row: SourceTable, forgotten: _Forgotten) 
 
 
 def _slice_files(pipeline: Pipeline, tables: Sequence[SourceTable], forgotten: _Forgotten, *, dry_run: bool) -> Cleaned:
-    """Table by table, also while another table keeps the cut files."""
+    """Deletes files of forgotten slices, table by table, also while another table keeps the cut files."""
 
     def files() -> Iterator[Doomed]:
         for row in tables:
@@ -148,7 +156,7 @@ def _slice_files(pipeline: Pipeline, tables: Sequence[SourceTable], forgotten: _
 
 
 def _base(pipeline: Pipeline, kept: Keep, *, dry_run: bool) -> ChainBase:
-    """That of the bucket, where nothing more is forgotten since: what was put once is not put again."""
+    """The bucket's base if it is as new as `kept`; otherwise a new one, which is put."""
     chain = pipeline.cut_chain()
     known = chain.base()
     if known is not None and order_of(known.chain_position) >= order_of(kept.base.chain_position):

@@ -1,4 +1,4 @@
-"""Objects that nobody needs any more, found by listing, one at a time: a listing is never held in memory."""
+"""Finds objects that are no longer needed by listing the bucket. A listing is never held in memory as a whole."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _SNAPSHOT_STAMP = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doomed:
-    """`since` when nobody needs it, as far as its name or the store tells."""
+    """An object to delete. `since`: from when it was not needed, if its name or the store says so."""
 
     key: str
     size_bytes: int
@@ -38,22 +38,23 @@ class Doomed:
 
 
 def delete(pipeline: Pipeline, keys: Sequence[str]) -> None:
-    """One batch. What is gone already is no failure."""
+    """Deletes one batch. An object that is gone already is no error."""
     with step(pipeline.on_step, "old_objects.delete"):
         pipeline.objects.delete_all(keys)
 
 
 def forgotten_cut_files(pipeline: Pipeline, base: ChainBase) -> Iterator[Doomed]:
-    """Of places before the base, the bases of these places too."""
+    """Cut files and older bases before the base."""
     for found in _listed(pipeline, stream_prefix(pipeline.settings.name)):
         if order_of(place_of_key(found.key)) < order_of(base.chain_position):
             yield Doomed(key=found.key, size_bytes=found.size_bytes)
 
 
 def files_without_a_slice(pipeline: Pipeline, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:
-    """Slice files of ranges before the base that no slice names: those who wrote them died, or another cut was decided.
+    """Slice files of ranges before the base that no slice names.
 
-    Nobody decides on such a range any more, so nobody can be about to name them.
+    Their writer died, or another cut was decided. Nobody can decide anything before the base any more, so nobody is
+    going to name them.
     """
     ends = {part.stream_partition: part.next_offset for part in base.partitions}
     for row in tables:
@@ -78,9 +79,9 @@ def _slice_files(pipeline: Pipeline, row: SourceTable, base: ChainBase, ends: Ma
 
 
 def old_snapshot_files(pipeline: Pipeline, tables: Iterable[SourceTable], before: datetime) -> Iterator[Doomed]:
-    """Exports and staging files of snapshots that ended before `before`, or that began before it and nobody knows.
+    """Files of snapshots that ended before `before`, and of unknown snapshots that began before it.
 
-    The rows that the published snapshot kept aside stay: they are needed to make the store anew.
+    The quarantined rows of the published snapshot stay: a rebuild needs them.
     """
     for row in tables:
         snapshots = {found.snapshot_id: found for found in pipeline.store.snapshot_history.snapshots(row.table_id)}
@@ -98,7 +99,10 @@ def old_snapshot_files(pipeline: Pipeline, tables: Iterable[SourceTable], before
 
 
 def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
-    """None while it is being taken, and for a name that is not one of ours. One that nobody knows ended at once."""
+    """When the snapshot ended. None while it is being taken, and for a name that is no snapshot id.
+
+    A snapshot that the store does not have counts as ended at its beginning, which its id contains.
+    """
     if known is not None:
         return known.finished_at if known.state in FINISHED_SNAPSHOTS else None
     try:

@@ -219,7 +219,7 @@ def test_a_table_that_comes_back_behind_cuts_without_it_is_stale(shop: Shop) -> 
     assert (row.state, row.halted_at, row.publication_mark) == ("stale", encode_position(AT), None)
     assert row.parked_reason == (
         f"its changes from {encode_position(AT)} to {encode_position(AT + 2)} were not read:"
-        " the stream went on without it; run cdc snapshot on it"
+        " the stream continued without it; run cdc snapshot on it"
     )
     assert position(shop).position == encode_position(AT)
 
