@@ -173,15 +173,7 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
             cutoff_time=snapshot.cutoff_time,
         )
     )
-    connection.execute(
-        update(_CLAIM)
-        .where(_CLAIM.c.table_id == snapshot.table_id, _CLAIM.c.state == ClaimState.CLAIMED)
-        .values(
-            state=ClaimState.FAILED,
-            finished_at=func.clock_timestamp(),
-            error=f"the snapshot {snapshot.snapshot_id} replaced the lake's table",
-        )
-    )
+    _give_up_claim(connection, snapshot)
     connection.execute(
         update(_SLICE)
         .where(of_table, _SLICE.c.number <= fence_number, _SLICE.c.state == SliceState.REGISTERED)
@@ -191,6 +183,18 @@ def begin_live(connection: Connection, snapshot: Snapshot, fence_number: int) ->
         update(_SLICE)
         .where(of_table, _SLICE.c.number > fence_number, _SLICE.c.state != SliceState.REGISTERED)
         .values(state=SliceState.REGISTERED, claim_id=None, applied_at=None)
+    )
+
+
+def _give_up_claim(connection: Connection, snapshot: Snapshot) -> None:
+    connection.execute(
+        update(_CLAIM)
+        .where(_CLAIM.c.table_id == snapshot.table_id, _CLAIM.c.state == ClaimState.CLAIMED)
+        .values(
+            state=ClaimState.FAILED,
+            finished_at=func.clock_timestamp(),
+            error=f"the snapshot {snapshot.snapshot_id} replaced the lake's table",
+        )
     )
 
 
