@@ -58,7 +58,7 @@ class SnapshotWorker:
         table_ids = [self.store.tables.table(name).table_id for name in tables]
         done = 0
         while not stop.is_set():
-            active = [found for table_id in table_ids if (found := self.store.snapshots.active_snapshot(table_id))]
+            active = self.store.snapshots.active_snapshots(table_ids)
             task = self.store.snapshot_tasks.claim_task(
                 slot=self.slot,
                 duration=self.task_lease,

@@ -1,5 +1,6 @@
 """Snapshots of a table: from the cutoff to the transaction that makes the table live."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -8,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
+from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.failures import clear_failures
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
@@ -79,8 +80,12 @@ class Snapshots:
 
     def active_snapshot(self, table_id: int) -> Snapshot | None:
         """The snapshot that is neither published nor failed nor abandoned; None if there is none."""
+        return next(iter(self.active_snapshots([table_id])), None)
+
+    def active_snapshots(self, table_ids: Sequence[int]) -> tuple[Snapshot, ...]:
+        """The active snapshots of these tables, at most one per table, read at once."""
         with self.database.transaction("snapshot.read_active") as connection:
-            return _active(connection, table_id)
+            return _active(connection, table_ids)
 
     def set_snapshot_state(self, snapshot_id: str, state: SnapshotState, *, error: str | None = None) -> Snapshot:
         """Moves a snapshot to a later state; does nothing if it is in this state. `error`: why it failed.
@@ -216,11 +221,11 @@ def _check_fence(connection: Connection, snapshot: Snapshot, fence_number: int) 
         )
 
 
-def _active(connection: Connection, table_id: int) -> Snapshot | None:
-    row = connection.execute(
-        select(_SNAPSHOT).where(_SNAPSHOT.c.table_id == table_id, _SNAPSHOT.c.state.not_in(FINISHED_SNAPSHOTS))
-    ).one_or_none()
-    return as_optional_record(Snapshot, row)
+def _active(connection: Connection, table_ids: Sequence[int]) -> tuple[Snapshot, ...]:
+    rows = connection.execute(
+        select(_SNAPSHOT).where(_SNAPSHOT.c.table_id.in_(table_ids), _SNAPSHOT.c.state.not_in(FINISHED_SNAPSHOTS))
+    )
+    return tuple(as_record(Snapshot, row) for row in rows)
 
 
 def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Snapshot:
@@ -232,7 +237,7 @@ def _read(connection: Connection, snapshot_id: str, *, lock: bool = False) -> Sn
 
 
 def _already_active(connection: Connection, table_id: int) -> SnapshotError:
-    active = _active(connection, table_id)
+    active = next(iter(_active(connection, [table_id])), None)
     return SnapshotError(
         f"the snapshot {active.snapshot_id if active else 'of somebody else'} of table {table_id} is under way",
         expected="no active snapshot",
