@@ -1,4 +1,4 @@
-"""`cdc snapshot` and `cdc apply`: the commands that fill the lake without the UI."""
+"""`cdc snapshot` and `cdc apply`: the commands that fill the lake without the Airflow UI."""
 
 import time
 from collections.abc import Mapping
@@ -30,16 +30,17 @@ def apply(
     until_idle: UntilIdle = False,
     as_json: Json = False,
 ) -> None:
-    """Apply registered slices to the lake. Exit code 4: another process works on a table, or the table pauses.
+    """Apply registered slices to the lake.
 
     A table that failed pauses before its next try; tables that are named here are tried at once. A table that changed
     in a way that its stream does not show gets a new snapshot first, unless its on_schema_change is stop.
+    Exit code 4: another process works on a table, or the table pauses.
     """
     from cdc_pipeline.operations.apply_tables import apply_tables
     from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+    with context.pipeline(POSTGRES_AND_SPARK, command="apply" if until_idle else None) as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
         runs, by_hand = snapshot_runs(pipeline), bool(tables)
         while True:
@@ -55,15 +56,15 @@ def apply(
 
 
 def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
-    """Build the initial lake as of a Snapshot Cutoff; run again, it resumes what was killed.
+    """Build the initial lake as of a Snapshot Cutoff.
 
-    Exit code 3: rows that the lake cannot hold are withheld, and wait in quarantine.
+    Run it again to resume a snapshot that was killed. Exit code 3: rows that the lake cannot hold are quarantined.
     """
     from cdc_pipeline.source_setup import set_up_source
     from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+    with context.pipeline(POSTGRES_AND_SPARK, command="snapshot") as pipeline:
         chosen = pipeline.table_names(tuple(tables or ()))
         refused = set_up_source(pipeline, begin_again=chosen).refused
         ready = [name for name in chosen if name not in refused]

@@ -1,4 +1,4 @@
-"""The command `cdc`: the same verbs as the DAGs, for people without the UI."""
+"""The command `cdc`: what the DAGs do, for people without the Airflow UI."""
 
 from cdc_pipeline.cli.application import main
 

@@ -1,4 +1,4 @@
-"""All commands of `cdc` in one typer application, and the one place where an error becomes an exit code."""
+"""All commands of `cdc` in one typer application. Here, and nowhere else, an error becomes an exit code."""
 
 import sys
 import traceback
@@ -16,13 +16,17 @@ INTERRUPTED = 130
 
 
 def application() -> typer.Typer:
-    """Other packages of this project add their verbs by an entry point of the group COMMAND_GROUP."""
+    """Returns `cdc` with all its commands.
+
+    Other packages of this project add theirs through an entry point of the group COMMAND_GROUP.
+    """
     app = typer.Typer(
         name="cdc",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        help="Keeps tables of an operational database in a data lake. Exit codes: 0 ok, 1 error, 2 usage,"
-        " 3 check failed, 4 busy.",
+        rich_markup_mode=None,  # importing rich takes longer than all the rest of `cdc --help`
+        help="Keeps tables of an operational database in a data lake.\n\nExit codes: 0 success, 1 error, 2 usage or"
+        " settings, 3 a check failed, 4 another process is at work.",
     )
     app.callback()(_options)
     for module in (stack_verbs, demo_command, pipeline_commands, read_commands, quarantine):
@@ -32,22 +36,22 @@ def application() -> typer.Typer:
     return app
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"cdc-pipeline {version('cdc-pipeline')}")
         raise typer.Exit
 
 
 def _options(
-    is_asked: Annotated[
+    is_wanted: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="show the version and exit")
     ] = False,
 ) -> None:
-    """What `cdc` takes before the name of a command."""
+    """Options of `cdc` itself, before the name of a command."""
 
 
 def _traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Of an error that nobody foresaw; it may show what a server or a library said."""
+    """Writes the traceback of an unexpected error without secrets: its messages come from servers and libraries."""
     sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
 
 

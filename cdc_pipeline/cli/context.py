@@ -1,4 +1,4 @@
-"""What every command needs: the settings that were asked for, where results go, and a pipeline when it works on one."""
+"""What every command needs: its settings, where its results go, and an open pipeline."""
 
 import json
 import logging
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
     from cdc_pipeline.settings import Settings
     from cdc_pipeline.wiring import Pipeline
 
-_WIDTH_OF_A_FILE = 200
 CHECK_FAILED = 3
-"""Exit code of a command that ended and found rows that differ, or that the lake cannot hold."""
+"""Exit code of a command that succeeded but found rows that differ, or rows that the lake cannot hold."""
 POSTGRES_ONLY = frozenset({"postgres"})
 POSTGRES_AND_SPARK = frozenset({"postgres", "spark-connect"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One call of `cdc`. Results go to stdout, as tables or with `--json` as JSON; everything else to stderr."""
+    """One call of `cdc`. Results go to stdout, as a table or, with `--json`, as JSON. All else goes to stderr."""
 
     config: Path
     as_json: bool
@@ -56,20 +55,41 @@ class Context:
         return Console(stderr=True)
 
     @contextmanager
-    def pipeline(self, parts: frozenset[str], settings: "Settings | None" = None) -> "Iterator[Pipeline]":
-        """As `opened_pipeline`, and SIGTERM ends the block within five seconds, whatever it waits for."""
+    def pipeline(
+        self, parts: frozenset[str], settings: "Settings | None" = None, *, command: str | None = None
+    ) -> "Iterator[Pipeline]":
+        """As `opened_pipeline`, and SIGTERM ends the block within five seconds, whatever it waits for.
+
+        `command`: the name of a command that may take longer than two seconds; its progress is shown.
+        """
         from cdc_pipeline.cli.ending import left_in_time
 
-        with left_in_time(), self.opened_pipeline(parts, settings) as pipeline:
+        with (
+            left_in_time(),
+            self.shown_steps(command, parts) as on_step,
+            self.opened_pipeline(parts, settings, on_step=on_step) as pipeline,
+        ):
             yield pipeline
+
+    @contextmanager
+    def shown_steps(self, command: str | None, parts: frozenset[str]) -> Iterator[OnStep]:
+        """Yields an `on_step` that shows the progress of `command`, or does nothing without one."""
+        from cdc_pipeline.cli.progress import shown_progress, steps_shown
+
+        if command is None:
+            yield no_step
+            return
+        with shown_progress(command, self.console) as show:
+            show(f"opening {', '.join(sorted(parts))}")
+            yield steps_shown(show)
 
     @contextmanager
     def opened_pipeline(
         self, parts: frozenset[str], settings: "Settings | None" = None, *, on_step: OnStep = no_step
     ) -> "Iterator[Pipeline]":
-        """An open pipeline, of these settings or those of the file.
+        """Opens a pipeline with `settings`, or with those of the file.
 
-        Embedded servers among `parts` are started if they do not run, and ended by the last command that uses them.
+        Embedded servers among `parts` are started if they do not run. The last command that uses them ends them.
         """
         from cdc_pipeline.installation.state import home_of
         from cdc_pipeline.launcher.parts import running
@@ -84,50 +104,63 @@ class Context:
                 yield pipeline
 
     def matched_settings(self, *, keep: bool) -> "Settings":
-        """With the tables that its patterns stand for on the source now; kept for all other commands, or not."""
+        """Returns the settings with the tables that match the patterns of `include` on the source now.
+
+        `keep`: writes these tables beside pipeline.yml, where all other commands read them.
+        """
         from cdc_pipeline.installation.state import home_of
         from cdc_pipeline.launcher.parts import running
         from cdc_pipeline.settings.file import keep_matching, load_settings
         from cdc_pipeline.source_setup.patterns import matching_tables
         from cdc_pipeline.wiring import source_of
 
-        asking = load_settings(self.config, matching=())
-        if not asking.include:
-            return asking
-        home = home_of(asking, os.environ)
-        with running(asking, config=self.config, home=home, parts=POSTGRES_ONLY) as endpoints:
-            names = matching_tables(source_of(asking, endpoints), asking)
+        listed = load_settings(self.config, matching=())
+        if not listed.include:
+            return listed
+        home = home_of(listed, os.environ)
+        with running(listed, config=self.config, home=home, parts=POSTGRES_ONLY) as endpoints:
+            names = matching_tables(source_of(listed, endpoints), listed)
         if keep:
             keep_matching(self.config, names)
         return load_settings(self.config, matching=names)
 
     def show(
-        self, rows: Sequence[Mapping[str, Any]], *, title: str = "", columns: str | None = None, wide: bool = True
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        title: str = "",
+        columns: str | None = None,
+        wide: bool | None = None,
     ) -> None:
-        """One object per row; columns are those of the first. As JSON every column is shown."""
+        """Prints one record per row, with the columns of the first row; as JSON always with all columns.
+
+        `columns` and `wide` are the options of a command that has them. Without `wide`, columns that are empty in every
+        row are left out, and with `wide=False` also those that do not fit.
+        """
         if self.as_json:
             print(json.dumps(list(rows), default=_plain, ensure_ascii=False))
             return
         from rich.console import Console
 
-        from cdc_pipeline.cli.tables import NARROW, chosen_columns, table_of
+        from cdc_pipeline.cli.tables import NARROW, WIDE, chosen_columns, table_of
 
         console = Console()
         if not console.is_terminal:
-            console.width = _WIDTH_OF_A_FILE
-        chosen = chosen_columns(rows, columns, wide=wide, width=console.width if console.is_terminal else NARROW)
-        console.print(table_of(rows, chosen, title=title) if rows else "nothing")
+            console.width = WIDE if wide or columns else NARROW
+        chosen = chosen_columns(rows, columns, wide=wide, width=console.width)
+        room = console.width if wide is None and columns is None else None
+        console.print(table_of(rows, chosen, title=title, width=room) if rows else "nothing")
         left_out = len(rows[0]) - len(chosen) if rows and columns is None else 0
-        if left_out:
+        if left_out and wide is False:
             self.console.print(
                 f"{left_out} more columns are empty or do not fit: --wide, or --columns a,b", soft_wrap=True
             )
 
 
 def context_of(config: Path | None, *, as_json: bool) -> Context:
-    """What every command begins with. Root goes on as the owner of the installation from here on.
+    """Every command begins with this call. When run by root, the process becomes the installation's owner here.
 
-    Help needs none of it: what takes long to import is imported from here on.
+    Help does not need it, so modules that take long to import are imported from here on.
     """
     from cdc_pipeline.installation.state import home_in
     from cdc_pipeline.launcher.rights import become_owner
@@ -140,7 +173,10 @@ def context_of(config: Path | None, *, as_json: bool) -> Context:
 
 
 def log_to_stderr() -> None:
-    """One line per event, for people; secrets are hidden."""
+    """Writes one line per event, for people, with secrets hidden.
+
+    The stream is looked up at each event: while a live line is shown, it is the one that writes above that line.
+    """
     import structlog
 
     structlog.configure(
@@ -151,7 +187,7 @@ def log_to_stderr() -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_names: structlog.PrintLogger(sys.stderr),
     )
 
 

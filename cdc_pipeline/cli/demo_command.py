@@ -1,4 +1,4 @@
-"""`cdc demo`: everything at once on one machine, ending with a proof."""
+"""`cdc demo`: the whole pipeline on one machine, with a proof at the end."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from cdc_pipeline.launcher.project import PROJECT
 
 WIDTH_OF_A_FILE = 160
 Folder = Annotated[
-    Path | None, typer.Option("--folder", help="where the demo lives; default: .cdc/demo of the project")
+    Path | None, typer.Option("--folder", help="folder of the demo's files; default: .cdc/demo in the project")
 ]
 
 
@@ -19,7 +19,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(folder: Folder = None) -> None:
-    """Start everything, run the main job on live data with one worker killed in the middle, compare every row."""
+    """Run the whole pipeline on live data and compare all rows.
+
+    It starts all servers, takes a snapshot, applies slices while one worker is killed, runs a backfill, and ends with
+    a comparison of every row of source and lake. The servers stay up. Exit code 3 when a table differs.
+    """
     from rich.console import Console
 
     from cdc_pipeline.demo.story import run_demo

@@ -1,4 +1,4 @@
-"""How a command that runs for long is asked to end, and that it does."""
+"""Ends a long-running command within five seconds of SIGTERM or SIGINT."""
 
 import os
 import signal
@@ -15,37 +15,40 @@ _LAST_RESORT_SECONDS = 0.5
 
 @contextmanager
 def stopped_in_time() -> Iterator[Event]:
-    """The event is set by SIGTERM and SIGINT. A process that has not ended GRACE_SECONDS later is ended then."""
+    """Yields an event that SIGTERM and SIGINT set. A process that still runs GRACE_SECONDS later is ended."""
     stop = Event()
     for number in STOPPING:
         signal.signal(number, lambda *_: stop.set())
-    with _ended_in_time("what was not registered is read again", stop):
+    with _ended_in_time("changes that were not registered are read again", stop):
         yield stop
 
 
 @contextmanager
 def left_in_time() -> Iterator[None]:
-    """SIGTERM leaves the block like an error: leases are released, and what runs in Spark is cancelled.
+    """SIGTERM and SIGINT leave the block like an error: leases are released and work in Spark is cancelled.
 
-    So does SIGINT. A process that has not ended GRACE_SECONDS later is ended then; what it did is safe to repeat.
+    A process that still runs GRACE_SECONDS later is ended. All that it did is safe to repeat.
     """
     from cdc_pipeline.wiring import left_on_termination
 
-    with _ended_in_time("run the same command again: it goes on from what is done", Event()), left_on_termination():
+    with (
+        _ended_in_time("run the command again: it continues where this one stopped", Event()),
+        left_on_termination(),
+    ):
         yield
 
 
 @contextmanager
-def _ended_in_time(words: str, stop: Event) -> Iterator[None]:
-    """Of what may be killed anywhere.
+def _ended_in_time(remedy: str, stop: Event) -> Iterator[None]:
+    """Ends the process GRACE_SECONDS after a signal, also while it waits in C code. Only for work that is safe to kill.
 
-    Python runs a handler between two of its instructions, which a driver that waits in C for a server or for a lock
-    may never reach. The number of a signal is written to the pipe at once, and a thread of its own reads it there.
+    Python runs signal handlers between two instructions. A database driver that waits in C for a server or for a lock
+    may never reach the next instruction. So the signal's number goes through a pipe to a thread that waits for it.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    Thread(target=_end_in_time, args=(reader, stop, words), name="ending", daemon=True).start()
+    Thread(target=_end_in_time, args=(reader, stop, remedy), name="ending", daemon=True).start()
     try:
         yield
     finally:
@@ -53,11 +56,14 @@ def _ended_in_time(words: str, stop: Event) -> Iterator[None]:
             signal.set_wakeup_fd(before)
 
 
-def _end_in_time(reader: int, stop: Event, words: str) -> None:
-    """The alarm, which nobody handles, ends a process whose interpreter is being taken down already."""
+def _end_in_time(reader: int, stop: Event, remedy: str) -> None:
+    """Waits for a signal, then for the grace period, then exits.
+
+    The alarm has no handler: it ends a process whose interpreter is already shutting down.
+    """
     number = os.read(reader, 1)[0]
     stop.set()
     signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS + _LAST_RESORT_SECONDS)
     threading.Event().wait(GRACE_SECONDS)
-    print(f"ended while it waited for a server; {words}", file=sys.stderr, flush=True)
+    print(f"ended while waiting for a server; {remedy}", file=sys.stderr, flush=True)
     os._exit(128 + number)

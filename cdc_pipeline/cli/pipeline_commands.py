@@ -1,4 +1,4 @@
-"""The verbs that move data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild`, `remove` and `clean`."""
+"""The commands that change data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild`, `remove` and `clean`."""
 
 import os
 from dataclasses import asdict
@@ -13,8 +13,8 @@ from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import TableName
 
 Tables = Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="db.schema.table; default: all")]
-Json = Annotated[bool, typer.Option("--json", help="the result as JSON on stdout")]
-UntilIdle = Annotated[bool, typer.Option("--until-idle", help="stop when nothing is left that is there now")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+UntilIdle = Annotated[bool, typer.Option("--until-idle", help="stop when all that is there now is done")]
 
 _POLL_SECONDS = 1.0
 
@@ -31,27 +31,30 @@ def add_to(app: typer.Typer) -> None:
 
 def setup_source(
     config: Config = None,
-    print_sql: Annotated[bool, typer.Option("--print-sql", help="show the statements, change nothing")] = False,
+    print_sql: Annotated[bool, typer.Option("--print-sql", help="print the SQL statements and change nothing")] = False,
     begin_again: Annotated[
-        bool, typer.Option("--begin-again", help="a new slot; every table waits for a new snapshot then")
+        bool, typer.Option("--begin-again", help="create a new slot; every table then needs a new snapshot")
     ] = False,
     unattended: Annotated[
         bool, typer.Option("--unattended", help="as cdc up runs it: no patterns are matched, one ready table is enough")
     ] = False,
 ) -> None:
-    """Create publication and slot on the source and register the tables; say by name what cannot work."""
+    """Create publication and slot, and register the tables.
+
+    Prints what was done, and each table that cannot be read with the reason. Exit code 1 when there is such a table.
+    """
     from cdc_pipeline.source_setup import begin_stream_again, missing_sql, set_up_source
 
     context = context_of(config, as_json=False)
     settings = None if unattended else context.matched_settings(keep=not print_sql)
-    with context.pipeline(POSTGRES_ONLY, settings) as pipeline:
+    with context.pipeline(POSTGRES_ONLY, settings, command=None if print_sql else "setup-source") as pipeline:
         if print_sql:
             for statement in missing_sql(pipeline):
                 typer.echo(f"{statement};")
             return
         if begin_again:
             stale = ", ".join(map(str, begin_stream_again(pipeline)))
-            context.console.print(f"begun again; run cdc snapshot, these tables wait for it: {stale}")
+            context.console.print(f"new slot created; run cdc snapshot for these tables: {stale}")
             return
         prepared = set_up_source(pipeline)
         for statement in prepared.statements:
@@ -65,7 +68,10 @@ def setup_source(
 
 
 def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
-    """Read the source's stream into registered slice files, until it is told to stop."""
+    """Read the change stream into registered slice files.
+
+    Runs until SIGTERM or Ctrl-C.
+    """
     from cdc_pipeline.launcher.heartbeat import Heartbeat
     from cdc_pipeline.source_setup import consume as read_stream
     from cdc_pipeline.source_setup import consume_until_idle, retried
@@ -73,7 +79,10 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     context = context_of(config, as_json=False)
     with stopped_in_time() as stop:
         if until_idle:
-            with context.opened_pipeline(POSTGRES_ONLY) as pipeline:
+            with (
+                context.shown_steps("consume", POSTGRES_ONLY) as on_step,
+                context.opened_pipeline(POSTGRES_ONLY, on_step=on_step) as pipeline,
+            ):
                 consume_until_idle(pipeline)
             return
 
@@ -91,23 +100,29 @@ def repair(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Write the rows in which the lake differs from the source, and no others, while the stream goes on."""
+    """Write the rows in which the lake differs from the source.
+
+    No other rows are written. The stream may go on meanwhile. Exit code 1 when a table could not be repaired.
+    """
     from cdc_pipeline.operations.repair import repair_tables
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+    with context.pipeline(POSTGRES_AND_SPARK, command="repair") as pipeline:
         repaired = repair_tables(pipeline, pipeline.table_names(tuple(tables)))
     context.show([{**asdict(found), "table": str(found.table)} for found in repaired])
     raise typer.Exit(1 if any(found.problem for found in repaired) else 0)
 
 
 def rebuild(config: Config = None, as_json: Json = False) -> None:
-    """Make the metadata store anew from bucket and lake; what only an older store knows stays in it."""
-    from cdc_pipeline.operations.rebuild import rebuild as make_anew
+    """Rebuild the metadata store from the bucket and the lake.
+
+    What only an existing store knows, such as the history of claims, stays in it.
+    """
+    from cdc_pipeline.operations.rebuild import rebuild as rebuild_store
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
-        tables = make_anew(pipeline)
+    with context.pipeline(POSTGRES_ONLY, command="rebuild") as pipeline:
+        tables = rebuild_store(pipeline)
     context.show([{**asdict(found), "table": str(found.table), "notes": "; ".join(found.notes)} for found in tables])
 
 
@@ -115,22 +130,23 @@ def remove(
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="db.schema.table")] = None,
     config: Config = None,
     pipeline_too: Annotated[bool, typer.Option("--pipeline", help="the whole pipeline instead of one table")] = False,
-    lake: Annotated[bool, typer.Option("--lake", help="also slices, snapshots and the lake's tables")] = False,
+    lake: Annotated[bool, typer.Option("--lake", help="also delete slices, snapshots and the lake's tables")] = False,
     source_is_gone: Annotated[
-        bool, typer.Option("--source-is-gone", help="with --pipeline: ask nothing of the source")
+        bool, typer.Option("--source-is-gone", help="with --pipeline: do not connect to the source")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """End a table that pipeline.yml no longer lists, or the pipeline: publication, slot, metadata.
+    """Remove a table that pipeline.yml no longer lists, or all.
 
-    Statements that the pipeline's role may not run are printed, for an administrator.
+    Drops it from the publication and the metadata store; --pipeline drops publication, slot and all metadata.
+    Statements that the pipeline's role may not run are printed for an administrator.
     """
     from cdc_pipeline.operations.removal import remove_pipeline, remove_table
 
     if (table is None) is not pipeline_too or (source_is_gone and not pipeline_too):
-        raise UsageError("it is not said what to remove", expected="one TABLE, or --pipeline")
+        raise UsageError("neither a TABLE nor --pipeline, or both", expected="one of them")
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
+    with context.pipeline(POSTGRES_ONLY, command="remove") as pipeline:
         if table is None:
             removed = remove_pipeline(pipeline, with_lake=lake, source_is_gone=source_is_gone)
         else:
@@ -144,36 +160,42 @@ def _parsed(name: str) -> TableName:
     try:
         return TableName.parse(name)
     except ValueError as error:
-        raise UsageError(str(error), expected="the name as pipeline.yml had it") from error
+        raise UsageError(str(error), expected="the name as pipeline.yml listed it") from error
 
 
 def rewind(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="db.schema.table")],
-    to: Annotated[str, typer.Option("--to", help="a position (0/8D3FAF8) or a moment (2026-01-31T12:00:00Z)")],
+    to: Annotated[str, typer.Option("--to", help="a position (0/8D3FAF8) or a time (2026-01-31T12:00:00Z)")],
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Set a table of the lake back to the end of the last claim at or before a place; what came later waits again."""
-    from cdc_pipeline.operations.rewind import rewind as set_back
+    """Set a table of the lake back to an earlier position or time.
+
+    It goes back to the end of the last claim at or before that point. Later slices wait to be applied again.
+    """
+    from cdc_pipeline.operations.rewind import rewind as rewind_table
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
+    with context.pipeline(POSTGRES_ONLY, command="rewind") as pipeline:
         (name,) = pipeline.table_names((table,))
-        found = set_back(pipeline, name, to)
+        found = rewind_table(pipeline, name, to)
     context.show([{**asdict(found), "table": str(found.table)}])
 
 
 def clean(
     config: Config = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be deleted, delete nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would be deleted and delete nothing")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete what the lake needs no more and is older than `keep` in pipeline.yml says: files, cut files, rows."""
+    """Delete files and metadata that are no longer needed.
+
+    Only what is older than `keep` in pipeline.yml: slice files, cut files, snapshot files and rows of the history.
+    """
     from cdc_pipeline.operations.retention import clean as clean_up
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
+    with context.pipeline(POSTGRES_ONLY, command="clean") as pipeline:
         cleaning = clean_up(pipeline, dry_run=dry_run)
     context.show([asdict(found) for found in cleaning.kinds])
     for table, reason in cleaning.held_by.items():
-        context.console.print(f"cut files are kept for {table}: {reason}", markup=False, soft_wrap=True)
+        context.console.print(f"cut files are not deleted because of {table}: {reason}", markup=False, soft_wrap=True)

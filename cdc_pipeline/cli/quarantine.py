@@ -1,4 +1,4 @@
-"""`cdc quarantine`: slice files that are damaged, events that could not be applied, and the ways out of it."""
+"""`cdc quarantine`: events that could not be applied and damaged slice files: list, show, replay, drop."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.replay import Replayed
     from cdc_pipeline.wiring import Pipeline
 
-STILL_KEPT = 3
-Id = Annotated[int, typer.Argument(metavar="ID", help="as cdc quarantine ls shows it")]
+STILL_QUARANTINED = 3
+Id = Annotated[int, typer.Argument(metavar="ID", help="from cdc quarantine ls")]
 
 
 class Shown(StrEnum):
@@ -29,7 +29,9 @@ class Shown(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(
-        no_args_is_help=True, help="Events and slice files that could not be applied: look, replay, drop."
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="List, replay and drop events that could not be applied.",
     )
     group.command(name="ls")(list_events)
     group.command(name="files")(list_files)
@@ -42,10 +44,10 @@ def add_to(app: typer.Typer) -> None:
 def list_events(
     table: Annotated[str | None, typer.Argument(help="db.schema.table; default: all")] = None,
     config: Config = None,
-    state: Annotated[Shown, typer.Option(help="which of them")] = Shown.WAITING,
+    state: Annotated[Shown, typer.Option(help="show only events in this state")] = Shown.WAITING,
     as_json: Json = False,
 ) -> None:
-    """The events that are kept aside, and why; no values of theirs."""
+    """List quarantined events with their reasons, without values."""
     from cdc_pipeline.metadata_store.models.states import QuarantineState
 
     context = context_of(config, as_json=as_json)
@@ -62,7 +64,10 @@ def list_files(
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """The slice files that are not what was registered. Put the right object back: the next try applies it."""
+    """List slice files that differ from what was registered.
+
+    Put the right object back under its key: the next try applies it.
+    """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         named = None if table is None else str(*pipeline.table_names((table,)))
@@ -71,37 +76,45 @@ def list_files(
 
 
 def show(quarantine_id: Id, config: Config = None, as_json: Json = False) -> None:
-    """One event whole, with every value as the source's text."""
+    """Show one event with all its values.
+
+    Values are shown as the source's text.
+    """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         entry = pipeline.store.quarantine.entry(quarantine_id)
-        whole = _whole(entry, _table_names(pipeline))
+        event = _full_row(entry, _table_names(pipeline))
     if as_json:
-        context.show([whole])
+        context.show([event])
         return
-    values = whole.pop("payload")
-    context.show([{"field": name, "value": value} for name, value in (whole | values).items()])
+    values = event.pop("payload")
+    context.show([{"field": name, "value": value} for name, value in (event | values).items()])
 
 
 def replay(
-    quarantine_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...")] = None,
+    quarantine_ids: Annotated[
+        list[int] | None, typer.Argument(metavar="[ID]...", help="from cdc quarantine ls")
+    ] = None,
     config: Config = None,
-    everything: Annotated[bool, typer.Option("--all", help="every event that waits")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="all waiting events")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decode events again as their tables are now; those that fit go with the next apply. Exit code 3: some stay."""
+    """Decode events again with the current columns of their tables.
+
+    Events that fit now are registered as a slice, which the next apply takes. Exit code 3 when some stay quarantined.
+    """
     from cdc_pipeline.metadata_store.models.states import QuarantineState
     from cdc_pipeline.operations.replay import replay as replay_events
 
     if everything == bool(quarantine_ids):
-        raise UsageError("there is nothing chosen to replay", expected="either ids or --all")
+        raise UsageError("there are no ids and no --all, or both", expected="either ids or --all")
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
-        kept = pipeline.store.quarantine
+    with context.pipeline(POSTGRES_ONLY, command="quarantine replay") as pipeline:
+        quarantine = pipeline.store.quarantine
         if everything:
-            entries = kept.entries(state=QuarantineState.WAITING)
+            entries = quarantine.entries(state=QuarantineState.WAITING)
         else:
-            entries = tuple(kept.entry(number) for number in dict.fromkeys(quarantine_ids or ()))
+            entries = tuple(quarantine.entry(number) for number in dict.fromkeys(quarantine_ids or ()))
         outcomes = replay_events(pipeline, entries)
         names = _table_names(pipeline)
     context.show([_outcome(outcome, names) for outcome in outcomes])
@@ -110,13 +123,16 @@ def replay(
 
 def drop(
     quarantine_id: Id,
-    reason: Annotated[str, typer.Option(help="why it is given up; it is kept with the event")],
+    reason: Annotated[str, typer.Option(help="why it is dropped; stored with the event")],
     config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Give one event up for good: it is never applied, and stays to be read."""
+    """Mark one event as never to be applied.
+
+    It stays readable until `keep.quarantine` of pipeline.yml has passed.
+    """
     if not reason.strip():
-        raise UsageError("the reason is empty", expected="why the event is given up")
+        raise UsageError("the reason is empty", expected="why the event is dropped")
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         entry = pipeline.store.quarantine.drop(quarantine_id, reason)
@@ -143,17 +159,17 @@ def _row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def _whole(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
+def _full_row(entry: "QuarantineEntry", names: dict[int, str]) -> dict[str, Any]:
     from cdc_pipeline.sources.event_texts import shown
 
     values = {name: None if text is None else shown(text) for name, text in entry.payload.items()}
-    place = {
+    origin = {
         "stream_partition": entry.stream_partition,
         "start_offset": entry.start_offset,
         "end_offset": entry.end_offset,
         "decided_at": entry.decided_at,
     }
-    return {**_row(entry, names), **place, "payload": values}
+    return {**_row(entry, names), **origin, "payload": values}
 
 
 def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
@@ -169,4 +185,4 @@ def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
 def _exit_code(outcomes: "Sequence[Replayed]") -> int:
     from cdc_pipeline.metadata_store.models.states import QuarantineState
 
-    return 0 if all(outcome.state is QuarantineState.REPLAYED for outcome in outcomes) else STILL_KEPT
+    return 0 if all(outcome.state is QuarantineState.REPLAYED for outcome in outcomes) else STILL_QUARANTINED

@@ -1,4 +1,4 @@
-"""The verbs that only look: `status`, `verify`, `view`, `sql` and `schema`."""
+"""The commands that change nothing: `status`, `verify`, `view`, `sql` and `schema`."""
 
 import json
 from datetime import timedelta
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.verification import Verified
     from cdc_pipeline.wiring import Pipeline
 
-Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help="these columns alone")]
-Wide = Annotated[bool, typer.Option("--wide", help="every column, however wide the table gets")]
+Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help="show only these columns")]
+Wide = Annotated[bool, typer.Option("--wide", help="show all columns")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,10 +29,13 @@ def add_to(app: typer.Typer) -> None:
 
 def status(
     config: Config = None,
-    processes: Annotated[bool, typer.Option("--processes", help="the processes instead of the tables")] = False,
+    processes: Annotated[bool, typer.Option("--processes", help="show the processes instead of the tables")] = False,
     as_json: Json = False,
 ) -> None:
-    """Per table: the position and time as of which the lake equals the source, and what waits."""
+    """Show how far the lake is, per table.
+
+    The time as of which the lake equals the source, what waits, and problems with their reasons.
+    """
     context = context_of(config, as_json=as_json)
     if processes:
         from cdc_pipeline.launcher.display import process_documents
@@ -40,14 +43,14 @@ def status(
         context.show(process_documents(context.home))
         return
     with context.pipeline(POSTGRES_ONLY) as pipeline:
-        kept = kept_log(pipeline)
+        retained_log = describe_retained_log(pipeline)
         rows = pipeline.store.inspection.run("lag")
         known = {row["source_table"] for row in rows}
         listed = [str(name) for name in pipeline.table_names()]
     rows += [_unregistered(name, rows) for name in listed if name not in known]
     context.show(rows if as_json else [_short(row) for row in rows])
-    if kept is not None:
-        context.console.print(kept, soft_wrap=True)
+    if retained_log is not None:
+        context.console.print(retained_log, soft_wrap=True)
 
 
 def verify(
@@ -56,14 +59,15 @@ def verify(
     timeout: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
     as_json: Json = False,
 ) -> None:
-    """Compare source and lake row by row at one position, over every column that the source has now.
+    """Compare all rows of source and lake at one position.
 
-    Each table gets its verdict. Exit code 3 when one is not equal, or could not be compared.
+    Compares every column that the source has now. Each table gets its own verdict. Exit code 3 when a table differs
+    or could not be compared.
     """
     from cdc_pipeline.operations.verification import verify as verify_tables
 
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_AND_SPARK) as pipeline:
+    with context.pipeline(POSTGRES_AND_SPARK, command="verify") as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
         verdicts = verify_tables(pipeline, names, timeout=timedelta(seconds=timeout))
     differences = [found for verdict in verdicts for found in _differences(verdict)]
@@ -81,7 +85,10 @@ def verify(
 
 
 def view(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
-    """Print the statement for Spark that gives readers a table without deleted and incomplete rows."""
+    """Print the Spark SQL of views for readers of the lake.
+
+    A view leaves out deleted and incomplete rows.
+    """
     from cdc_pipeline.lake.reader_view import reader_view_sql
 
     context, unknown = context_of(config, as_json=as_json), list[CdcError]()
@@ -140,14 +147,16 @@ def _differences(verdict: "Verified") -> list[dict[str, Any]]:
 
 
 def run_query(
-    name: Annotated[str | None, typer.Argument(help="an inspection query; none: list them")] = None,
-    parameters: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE")] = None,
+    name: Annotated[str | None, typer.Argument(help="an inspection query; default: list them")] = None,
+    parameters: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="a parameter of the query")
+    ] = None,
     config: Config = None,
     columns: Columns = None,
     wide: Wide = False,
     as_json: Json = False,
 ) -> None:
-    """Run a named inspection query on the metadata store."""
+    """Run an inspection query on the metadata store."""
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         inspection = pipeline.store.inspection
@@ -157,18 +166,18 @@ def run_query(
         answer = inspection.ask(name, dict(map(_parameter, parameters or ())))
     context.show(answer.rows, columns=columns, wide=wide)
     if answer.is_cut:
-        context.console.print(f"the first {len(answer.rows)} rows: there are more, --set limit=… shows them")
+        context.console.print(f"only the first {len(answer.rows)} rows are shown; --set limit=… shows more")
 
 
 def schema() -> None:
-    """Print the JSON Schema of pipeline.yml, for editors."""
+    """Print the JSON Schema of pipeline.yml for editors."""
     from cdc_pipeline.settings.file import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-def kept_log(pipeline: "Pipeline") -> str | None:
-    """What the source keeps for the reader, in one line; None for a source that keeps nothing, or does not say."""
+def describe_retained_log(pipeline: "Pipeline") -> str | None:
+    """One line about what the source keeps for the reader. None if it keeps nothing, or if that is unknown."""
     from cdc_pipeline.source_setup import look_at_log
 
     seen = look_at_log(pipeline)
@@ -178,9 +187,9 @@ def kept_log(pipeline: "Pipeline") -> str | None:
 
 
 def _unregistered(name: str, others: list[dict[str, Any]]) -> dict[str, Any]:
-    """A table of pipeline.yml of which the metadata store knows nothing, with the columns of the others."""
-    known = {"source_table": name, "reason": "it is not registered: run cdc setup-source, which says why"}
-    return dict.fromkeys(others[0] if others else ()) | known
+    """The row of a table that pipeline.yml lists but that is not registered, with the columns of the other rows."""
+    filled = {"source_table": name, "reason": "it is not registered: run cdc setup-source, which names the reason"}
+    return dict.fromkeys(others[0] if others else ()) | filled
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -188,23 +197,28 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "table": row["source_table"],
         "state": row.get("state"),
-        "waiting": f"{row.get('slices_waiting') or 0} slices, {row.get('rows_waiting') or 0} rows",
+        "waiting": _waiting(row),
         "lake_equals_source_as_of": f"{as_of:%Y-%m-%d %H:%M:%S}Z" if as_of else None,
         "seconds_behind": row.get("seconds_behind"),
+        "rows_withheld": row.get("rows_withheld") or None,
         "worker": row.get("lease_owner"),
-        "rows_withheld": row.get("rows_withheld"),
         "problem": _problem(row),
     }
 
 
+def _waiting(row: dict[str, Any]) -> str | None:
+    slices, rows = row.get("slices_waiting"), row.get("rows_waiting")
+    return f"{slices} slices, {rows or 0} rows" if slices else None
+
+
 def _problem(row: dict[str, Any]) -> str | None:
-    """Why the position stands still; and what is wrong although it does not."""
+    """Why the position does not advance, and what else is wrong."""
     next_try, incomplete = row.get("next_try_at"), row.get("rows_incomplete")
     parts = (
         row["reason"],
         f"next try {next_try:%H:%M:%S}Z" if next_try else None,
         row.get("last_claim_error") if row.get("failures") is None else None,
-        f"{incomplete} rows were left incomplete" if incomplete else None,
+        f"{incomplete} rows are incomplete" if incomplete else None,
     )
     return "; ".join(part for part in parts if part) or None
 
@@ -212,7 +226,7 @@ def _problem(row: dict[str, Any]) -> str | None:
 def _parameter(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise UsageError(f"{text!r} sets no parameter", expected="NAME=VALUE")
+        raise UsageError(f"--set {text!r} has no equals sign", expected="NAME=VALUE")
     return name, value
 
 

@@ -1,4 +1,4 @@
-"""`up`, `down`, `migrate` and `warm-up`: the processes of an installation."""
+"""`up`, `down`, `migrate` and `warm-up`: the commands about the processes of an installation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(config: Config = None) -> None:
-    """Start everything that pipeline.yml calls embedded, the consumer and Airflow; return when all is healthy."""
+    """Start all embedded servers, the consumer and Airflow.
+
+    Returns when all of them are healthy. Embedded is what pipeline.yml gives no URL for.
+    """
     from cdc_pipeline.launcher.display import up_command
 
     context = context_of(config, as_json=False)
@@ -26,7 +29,7 @@ def up(config: Config = None) -> None:
 
 
 def down(config: Config = None) -> None:
-    """End exactly the processes of this installation."""
+    """End the processes of this installation and no others."""
     from cdc_pipeline.launcher.display import down_command
 
     context = context_of(config, as_json=False)
@@ -34,13 +37,16 @@ def down(config: Config = None) -> None:
 
 
 def migrate(config: Config = None) -> None:
-    """Bring the metadata store to this version."""
+    """Upgrade the tables of the metadata store to this version."""
     with context_of(config, as_json=False).pipeline(POSTGRES_ONLY):
         pass
 
 
 def warm_up(config: Config = None) -> None:
-    """Let the Spark driver merge once, so that the first slice finds its classes loaded."""
+    """Merge once in Spark, so that the first slice is fast.
+
+    The driver loads and compiles its classes at the first MERGE.
+    """
     from cdc_pipeline.operations.warm_up import warm_up as warm_up_driver
 
     with context_of(config, as_json=False).pipeline(POSTGRES_AND_SPARK) as pipeline:

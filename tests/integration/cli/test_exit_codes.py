@@ -101,7 +101,7 @@ def test_wrong_words_are_usage_errors_and_start_nothing(cdc: CommandLine) -> Non
 def test_help_names_the_exit_codes(cdc: CommandLine) -> None:
     shown = cdc.run("--help")
     assert shown.exit_code == OK
-    assert "3 check failed, 4 busy" in " ".join(shown.output.replace("│", " ").split())
+    assert "3 a check failed, 4 another process is at work" in " ".join(shown.output.split())
 
 
 def test_an_interrupted_command_ends_with_130_and_without_a_traceback(cdc: CommandLine) -> None:

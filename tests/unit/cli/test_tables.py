@@ -26,22 +26,23 @@ LAG = {
     "stream_alarm": "the slot is gone, and with it what was not read",
     "size_bytes": 3 << 20,
 }
+HEAD_LINES = 2
 HEAVY = ("pyarrow", "numpy", "pydantic", "structlog", "sqlalchemy", "psycopg2", "pyspark")
 
 
 def printed(rows: list[dict[str, object]], columns: list[str]) -> list[str]:
     file = StringIO()
-    Console(file=file, width=NARROW).print(table_of(rows, columns))
-    return file.getvalue().splitlines()
+    Console(file=file, width=NARROW).print(table_of(rows, columns, width=NARROW))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def test_a_table_of_many_columns_keeps_those_that_fit_and_leaves_the_empty_ones_out() -> None:
     rows = [LAG, LAG]
     chosen = chosen_columns(rows, None, wide=False, width=NARROW)
-    assert chosen == ["table_id", "source_table", "state", "slices_waiting", "rows_waiting", "lake_as_of"]
+    assert chosen == list(LAG)[:7]
     lines = printed(rows, chosen)
     assert max(map(len, lines)) <= NARROW
-    assert len(lines) == len(rows) + 4
+    assert sum(line.endswith("2 h 5 min") for line in lines) == len(rows)
 
 
 def test_all_columns_come_when_they_are_asked_for_and_some_by_name() -> None:
@@ -54,12 +55,37 @@ def test_a_column_that_nobody_knows_is_refused_with_those_that_there_are() -> No
         chosen_columns([LAG], "lag", wide=False, width=NARROW)
 
 
-def test_a_single_row_of_many_columns_has_a_line_for_each() -> None:
+def test_a_single_row_of_many_columns_has_a_line_for_each_that_has_a_value() -> None:
     chosen = chosen_columns([LAG], None, wide=False, width=NARROW)
     assert chosen == list(LAG)
     lines = printed([LAG], chosen)
-    assert len(lines) == len(LAG) + 4
+    assert len(lines) == sum(value is not None for value in LAG.values())
     assert any("stream alarm" in line and "the slot is gone" in line for line in lines)
+
+
+def test_rows_that_do_not_fit_become_one_record_per_block() -> None:
+    rows = [LAG, LAG | {"last_claim_error": "[b]" + "no room " * 20}]
+    chosen = chosen_columns(rows, None, wide=None, width=NARROW)
+    assert chosen == [name for name in LAG if name != "lease_owner"]
+    lines = printed(rows, chosen)
+    assert max(map(len, lines)) <= NARROW
+    assert sum(line.startswith("source table") for line in lines) == len(rows)
+    assert any(line.startswith("last claim error  [b]no room") for line in lines)
+
+
+def test_headers_are_folded_between_words_to_the_width_of_their_column() -> None:
+    rows: list[dict[str, object]] = [{"lake_equals_source_as_of": "2026-01-02 03:04:05Z", "rows_withheld": 0}] * 2
+    assert printed(rows, list(rows[0]))[:HEAD_LINES] == ["lake equals source        rows", "as of                 withheld"]
+
+
+def test_rows_that_fit_stay_a_table_whose_long_texts_are_folded() -> None:
+    rows: list[dict[str, object]] = [
+        {"table": "shop.public.orders", "rows": number, "problem": "no room " * 20} for number in (3, 12_000)
+    ]
+    lines = printed(rows, chosen_columns(rows, None, wide=None, width=NARROW))
+    assert max(map(len, lines)) <= NARROW
+    assert lines[0].split() == ["table", "rows", "problem"]
+    assert lines[HEAD_LINES].startswith("shop.public.orders      3  no room")
 
 
 def test_no_row_and_no_column_are_nothing() -> None:

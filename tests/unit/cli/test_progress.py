@@ -1,0 +1,105 @@
+"""What a command shows while it works: a live line on a terminal, plain lines elsewhere."""
+
+import os
+import pty
+import sys
+from collections.abc import Callable
+from functools import partial
+from io import RawIOBase, StringIO
+
+import pytest
+import structlog
+from rich.console import Console
+
+from cdc_pipeline.cli.context import log_to_stderr
+from cdc_pipeline.cli.progress import LINE_SECONDS, shown_progress, steps_shown
+from cdc_pipeline.steps import step
+
+WIDTH = 80
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shown_on_a_terminal(act: Callable[[Console], None]) -> str:
+    """What a person at a pseudo-terminal is shown while `act` runs."""
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w", encoding="utf-8") as file:
+        act(Console(file=file, width=WIDTH))
+    with os.fdopen(reader, "rb", buffering=0) as shown:
+        return b"".join(iter(partial(read_or_nothing, shown), b"")).decode()
+
+
+def read_or_nothing(file: RawIOBase) -> bytes:
+    """Linux ends the reading of a terminal that was closed by an error."""
+    try:
+        return file.read(1 << 16) or b""
+    except OSError:
+        return b""
+
+
+def test_where_nobody_watches_there_are_plain_lines_and_few_of_them() -> None:
+    file, clock = StringIO(), Clock()
+    with shown_progress("verify", Console(file=file, width=WIDTH), clock=clock) as show:
+        on_step = steps_shown(show)
+        for seconds in (1.0, LINE_SECONDS, LINE_SECONDS + 1, 2 * LINE_SECONDS):
+            clock.now = seconds
+            with step(on_step, "lake_table.compare"):
+                pass
+    assert file.getvalue().splitlines() == [
+        "verify: started",
+        "verify: lake table: compare (10 s)",
+        "verify: lake table: compare (20 s)",
+        "verify: finished (20 s)",
+    ]
+
+
+def test_a_command_that_fails_is_not_said_to_have_finished() -> None:
+    file = StringIO()
+    with pytest.raises(KeyboardInterrupt), shown_progress("verify", Console(file=file)):
+        raise KeyboardInterrupt
+    assert file.getvalue().splitlines() == ["verify: started"]
+
+
+def test_a_terminal_shows_each_step_in_one_line_that_disappears() -> None:
+    def act(console: Console) -> None:
+        with shown_progress("verify", console) as show, step(steps_shown(show), "lake_table.compare"):
+            pass
+
+    written = shown_on_a_terminal(act)
+    assert "verify: lake table: compare" in written
+    assert "0:00:00" in written
+    assert "finished" not in written
+    assert written.endswith("\x1b[2K")
+
+
+def test_log_lines_are_written_above_the_live_line_and_results_are_not_touched(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def act(console: Console) -> None:
+        with shown_progress("repair", console):
+            structlog.get_logger().info("table repaired", written=3)
+            sys.stdout.write("the result\n")
+
+    log_to_stderr()
+    try:
+        written = shown_on_a_terminal(act)
+    finally:
+        structlog.reset_defaults()
+    assert "table repaired" in written
+    assert "the result" not in written
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("the result\n", "")
+
+
+def test_the_renewal_of_a_lease_hides_no_step() -> None:
+    stages = list[str]()
+    on_step = steps_shown(stages.append)
+    with step(on_step, "lake_table.merge"), step(on_step, "lease.renew"):
+        pass
+    assert stages == ["lake table: merge"]
