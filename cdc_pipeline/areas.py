@@ -1,4 +1,4 @@
-"""The four areas of the bucket, and their key templates in both directions.
+"""The four areas of the bucket, and the keys in them: built and parsed.
 
     cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
     cdc-event/<db>/<schema>/<table>/pipeline.json
@@ -8,7 +8,7 @@
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
 
-Each component comes from data. It is encoded, reversibly, to [A-Za-z0-9_.-] and !XX, and refused if it is empty, `.`,
+Each component comes from data. It is encoded reversibly to [A-Za-z0-9_.-] and !XX. It is refused if it is empty, `.`,
 `..` or longer than 200 bytes when encoded. Keys never begin or end with a slash. An encoded name contains no `=`, so no
 database shares a folder with a stream.
 """
@@ -53,32 +53,32 @@ def slice_key(table: TableName, stream_partition: int, file_name: str) -> str:
 
 
 def owner_key(table: TableName) -> str:
-    """Of the object that names the pipeline which the table of this lake belongs to."""
+    """Key of the object that names the pipeline to which the lake's table belongs."""
     return f"{table_prefix(CDC_EVENT, table)}/pipeline.json"
 
 
 def stream_prefix(stream: str) -> str:
-    """Of the stream's cut files."""
+    """Prefix of the stream's cut files."""
     return f"{CDC_EVENT}/stream={encode_component(stream)}"
 
 
 def cut_key(stream: str, place: str) -> str:
-    """Of the cut file that decides what follows in the stream at `place`."""
+    """Key of the cut file that decides the cut which begins at `place`."""
     return f"{stream_prefix(stream)}/{encode_component(place)}.json"
 
 
 def base_prefix(stream: str) -> str:
-    """Of the objects that say where the chain of cut files begins, once older ones are deleted."""
+    """Prefix of the objects that say where the chain of cut files begins after older cut files were deleted."""
     return f"{stream_prefix(stream)}/base"
 
 
 def base_key(stream: str, place: str) -> str:
-    """Of the base of a chain whose first cut file is the one at `place`."""
+    """Key of the base of a chain whose first cut file is the one at `place`."""
     return f"{base_prefix(stream)}/{encode_component(place)}.json"
 
 
 def place_of_key(key: str) -> str:
-    """The place that a cut file, or a base, is for."""
+    """Returns the place that the key of a cut file or of a base names."""
     return decode_component(key.rpartition("/")[2].removesuffix(".json"))
 
 
@@ -87,7 +87,7 @@ def snapshot_prefix(table: TableName, snapshot_id: str) -> str:
 
 
 def kept_rows_key(table: TableName, snapshot_id: str) -> str:
-    """Of the rows that a published snapshot keeps aside."""
+    """Key of the rows that a published snapshot quarantined."""
     return f"{snapshot_prefix(table, snapshot_id)}/kept.json"
 
 

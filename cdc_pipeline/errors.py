@@ -1,29 +1,29 @@
-"""The tree of errors: each says what was found, what was expected, what to do, and whether a retry can help.
+"""The tree of errors. Each says what was found, what was expected, what to do, and whether a retry can help.
 
 CdcError
-├── UsageError              the caller asked for something that does not exist
-├── SettingsError           pipeline.yml is wrong; the person who wrote it acts
+├── UsageError              the call names something that does not exist
+├── SettingsError           pipeline.yml or a CDC_ variable is wrong; correct it
 ├── SetupError              a part of the installation is missing or too old
-├── SourceError             the source refuses, or is not what it was
-│   ├── SourceGap           the source can no longer serve the next offset: a new snapshot is needed
+├── SourceError             the source refuses a call, or has changed
+│   ├── SourceGap           the source no longer has the next offset: a new snapshot is needed
 │   ├── SourceChanged       another system identifier, timeline or table oid
-│   │   └── TableStale      the stream does not tell this table whole: only a new snapshot mends it
-│   ├── SourceBusy          somebody else reads the slot; the same call may succeed when they have left
+│   │   └── TableStale      the stream lacks changes of this table: a new snapshot is needed
+│   ├── SourceBusy          another process reads the slot; the same call may succeed later
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
 ├── StoreAway               the metadata store does not answer; the same call is safe to repeat
 ├── ObjectStoreAway         the object store does not answer; the same call is safe to repeat
-├── RegistryError           the metadata store contradicts what is to be written
-│   ├── StreamMoved         the stream is not what it was when it was opened: open it again
+├── RegistryError           the metadata store contradicts what is to be registered
+│   ├── StreamMoved         the stream has changed since it was opened: open it again
 │   ├── SliceFork           same offset range registered with another hash
 │   └── StaleEpoch          a newer owner took over; this one must stop
-├── LeaseBusy               somebody else works on the table: leave, it is no failure
-├── TablePauses             the table failed, and its next try comes later: leave, it is no failure
-├── SliceDamaged            a slice file is not the one that was registered
+├── LeaseBusy               another process works on the table; not a failure
+├── TablePauses             the table failed and its next try is later; not a failure
+├── SliceDamaged            a slice file differs from the one that was registered
 ├── FenceMismatch           lake and registry disagree about what was applied
-├── LakeError               the lake refused or lost an answer
-│   └── LakeAway            nothing answers there; the same call is safe to repeat
-├── SnapshotError           a snapshot cannot go on as it is
+├── LakeError               the lake refused a call, or its answer was lost
+│   └── LakeAway            the lake does not answer; the same call is safe to repeat
+├── SnapshotError           a snapshot cannot continue
 ├── ObjectExists            put-if-absent found another object under the key
 └── ObjectMissing           no object under the key
 """
@@ -40,7 +40,7 @@ _NAMED = re.compile(
 
 
 def redacted(text: str) -> str:
-    """`text` without passwords of URLs and without what stands behind `password=`, `token:` and the like."""
+    """Returns `text` without the passwords of URLs and without the values after `password=`, `token:` and the like."""
     return _NAMED.sub(rf"\1{HIDDEN}", _IN_URL.sub(rf"\1:{HIDDEN}@", text))
 
 
@@ -48,8 +48,8 @@ class CdcError(Exception):
     """Root of all errors that this project raises on purpose.
 
     `found`, `expected` and `remedy` are whole phrases; the message joins them. None of them shows a secret.
-    `retryable` tells the worker and Airflow whether the same call may succeed later without anybody's help.
-    `outage`: a server is away, whatever table was worked on; no table is to blame.
+    `retryable`: the same call may succeed later although nobody does anything; the worker and Airflow try again.
+    `outage`: a server does not answer. The failure does not count against the table that was worked on.
     """
 
     retryable: ClassVar[bool] = False
@@ -69,13 +69,13 @@ class CdcError(Exception):
 
 
 class UsageError(CdcError):
-    """Exit code 2, like every wrong word on the command line."""
+    """Exit code 2, as for every mistake on the command line."""
 
     exit_code: ClassVar[int] = 2
 
 
 class SettingsError(CdcError):
-    """Raised before anything is touched."""
+    """Raised before anything is changed."""
 
     exit_code: ClassVar[int] = 2
 
@@ -97,21 +97,21 @@ class SourceChanged(SourceError):
 
 
 class TableStale(SourceChanged):
-    """Of one table, called `table`: its neighbours in the stream go on."""
+    """Concerns only the table `table`; the other tables of the stream continue."""
 
     def __init__(self, found: str, *, table: object = "", expected: str = "", remedy: str = "") -> None:
-        super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again then")
+        super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again there")
         self.table = table
 
 
 class SourceBusy(SourceError):
-    """A reader whose network broke counts as one until the server has noticed."""
+    """A reader whose connection broke holds the slot until the server notices."""
 
     retryable: ClassVar[bool] = True
 
 
 class SourceAway(SourceError):
-    """The connection broke; the next try may find the server again."""
+    """The connection to the source broke; the next try may reach the server again."""
 
     retryable: ClassVar[bool] = True
     outage: ClassVar[bool] = True
@@ -129,7 +129,7 @@ class StoreAway(CdcError):
 
 
 class ObjectStoreAway(CdcError):
-    """The object store failed for longer than a call waits; whether an object was put is unknown."""
+    """The object store failed for longer than a call is repeated; whether an object was put is unknown."""
 
     retryable: ClassVar[bool] = True
     outage: ClassVar[bool] = True
@@ -140,7 +140,7 @@ class RegistryError(CdcError):
 
 
 class StreamMoved(RegistryError):
-    """Nothing of this cut was registered: whoever reads the stream opens it again, and finds what changed."""
+    """Nothing of this cut was registered. The consumer opens the stream again and finds what changed."""
 
     retryable: ClassVar[bool] = True
 
@@ -150,17 +150,17 @@ class SliceFork(RegistryError):
 
 
 class StaleEpoch(RegistryError):
-    """Whoever gets this one stops at once: a newer owner is at work and nothing is lost."""
+    """The caller must stop at once. A newer owner is at work; nothing is lost."""
 
 
 class LeaseBusy(CdcError):
-    """A reason to leave as success, never a failure."""
+    """The caller ends successfully: this is not a failure."""
 
     exit_code: ClassVar[int] = 4
 
 
 class TablePauses(CdcError):
-    """A reason to leave as success: the failure that it comes from was reported when it happened."""
+    """The caller ends successfully: the failure behind the pause was reported when it happened."""
 
     exit_code: ClassVar[int] = 4
 
@@ -178,7 +178,7 @@ class LakeError(CdcError):
 
 
 class LakeAway(LakeError):
-    """Whether the lake has the commit is unknown; the fence tells."""
+    """Whether the lake has the commit is unknown until the fence is read."""
 
     outage: ClassVar[bool] = True
 

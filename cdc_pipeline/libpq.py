@@ -12,38 +12,38 @@ CONNECTION_DEFAULTS: Mapping[str, int] = {
     "tcp_user_timeout": 25_000,
 }
 """A connection over a dead network fails within 25 seconds. `tcp_user_timeout` is in milliseconds."""
-URL_FORM = "postgresql://user@host:port/database, other signs of a password written as %40 for @, %2F for /"
+URL_FORM = "postgresql://user@host:port/database, with special characters of a password encoded: %40 for @, %2F for /"
 INSUFFICIENT_PRIVILEGE = "42501"
 _BY_STATE = {
     INSUFFICIENT_PRIVILEGE: "have an administrator run what cdc setup-source --print-sql prints",
-    "42P01": "run cdc setup-source: it says what is missing",
-    "3F000": "run cdc setup-source: it says what is missing",
-    "42P10": "run cdc setup-source: it says what is missing",
+    "42P01": "run cdc setup-source: it names what is missing",
+    "3F000": "run cdc setup-source: it names what is missing",
+    "42P10": "run cdc setup-source: it names what is missing",
     "55006": "stop the other reader, or wait until the server has noticed that it is gone",
     "53300": "raise max_connections on the server, or end other sessions",
     "53400": "raise max_replication_slots and max_wal_senders on the server, and restart it",
-    "55000": "run cdc setup-source: it says what the server lacks",
+    "55000": "run cdc setup-source: it names what the server lacks",
 }
 _BEGIN_AGAIN = "run cdc setup-source --begin-again, then cdc snapshot"
 _BY_WORDS = (
     ('publication "', _BEGIN_AGAIN),
     ('replication slot "', _BEGIN_AGAIN),
-    ("password authentication failed", "mend user and password in {setting}"),
+    ("password authentication failed", "correct user and password in {setting}"),
     ("no password supplied", "put the password into {setting}, or into PGPASSWORD or ~/.pgpass"),
     ("no pg_hba.conf entry", "allow this host and user in the server's pg_hba.conf"),
-    ("could not translate host name", "mend the host's name in {setting}, or the name server"),
-    ("Connection refused", "start the server, or mend host and port in {setting}"),
+    ("could not translate host name", "correct the host's name in {setting}, or the name server"),
+    ("Connection refused", "start the server, or correct host and port in {setting}"),
     ("too many clients", _BY_STATE["53300"]),
     ("connection slots are reserved", _BY_STATE["53300"]),
     ("number of requested standby connections", "raise max_wal_senders on the server, and restart it"),
-    ("is not permitted to log in", "run ALTER ROLE … LOGIN on the server, or mend the user in {setting}"),
+    ("is not permitted to log in", "run ALTER ROLE … LOGIN on the server, or correct the user in {setting}"),
     ("starting up", "wait until it has started"),
     ("shutting down", "start it again"),
-    ("timeout expired", "mend host and port in {setting}, or the network between"),
-    ("SSL", "mend sslmode and the certificates in {setting}; sslmode=prefer allows plain text to another machine"),
-    ("does not exist", "create it on the server, or mend {setting}"),
+    ("timeout expired", "correct host and port in {setting}, or repair the network between"),
+    ("SSL", "correct sslmode and the certificates in {setting}; sslmode=prefer allows plain text to another machine"),
+    ("does not exist", "create it on the server, or correct {setting}"),
 )
-_ANYTHING = "start it, or mend {setting}"
+_ANYTHING = "start it, or correct {setting}"
 
 
 def missing_defaults(given: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, int | str]:
@@ -59,7 +59,7 @@ def missing_defaults(given: Mapping[str, object], environment: Mapping[str, str]
 
 
 def is_this_machine(host: str) -> bool:
-    """Of one name or address, or of several that are parted by commas; a folder is that of a socket."""
+    """Whether `host` is this machine: a name, an address, a socket's folder, or several of them separated by commas."""
     return all(map(_is_local, host.split(",")))
 
 
@@ -71,17 +71,24 @@ def _is_local(host: str) -> bool:
 
 
 def is_plain(given: Mapping[str, object]) -> bool:
-    """Whether the parts of a URL are what they seem: otherwise host or port hold a piece of the password."""
+    """Whether the URL was parsed as its author meant it.
+
+    A password with an unencoded `@` or `/` ends up in the host, the port or the database.
+    """
     port, host = str(given.get("port", "")), f"{given.get('host', '')}{given.get('dbname', '')}"
     return "@" not in host and (not port or port.replace(",", "").isdigit())
 
 
 def one_line(words: object) -> str:
+    """The text with each run of white space as one space."""
     return " ".join(str(words).split())
 
 
 def remedy_for(words: str, sqlstate: str | None, *, setting: str) -> str:
-    """`setting`: where pipeline.yml says which server it is. Connection failures have no SQLSTATE, only words."""
+    """Returns what to do about the message of a server or driver. Connection failures have no SQLSTATE, only words.
+
+    `setting`: the setting of pipeline.yml that names the server.
+    """
     if sqlstate is not None and sqlstate in _BY_STATE:
         return _BY_STATE[sqlstate]
     known = next((remedy for part, remedy in _BY_WORDS if part in words), _ANYTHING)

@@ -1,4 +1,4 @@
-"""A record's id, its version, and the columns that a change event carries beside the source's own."""
+"""A record's id and version, and the columns that a change event has in addition to those of the source."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ OLD_ID_PREFIX = "_cdc_old_"
 DELETED = "_cdc_deleted"
 STATE = "_cdc_state"
 STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
-"""Spark's type of STATE: the version of the row's last deletion, and column -> version where it is not the row's."""
+"""Spark's type of STATE: the version of the row's last deletion, and column -> version for columns that are older."""
 OWN_PREFIX = "_cdc_"
 
 _PART = r'("(?:[^"]|"")+"|[^".][^.]*)'

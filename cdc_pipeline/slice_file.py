@@ -1,4 +1,4 @@
-"""Change events of one table -> the immutable Parquet bytes of a slice file, and what the registry keeps about them."""
+"""Change events of one table -> the immutable Parquet bytes of a slice file, and what the registry stores about it."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -32,9 +32,10 @@ ROW_GROUP_ROWS = 128_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFile:
-    """Content of one slice file. `key_ranges`: inclusive ranges of the first id column that hold all its ids.
+    """Content of one slice file and its figures.
 
-    `truncated_at`: the version of its last truncate.
+    `key_ranges`: inclusive ranges of values of the first id column; every id of the file is in one of them.
+    `truncated_at`: version of the last TRUNCATE in the file.
     """
 
     content: bytes
@@ -49,7 +50,7 @@ class SliceFile:
 
 
 def event_schema(schema: TableSchema) -> pa.Schema:
-    """Columns of a slice file: our own, the old id of a key change, then the source's own columns."""
+    """Columns of a slice file: the pipeline's own, the old id of a key change, then those of the source."""
     own = [
         pa.field(OPERATION, pa.string(), nullable=False),
         pa.field(VERSION, pa.string(), nullable=False),
@@ -63,16 +64,17 @@ def event_schema(schema: TableSchema) -> pa.Schema:
 
 
 def file_order(rows: pa.Table, schema: TableSchema) -> Integers:
-    """Places of the rows by id, then version; events of a bag by version alone."""
+    """Row numbers sorted by id, then version; for a keyless table by version."""
     names = (*schema.key, VERSION)
     order: Integers = np.asarray(pc.sort_indices(rows.select(names), sort_keys=[(name, "ascending") for name in names]))
     return order.view(np.int64)
 
 
 def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Callable[[], None]] = ()) -> SliceFile:
-    """Sorts by id, then version; zstd-1 with page checksums and statistics.
+    """Sorts by id, then version, and writes Parquet: zstd level 1, with page checksums and statistics.
 
-    With `releases` the rows lie in files: memory holds one row group of them at a time.
+    `releases`: the rows are memory-mapped files, and each of these calls drops their pages from memory. They are called
+    before each row group, so that memory holds one row group at a time.
     """
     rows = rows if releases else rows.combine_chunks()
     ranges = () if schema.is_bag else key_ranges(rows[schema.key[0]])
@@ -118,7 +120,7 @@ def _release(releases: Sequence[Callable[[], None]]) -> None:
 
 
 def _taken(batches: Sequence[pa.RecordBatch], fields: pa.Schema, places: Integers) -> pa.Table:
-    """The rows at these places, in their order. From each batch alone: to take across them copies all of them."""
+    """The rows with these numbers, in this order. Taken batch by batch: `take` across batches copies all of them."""
     if len(batches) == 1:
         return pa.Table.from_batches([batches[0].take(pa.array(places))], fields)
     ends = np.cumsum([batch.num_rows for batch in batches])
@@ -133,9 +135,9 @@ def _taken(batches: Sequence[pa.RecordBatch], fields: pa.Schema, places: Integer
 
 
 def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
-    """At most MOST_KEY_RANGES inclusive ranges, cut at the widest gaps; none for a type without usable order.
+    """At most MOST_KEY_RANGES inclusive ranges, split at the widest gaps. Empty for a type without a usable order.
 
-    Texts give one range: the distance of two texts says nothing.
+    Texts give one range, because the distance between two texts has no meaning.
     """
     present = ids.drop_null() if ids.null_count else ids
     if len(present) == 0:
@@ -155,12 +157,12 @@ def key_ranges(ids: pa.ChunkedArray) -> tuple[tuple[Any, Any], ...]:
 
 
 def _is_storable(text: str) -> bool:
-    """In the metadata store, which takes no NUL; and short enough to be kept with every slice."""
+    """Whether the metadata store takes the text: it refuses NUL, and a long text is too much for each slice's row."""
     return len(text) <= _LONGEST_BOUND and "\0" not in text
 
 
 def _widest(gaps: Integers) -> Integers:
-    """Places of the widest gaps, rising; of as many as there may be cuts."""
+    """Indexes of the widest gaps in rising order; at most one less than MOST_KEY_RANGES."""
     most = min(MOST_KEY_RANGES - 1, len(gaps))
     if not most:
         return gaps
@@ -186,10 +188,11 @@ def _texts(fields: pa.Schema) -> list[str]:
 
 
 def align(rows: pa.Table, schema: TableSchema, wanted: TableSchema) -> pa.Table:
-    """Rows of a transaction in which the table changed its columns, under the later schema.
+    """Converts rows from `schema` to the later schema `wanted`, after the table's columns changed in a transaction.
 
-    Columns are the same ones by their numbers, where the source numbers them. What rows had before a column was added
-    is known then; otherwise the column is NULL in an insert and absent in an update. One that went is dropped.
+    Columns correspond by number where the source numbers them, otherwise by name. An added column gets the value that
+    the source shows for older rows; without numbers that is unknown, and it is NULL in an insert and absent in an
+    update. A dropped column is left out.
     """
     if schema == wanted:
         return rows
@@ -213,7 +216,7 @@ def align(rows: pa.Table, schema: TableSchema, wanted: TableSchema) -> pa.Table:
 
 
 def _names_before(schema: TableSchema, wanted: TableSchema) -> dict[str, str]:
-    """Name in `wanted` -> name in `schema`, of the columns that both have."""
+    """Name in `wanted` -> name in `schema`, for the columns in both."""
     if all(column.number is not None for column in (*schema.columns, *wanted.columns)):
         names = {column.number: column.name for column in schema.columns}
         return {column.name: names[column.number] for column in wanted.columns if column.number in names}
@@ -221,7 +224,7 @@ def _names_before(schema: TableSchema, wanted: TableSchema) -> dict[str, str]:
 
 
 def _missing(column: Column, rows: int) -> pa.Array:
-    """What rows from before the column was added show."""
+    """The values of an added column in older rows."""
     column_type = resolve(column.type)
     if column.missing is None:
         return pa.nulls(rows, column_type.arrow)

@@ -1,4 +1,4 @@
-"""Time slices: labels, interval arithmetic, and a slice file's name in both directions."""
+"""Labels of time slices, and names of slice files: built and parsed."""
 
 import re
 from dataclasses import dataclass

@@ -110,7 +110,7 @@ class Context:
         """
         from cdc_pipeline.installation.state import home_of
         from cdc_pipeline.launcher.parts import running
-        from cdc_pipeline.settings.file import keep_matching, load_settings
+        from cdc_pipeline.settings.file import load_settings, store_matching
         from cdc_pipeline.source_setup.patterns import matching_tables
         from cdc_pipeline.wiring import source_of
 
@@ -121,7 +121,7 @@ class Context:
         with running(listed, config=self.config, home=home, parts=POSTGRES_ONLY) as endpoints:
             names = matching_tables(source_of(listed, endpoints), listed)
         if keep:
-            keep_matching(self.config, names)
+            store_matching(self.config, names)
         return load_settings(self.config, matching=names)
 
     def show(

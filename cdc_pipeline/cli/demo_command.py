@@ -8,7 +8,6 @@ import typer
 from cdc_pipeline.cli.context import CHECK_FAILED, log_to_stderr
 from cdc_pipeline.launcher.project import PROJECT
 
-WIDTH_OF_A_FILE = 160
 Folder = Annotated[
     Path | None, typer.Option("--folder", help="folder of the demo's files; default: .cdc/demo in the project")
 ]
@@ -26,11 +25,12 @@ def demo(folder: Folder = None) -> None:
     """
     from rich.console import Console
 
+    from cdc_pipeline.cli.tables import NARROW
     from cdc_pipeline.demo.story import run_demo
 
     log_to_stderr()
     console = Console()
     if not console.is_terminal:
-        console.width = WIDTH_OF_A_FILE
+        console.width = NARROW
     equal = run_demo((folder or PROJECT / ".cdc" / "demo").absolute(), console)
     raise typer.Exit(0 if equal else CHECK_FAILED)

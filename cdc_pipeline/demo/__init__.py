@@ -1,1 +1,1 @@
-"""A small shop and pgbench, people who write to them, and the story that `cdc demo` tells."""
+"""`cdc demo`: a small shop and pgbench as the source, sessions that write to them, and the demo's script."""

@@ -1,4 +1,4 @@
-"""Airflow's REST API, as far as the demo needs it: what a person would click in the UI."""
+"""The calls of Airflow's REST API that the demo needs, in place of clicks in the UI."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.5
 
 
 class AirflowRefused(CdcError):
-    """Airflow answered, but not with what was asked for."""
+    """Airflow answered with an error, or did not do in time what it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class AirflowApi:
     client: httpx.Client
 
     def wait_for_dags(self, dag_ids: tuple[str, ...], timeout_seconds: float) -> None:
-        """Until all of them are parsed and known."""
+        """Waits until Airflow has parsed all of these DAGs."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             known = {dag["dag_id"] for dag in self._call("GET", "dags", limit=200)["dags"]}
@@ -44,7 +44,7 @@ class AirflowApi:
         self._call("PATCH", f"dags/{dag_id}", body={"is_paused": paused})
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
-        """Id of the new run."""
+        """Starts a run and returns its id."""
         run = self._call("POST", f"dags/{dag_id}/dagRuns", body={"conf": dict(conf), "logical_date": None})
         return str(run["dag_run_id"])
 
@@ -59,11 +59,11 @@ class AirflowApi:
             _pause()
 
     def run_states(self, dag_id: str) -> set[str]:
-        """States of the newest hundred runs."""
+        """The states of the newest hundred runs."""
         return {run["state"] for run in self._call("GET", f"dags/{dag_id}/dagRuns", order_by="-id")["dag_runs"]}
 
     def backfill(self, dag_id: str, *, start: datetime, end: datetime, conf: Mapping[str, Any]) -> int:
-        """Id of a backfill over [start, end], as the form of the UI starts it; `conf` holds the DAG's params."""
+        """Starts a backfill over [start, end] like the form of the UI, and returns its id. `conf`: the DAG's params."""
         body = {
             "dag_id": dag_id,
             "from_date": start.isoformat(),
@@ -78,7 +78,9 @@ class AirflowApi:
         deadline = time.monotonic() + timeout_seconds
         while self._call("GET", f"backfills/{backfill_id}")["completed_at"] is None:
             if time.monotonic() > deadline:
-                raise AirflowRefused(f"the backfill {backfill_id} did not end", expected="its end in time")
+                raise AirflowRefused(
+                    f"the backfill {backfill_id} did not end", expected=f"its end within {timeout_seconds:.0f} s"
+                )
             _pause()
 
     def _call(self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
@@ -90,7 +92,7 @@ class AirflowApi:
 
 @contextmanager
 def open_airflow(endpoints: Endpoints, *, timeout_seconds: float = 30) -> Iterator[AirflowApi]:
-    """As the one user of an embedded Airflow."""
+    """Logs in as the only user of an embedded Airflow."""
     url = endpoints.airflow_url
     with httpx.Client(base_url=url, timeout=timeout_seconds) as client:
         answer = client.post("/auth/token", json={"username": ADMINISTRATOR, "password": endpoints.airflow_password})

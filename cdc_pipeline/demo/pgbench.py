@@ -1,4 +1,4 @@
-"""pgbench, as the second writer beside the shop: its tables, and its clients while they run."""
+"""pgbench as a second writer beside the shop: creates its tables and runs its clients."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -14,21 +14,23 @@ from cdc_pipeline.launcher.postgres import find_binaries
 from cdc_pipeline.sources.postgres.session import connect
 
 _LONGER_THAN_ANY_DEMO_SECONDS = 86_400
-_IS_WHOLE = "SELECT to_regclass('public.pgbench_accounts_pkey') IS NOT NULL"
-"""pgbench makes this index last."""
-_SHOW_WHOLE_ROWS = "ALTER TABLE pgbench_history REPLICA IDENTITY FULL"
+_IS_COMPLETE = "SELECT to_regclass('public.pgbench_accounts_pkey') IS NOT NULL"
+"""pgbench creates this index last."""
+_LOG_WHOLE_ROWS = "ALTER TABLE pgbench_history REPLICA IDENTITY FULL"
 _FINISHED = "SELECT count(*) FROM pgbench_history"
 
 
 def initialize_pgbench(source_url: str, *, scale: int, environment: Mapping[str, str]) -> None:
-    """Make and fill pgbench's tables unless all of them are there; its history, which has no key, shows whole rows."""
-    if not _answer(source_url, _IS_WHOLE):
+    """Creates and fills pgbench's tables unless they exist. REPLICA IDENTITY FULL is for its keyless history table."""
+    if not _answer(source_url, _IS_COMPLETE):
         command, variables = _command(source_url, ["--initialize", "--quiet", f"--scale={scale}"], environment)
         ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         if ended.returncode:
-            raise SetupError(f"pgbench could not make its tables: {ended.stderr.strip()}", remedy="mend what it names")
+            raise SetupError(
+                f"pgbench could not create its tables: {ended.stderr.strip()}", remedy="correct what it names"
+            )
     with closing(connect(source_url)) as connection, connection.cursor() as cursor:
-        cursor.execute(_SHOW_WHOLE_ROWS)
+        cursor.execute(_LOG_WHOLE_ROWS)
         connection.commit()
 
 
@@ -36,7 +38,7 @@ def initialize_pgbench(source_url: str, *, scale: int, environment: Mapping[str,
 def running_pgbench(
     source_url: str, *, clients: int, transactions_per_second: float, environment: Mapping[str, str]
 ) -> Iterator[None]:
-    """Its clients write until the block ends. Raises SetupError at the end if they had ended before."""
+    """The clients of pgbench write until the block ends. Raises SetupError after the block if they ended earlier."""
     options = ["--no-vacuum", f"--client={clients}", f"--rate={transactions_per_second}"]
     options.append(f"--time={_LONGER_THAN_ANY_DEMO_SECONDS}")
     command, variables = _command(source_url, options, environment)
@@ -47,19 +49,19 @@ def running_pgbench(
             if process.poll() is not None:
                 output.seek(0)
                 said = output.read().decode(errors="replace").strip()
-                raise SetupError(f"pgbench ended by itself: {said}", remedy="mend what it names, and start again")
+                raise SetupError(f"pgbench ended by itself: {said}", remedy="correct what it names, and start again")
         finally:
             process.terminate()
             process.wait()
 
 
 def finished_transactions(source_url: str) -> int:
-    """How many pgbench has ever committed here."""
+    """The number of transactions that pgbench has committed in this database."""
     return _answer(source_url, _FINISHED)
 
 
 def _command(source_url: str, options: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """With the environment in which it finds the password, which a list of processes would show."""
+    """Returns the command and its environment. The password is in the environment: a process list shows commands."""
     parts = parse_dsn(source_url)
     password = {"PGPASSWORD": parts.pop("password")} if "password" in parts else {}
     program = find_binaries(environment) / "pgbench"

@@ -1,4 +1,4 @@
-"""The demo's source: the shop's tables with their first rows, and those of pgbench."""
+"""Creates the demo's source: tables of the shop and of pgbench with their first rows."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _HAS_ROWS = "SELECT EXISTS (SELECT FROM customers)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Rows of each table; `lines` are order items per order, `pgbench` hundreds of thousands of accounts."""
+    """Rows per table. `lines`: order items per order. `pgbench`: accounts in units of 100,000."""
 
     customers: int = 2_000
     products: int = 500
@@ -29,7 +29,7 @@ DEMO_SCALE = Scale()
 
 
 def seed(source_url: str, scale: Scale = DEMO_SCALE, *, environment: Mapping[str, str] = os.environ) -> None:
-    """What is already there is left as it is; a killed call is repaired by the next."""
+    """Existing tables and rows stay as they are. The next call completes one that was killed."""
     with closing(connect(source_url)) as connection, connection.cursor() as cursor:
         cursor.execute(_statements("shop.sql"))
         if not _has_rows(cursor):

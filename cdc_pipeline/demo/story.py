@@ -1,4 +1,4 @@
-"""The script of `cdc demo`: the main job on live data, with one worker killed in the middle, ending with a proof."""
+"""The script of `cdc demo`: the main job on live data with one worker killed in a MERGE, and a proof at the end."""
 
 import os
 import random
@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -46,14 +47,14 @@ _HELD_BACK_SECONDS = 8.0
 
 @dataclass(slots=True, kw_only=True)
 class Phases:
-    """Seconds of each part of the demo, in order."""
+    """Duration of each part of the demo in seconds, in order."""
 
     console: Console
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, title: str) -> Iterator[Callable[[str], None]]:
-        """Yields what tells the person who watches what is waited for."""
+        """Yields a function that shows what the demo waits for."""
         started = time.monotonic()
         with self.console.status(title) as status:
             yield lambda words: status.update(f"{title}: {words}")
@@ -62,7 +63,7 @@ class Phases:
 
 
 def run_demo(folder: Path, console: Console) -> bool:
-    """Whether lake equals source in every table. Leaves the stack up; Ctrl-C or an error ends all of it."""
+    """Returns whether lake equals source in every table. All processes stay up; Ctrl-C or an error ends them."""
     become_account([folder], say=console.print)
     config = prepare_folder(folder)
     settings = load_settings(config)
@@ -82,7 +83,9 @@ def run_demo(folder: Path, console: Console) -> bool:
             verdicts = _main_job(pipeline, airflow, phases)
             _show_verdicts(pipeline, verdicts, console)
     except BaseException:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of the stack behind
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # A second Ctrl-C must not interrupt this and leave processes behind.
         down(home)
         raise
     _show_phases(phases, console)
@@ -91,7 +94,7 @@ def run_demo(folder: Path, console: Console) -> bool:
 
 
 def prepare_folder(folder: Path) -> Path:
-    """The demo's pipeline.yml, copied from the template when it is not there yet."""
+    """Returns the path of the demo's pipeline.yml, which is copied from the template if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "pipeline.yml"
     with as_file(files("cdc_pipeline.demo") / "pipeline.yml") as template:
@@ -113,9 +116,9 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
             run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
             airflow.wait_for_run("cdc_snapshot", run, TIMEOUT_SECONDS)
-        with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as tell:
-            _kill_a_worker(pipeline, tables, tell)
-            _wait_for_slices(pipeline, tables, tell)
+        with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as show:
+            _kill_a_worker(pipeline, tables, show)
+            _wait_for_slices(pipeline, tables, show)
         with phases.phase("slice DAGs paused, and the writers end: a backlog"):
             for dag in dags:
                 airflow.set_paused(dag, paused=True)
@@ -127,36 +130,36 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         _backfill(pipeline, airflow, tables)
         for dag in dags:
             airflow.set_paused(dag, paused=False)
-    with phases.phase("proof: every row of source and lake compared at one position") as tell:
-        tell("the last slices")
+    with phases.phase("proof: every row of source and lake compared at one position") as show:
+        show("the last slices")
         apply_tables(pipeline, tables)
-        tell("reading both sides")
+        show("reading both sides")
         return verify(pipeline, tables)
 
 
-def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Callable[[str], None]) -> None:
-    """Send kill -9 to the task process that works on a claim, and wait until its successor has applied it."""
+def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:
+    """Sends kill -9 to the task process that works on a claim, and waits until another task has applied the claim."""
     victim = next(table for table in tables if table.table == VICTIM)
     table_id = pipeline.store.tables.table(victim).table_id
-    tell(f"waiting for a worker in the middle of a MERGE of {victim}")
+    show(f"waiting for a worker in the middle of a MERGE of {victim}")
     claim = _wait_until(lambda: pipeline.store.claims.open_claim(table_id))
     process = int(claim.owner.split(":")[1])
     os.kill(process, signal.SIGKILL)
-    tell(f"process {process} killed in claim {claim.first_number} to {claim.last_number}; waiting for its successor")
+    show(f"process {process} killed in claim {claim.first_number} to {claim.last_number}; waiting for another one")
     _wait_until(lambda: pipeline.store.lake_positions.lake_position(table_id).applied_through >= claim.last_number)
 
 
-def _wait_for_slices(pipeline: Pipeline, tables: tuple[TableName, ...], tell: Callable[[str], None]) -> None:
+def _wait_for_slices(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:
     def has_enough(table: TableName) -> bool:
         return applied_slices(pipeline, table) >= SLICES_PER_TABLE
 
     for table in tables:
-        tell(f"{SLICES_PER_TABLE} slices of {table}")
+        show(f"{SLICES_PER_TABLE} slices of {table}")
         _wait_until(partial(has_enough, table))
 
 
 def applied_slices(pipeline: Pipeline, table: TableName) -> int:
-    """Slices with rows that the lake holds."""
+    """The number of non-empty slices that the lake has applied."""
     table_id = pipeline.store.tables.table(table).table_id
     through = pipeline.store.lake_positions.lake_position(table_id).applied_through
     return sum(1 for row in pipeline.store.slices.slices(table_id, 1, through) if row.rows and row.state == "applied")
@@ -174,18 +177,21 @@ def _wait_until(condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise CdcError(f"the demo waited {TIMEOUT_SECONDS:.0f} s in vain", remedy="look at the logs in .cdc/demo")
+            raise CdcError(
+                f"the demo waited {TIMEOUT_SECONDS:.0f} s without success",
+                remedy="read the logs in .cdc/demo/.cdc/logs",
+            )
         Event().wait(_POLL_SECONDS)
     return found
 
 
 def _show_verdicts(pipeline: Pipeline, verdicts: tuple[Verified, ...], console: Console) -> None:
     lag = {row["source_table"]: row for row in pipeline.store.inspection.run("lag")}
-    table = Table(title="lake equals source", title_justify="left")
-    for name in ("table", "rows in source", "rows in lake", "differing rows", "as of position", "as of time"):
-        table.add_column(name)
-    table.add_column("slices applied")
-    table.add_column("seconds behind")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("table", "rows in\nsource", "rows in\nlake", "rows that\ndiffer", "as of\nposition", "as of\ntime"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("slices\napplied")
+    table.add_column("behind")
     for verdict in verdicts:
         found = verdict.comparison
         table.add_row(
@@ -198,8 +204,10 @@ def _show_verdicts(pipeline: Pipeline, verdicts: tuple[Verified, ...], console: 
             verdict.position,
             f"{verdict.time:%H:%M:%S}",
             str(applied_slices(pipeline, verdict.table)),
-            str(lag[str(verdict.table)]["seconds_behind"]),
+            f"{lag[str(verdict.table)]['seconds_behind']:.1f} s",
         )
+    equal = all(verdict.is_equal for verdict in verdicts)
+    console.print("[bold]lake equals source[/bold]" if equal else "[bold red]lake does NOT equal source[/bold red]")
     console.print(table)
 
 

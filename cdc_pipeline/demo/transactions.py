@@ -1,4 +1,4 @@
-"""Transactions of people who use the shop, as SQL: what each kind does, and how often."""
+"""The transactions of the shop's users as SQL: what each kind does, and how often it runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ORDER BY {table}_id LIMIT {rows} FOR {lock} SKIP LOCKED
 """
 _CHANGED_ROWS = 2
 _PAUSE = "pause"
-"""In place of a statement: the transaction stays open for seconds."""
+"""Instead of a statement: the transaction stays open for one to four seconds."""
 
 _INSERT_CUSTOMER = """
 INSERT INTO customers (reference, full_name, credit, preferences)
@@ -86,12 +86,12 @@ _DRAWN: Mapping[str, Sequence[object]] = {
     "small": (0, 32767, -32768),
     "bytes": (None, b"", b"\x00", b"\\x00\xff"),
 }
-"""Parameters of the statements: NULL, empty values, and values that look like them."""
+"""Values for parameters of the statements: NULL, empty values, values that look like these, and extremes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`share` is its part of all transactions. Two rows of `table` are locked first: %(id)s and %(other)s."""
+    """`share`: relative frequency. With `table`, two of its rows are locked first: %(id)s and %(other)s."""
 
     name: str
     share: int
@@ -99,7 +99,7 @@ class Kind:
     statements: tuple[str, ...]
 
     def run(self, cursor: psycopg2.extensions.cursor, chance: Random, stopping: Event) -> bool:
-        """Executes the statements in the open transaction. Returns False when it found no two rows to lock."""
+        """Executes the statements in the open transaction. Returns False if there were not two rows to lock."""
         parameters = _parameters(chance)
         if self.table is not None:
             cursor.execute(_ANY_ROWS.format(table=self.table, rows=_CHANGED_ROWS, lock="UPDATE"), parameters)
@@ -116,7 +116,7 @@ class Kind:
 
 
 def _parameters(chance: Random) -> dict[str, Any]:
-    """`place`: new rows more often than old ones. `text`: 5 to 20 kB that do not compress."""
+    """`place`: selects new rows more often than old ones. `text`: 5 to 20 kB that do not compress."""
     return {
         "place": chance.betavariate(3, 1),
         "price": f"{chance.randrange(50_000) / 100:.2f}",
@@ -156,4 +156,4 @@ KINDS = (
 LONG = Kind(
     name="long transactions", share=1, table="order", statements=(_INSERT_ORDER, _UPDATE_ORDER, _PAUSE, _UPDATE_ORDER)
 )
-"""It stays open over the edges of slices."""
+"""It stays open across the ends of slices."""

@@ -1,4 +1,4 @@
-"""People who write to the shop: concurrent sessions of short and long transactions, and pgbench beside them."""
+"""The demo's write load: concurrent sessions of short and long transactions in the shop, and pgbench."""
 
 import os
 from collections import Counter
@@ -28,7 +28,7 @@ _ISOLATION = (ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ)
 
 
 class Workload:
-    """Writes until `stop` is called or `stopping` is set. One more session has long transactions only.
+    """Writes until `stop` is called or `stopping` is set. One additional session runs only long transactions.
 
     `chance` decides what each session does and when.
     """
@@ -67,20 +67,20 @@ class Workload:
             self._running = starting.pop_all()
 
     def stop(self) -> dict[str, int]:
-        """Returns the number of finished transactions of each kind. Raises the error that ended a session before."""
+        """Returns the number of finished transactions per kind. Raises the error that ended a session, if any."""
         self._running.close()
         for session in self._sessions:
             session.result()
         return self.counts()
 
     def counts(self) -> dict[str, int]:
-        """Finished transactions so far, by the name of their kind."""
+        """The number of finished transactions so far, by the name of their kind."""
         pgbench = finished_transactions(self._url) - self._pgbench_before
         with self._lock:
             return dict(sorted((self._counts | Counter({PGBENCH: pgbench})).items()))
 
     def _work(self, number: int, chance: Random) -> None:
-        """A session that fails stops all sessions."""
+        """Runs one session. If it fails, all sessions stop."""
         kinds, rate = ((LONG,), _LONG_PER_SECOND) if number == 0 else (KINDS, self._rate_of_session)
         try:
             with answering(), closing(connect(self._url)) as connection:
@@ -93,7 +93,7 @@ class Workload:
             self._stopping.set()
 
     def _do(self, connection: psycopg2.extensions.connection, kind: Kind, chance: Random) -> None:
-        """Repeats the transaction while other sessions make it fail."""
+        """Runs a transaction, and repeats it after conflicts with other sessions."""
         while True:
             try:
                 with connection.cursor() as cursor:
@@ -111,7 +111,7 @@ class Workload:
 
 
 def dealt(kinds: Sequence[Kind], chance: Random) -> Iterator[Kind]:
-    """Kinds without end, shuffled like cards: each has its share in every round."""
+    """Yields kinds endlessly in random order; in every round each occurs as often as its share."""
     cards = [kind for kind in kinds for _ in range(kind.share)]
     while True:
         yield from chance.sample(cards, len(cards))

@@ -1,1 +1,1 @@
-"""What one installation remembers between runs, and where its servers are."""
+"""The stored state of one installation, and the addresses of its servers."""

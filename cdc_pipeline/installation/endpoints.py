@@ -1,4 +1,4 @@
-"""Where the servers of an installation are: embedded ones by what it remembers, others by their URL in pipeline.yml."""
+"""URLs of an installation's servers: of embedded ones from its stored state, of others from pipeline.yml."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +17,15 @@ PASSWORD_VARIABLES = {
     METADATA_ROLE: "CDC_METADATA_PASSWORD",
     SOURCE_ROLE: "CDC_SOURCE_PASSWORD",
 }
-"""Of the roles that own the embedded databases: what makes them reads their passwords there."""
+"""Role that owns an embedded database -> variable from which the process that creates the role reads its password."""
 RESERVED = (METADATA_DATABASE, AIRFLOW_DATABASE, "postgres", "template0", "template1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """URLs of PostgreSQL are libpq's (`postgresql://`), without a driver's name. A source of files has none.
+    """URLs of PostgreSQL begin with `postgresql://`, without a driver's name. A source of files has the URL "".
 
-    `airflow_password`: of the user `admin` of an embedded Airflow; empty where nobody knows it.
+    `airflow_password`: of the user `admin` of an embedded Airflow; empty if unknown.
     """
 
     source_url: str
@@ -62,7 +62,7 @@ def endpoints_of(settings: Settings, installation: Installation) -> Endpoints:
 
 
 def role_of(database: str) -> str:
-    """The role that owns an embedded database, and that no other database lets in."""
+    """The role that owns an embedded database. It may connect to no other database."""
     return {AIRFLOW_DATABASE: AIRFLOW_ROLE, METADATA_DATABASE: METADATA_ROLE}.get(database, SOURCE_ROLE)
 
 
@@ -79,7 +79,7 @@ def embedded_spark(address: str, token: str) -> str:
 
 
 def source_database(settings: Settings) -> str:
-    """The name of an embedded source database: the first part of the tables' names."""
+    """The name of the embedded source database: the first part of the tables' names."""
     name = settings.tables[0].table.database
     if name in RESERVED:
         raise SettingsError(

@@ -6,7 +6,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody listens on now; whoever asks must bind it soon."""
+    """A port that nobody listens on now. The caller must bind it soon."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

@@ -1,8 +1,8 @@
-"""What one installation remembers between runs: its id, ports and secrets, its processes, its locks.
+"""The stored state of one installation: its id, ports, secrets, processes and locks.
 
 <home>/installation.json   id, ports, secrets (0600)
 <home>/plan.json           the processes to keep up, with their environment (0600)
-<home>/processes.json      what the supervisor sees of them
+<home>/processes.json      their states as the supervisor sees them
 <home>/logs/<process>.log
 """
 
@@ -28,7 +28,7 @@ PORT_NAMES = ("postgres", "spark", "airflow")
 class Installation:
     """`identity` marks every process of this installation, so that `down` ends those and no others.
 
-    `postgres_password` is the superuser's of the embedded server; each of its databases has a role of its own.
+    `postgres_password`: of the embedded server's superuser. Each of its databases has a role of its own.
     """
 
     home: Path
@@ -60,26 +60,26 @@ def home_of(settings: Settings, environment: Mapping[str, str]) -> Path:
 
 
 def home_in(folder: Path, environment: Mapping[str, str]) -> Path:
-    """The same for a pipeline.yml in this folder, which nobody has read yet."""
+    """The same for a pipeline.yml in this folder that was not read yet."""
     return Path(environment.get("CDC_HOME") or folder / OWN_FOLDER).absolute()
 
 
 def open_installation(home: Path) -> Installation:
-    """What `home` remembers; made up and kept when it is new."""
+    """Reads the state in `home`. A new installation gets random secrets and free ports, which are stored."""
     home.mkdir(mode=0o711, parents=True, exist_ok=True)
     (home / "logs").mkdir(mode=0o700, exist_ok=True)
     with exclusive(home / "installation.lock"):
         path = home / "installation.json"
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        whole = _secrets() | known
-        installation = Installation(home=home, **(whole if known else whole | {"ports": _free_ports(PORT_NAMES)}))
-        if whole != known:
-            _keep(installation)
+        complete = _secrets() | known
+        installation = Installation(home=home, **(complete if known else complete | {"ports": _free_ports(PORT_NAMES)}))
+        if complete != known:
+            _store(installation)
         return installation
 
 
 def _secrets() -> dict[str, str]:
-    """Of a new installation; one that an older version made gets those that it lacks."""
+    """New secrets. An installation of an older version gets those that it lacks."""
     return {
         "identity": str(uuid.uuid4()),
         "postgres_password": secrets.token_urlsafe(24),
@@ -93,12 +93,12 @@ def _secrets() -> dict[str, str]:
 
 
 def with_free_ports(installation: Installation, names: Iterable[str]) -> Installation:
-    """The same installation; of the named ports those that a stranger listens on are replaced, and remembered."""
+    """Replaces those of the named ports on which another process listens, and stores the result."""
     taken = [name for name in names if is_listening(installation.ports[name])]
     if not taken:
         return installation
     renewed = replace(installation, ports={**installation.ports, **_free_ports(taken)})
-    _keep(renewed)
+    _store(renewed)
     return renewed
 
 
@@ -112,14 +112,14 @@ def _free_ports(names: Iterable[str]) -> dict[str, int]:
     return ports
 
 
-def _keep(installation: Installation) -> None:
+def _store(installation: Installation) -> None:
     document = asdict(installation)
     del document["home"]
     write_document(installation.home / "installation.json", document)
 
 
 def write_document(path: Path, document: Any) -> None:
-    """Replace the file at once, for its owner's eyes only."""
+    """Replaces the file atomically. Only its owner may read it."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -130,7 +130,7 @@ def write_document(path: Path, document: Any) -> None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Waits for its turn; the kernel gives the lock back when the holder dies."""
+    """Holds an exclusive lock on the file and waits for it. The kernel releases it when the holder dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

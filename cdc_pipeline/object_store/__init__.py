@@ -1,4 +1,4 @@
-"""The bucket: immutable objects under keys, put-if-absent, over a local folder or S3."""
+"""Immutable objects under keys, written with put-if-absent, in a local folder or on S3."""
 
 from cdc_pipeline.object_store.protocol import ObjectInfo, ObjectStore
 

@@ -16,9 +16,9 @@ _OWNER_AND_GROUP = 0o750
 
 
 class LocalObjectStore:
-    """Put-if-absent is a hard link to a file that is complete and synced: a half-written object never has a key.
+    """Put-if-absent is a hard link to a file that is complete and synced, so a half-written object never has a key.
 
-    A root that is not there yet is made for its owner and its group alone.
+    A missing root folder is created with access for its owner and group only.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,7 +71,7 @@ class LocalObjectStore:
             self.delete(key)
 
     def spark_url(self, key: str) -> str:
-        """Not a quoted URI: Spark takes what follows the scheme as the path, letter by letter."""
+        """Not a quoted URI: Spark takes the text after the scheme literally as the path."""
         return f"file://{self._path(key)}"
 
     def delta_url(self, key: str) -> str:
@@ -85,7 +85,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _pending(self, key: str) -> Iterator[Path]:
-        """A place for what is written, which never outlives the block: on a full disk it would keep it full."""
+        """Yields the path of a temporary file, and deletes it after the block: it must not keep a full disk full."""
         folder = self._path(key).parent
         try:
             self._root.mkdir(mode=_OWNER_AND_GROUP, parents=True, exist_ok=True)
@@ -98,8 +98,8 @@ class LocalObjectStore:
         except OSError as error:
             raise ObjectStoreAway(
                 f"{key} cannot be written under {self.url}: {error.strerror}",
-                expected="room, and a folder that may be written",
-                remedy="make room or mend the folder; the same call is safe to repeat",
+                expected="free space and a writable folder",
+                remedy="free space or correct the folder's permissions; the same call is safe to repeat",
             ) from error
 
     def _link(self, pending: Path, key: str) -> None:
@@ -116,4 +116,4 @@ class LocalObjectStore:
             os.close(descriptor)
 
     def _missing(self, key: str) -> ObjectMissing:
-        return ObjectMissing(f"no object {key} under {self.url}", expected="an object that was written before")
+        return ObjectMissing(f"no object {key} under {self.url}", expected="an object that was written earlier")

@@ -1,4 +1,4 @@
-"""What the pipeline asks of an object store."""
+"""The protocol that every object store implements."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,46 +17,49 @@ class ObjectInfo:
 
 
 class ObjectStore(Protocol):
-    """Keys are relative to the lake's root, separated by '/', already encoded (`areas`)."""
+    """Keys are relative to the lake's root, with '/' between components that `areas` has encoded."""
 
     @property
     def url(self) -> str:
-        """Root as users write it: `file:///data/lake` or `s3://bucket/prefix`, without a slash at the end."""
+        """The root as users write it: `file:///data/lake` or `s3://bucket/prefix`, without a slash at the end."""
 
     def put_if_absent(self, key: str, content: bytes) -> None:
-        """Durable on return. Raises ObjectExists when another object holds the key; the same bytes are a success."""
+        """Durable on return. Raises ObjectExists if the key has other bytes; the same bytes are a success."""
 
     def put_file_if_absent(self, key: str, source: Path) -> None:
-        """The same for the content of a local file, without holding it in memory; `source` may be consumed."""
+        """The same for the content of a local file, without holding it in memory. The file may be consumed."""
 
     def get(self, key: str) -> bytes:
-        """Whole object. Raises ObjectMissing."""
+        """Returns the whole object. Raises ObjectMissing."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Raises ObjectMissing."""
+        """Returns the object's size. Raises ObjectMissing."""
 
     def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects whose key begins with `prefix` + '/', in key order. Never on the slice path: its cost grows."""
+        """Objects whose key begins with `prefix` + '/', in key order.
+
+        Not for the path of a slice: the cost grows with the number of objects.
+        """
 
     def delete(self, key: str) -> None:
-        """Succeeds also when there is no such object."""
+        """Deletes the object. Succeeds if there is none."""
 
     def delete_all(self, keys: Sequence[str]) -> None:
-        """The same for many. What is raised is about one of them; of the others any may be gone."""
+        """Deletes many objects. After an error, any of them may be deleted or not."""
 
     def spark_url(self, key: str) -> str:
-        """The same place as Spark writes it (`file:/…` or `s3a://…`)."""
+        """The URL of the key for Spark: `file:/…` or `s3a://…`."""
 
     def delta_url(self, key: str) -> str:
-        """The same place as the `deltalake` package takes it (a path or `s3://…`)."""
+        """The location of the key for the `deltalake` package: a path or `s3://…`."""
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """A pyarrow file system and the root below which keys lie, for streaming Parquet in and out."""
+        """A pyarrow file system, and the path in it below which the keys are. For streaming Parquet."""
 
 
 def object_exists(key: str) -> ObjectExists:
     return ObjectExists(
-        f"another object is already stored as {key}",
+        f"{key} exists with other content",
         expected="no object, or the same bytes",
-        remedy="two writers chose one name: compare both before going on",
+        remedy="two writers used one key: compare both before you continue",
     )

@@ -1,4 +1,4 @@
-"""An object store that is not written to before a race has shown that it lets one of several writers win."""
+"""An object store that is written to only after a race has shown that one of several writers wins."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ _CONTENTS = (b"one", b"other")
 
 
 class ProvenObjectStore:
-    """Runs the race before the first put, never for readers. Raises SettingsError at each put to a refused store."""
+    """Runs the race before the first put of this process. Reading needs none. A refused store raises SettingsError."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -78,7 +78,7 @@ def _refuse_unless_one_wins(objects: ObjectStore) -> None:
     if winners != 1:
         raise SettingsError(
             f"{objects.url} let {winners} of {len(_CONTENTS)} writers of one object win",
-            expected="a store where of all puts with If-None-Match exactly one succeeds",
+            expected="a store in which exactly one of several puts with If-None-Match succeeds",
             remedy="move the lake to such a store (docs/how-to/lake-on-s3.md)",
         )
 

@@ -28,10 +28,10 @@ READING_ATTEMPTS = 10
 
 
 class S3ObjectStore:
-    """Put-if-absent is S3's own condition: of all writers of a key one wins, the others get 412.
+    """Put-if-absent uses S3's conditional write: of all writers of a key one wins, and the others get status 412.
 
-    A writer whose answer was lost finds its own object there at the next try; so every 412 is settled by reading back.
-    Larger files go up in parts, of which the memory holds one; the condition stands where they become one object.
+    A writer whose answer was lost finds its own object at the next try, so after each 412 the object is read back and
+    compared. Larger files are uploaded in parts, of which memory holds one; the condition applies when they are joined.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class S3ObjectStore:
         return ObjectInfo(key=key, size_bytes=answer["ContentLength"])
 
     def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Without the empty objects by which Hadoop marks a folder: no key of ours ends with a slash."""
+        """Leaves out the empty objects with which Hadoop marks folders. The pipeline's keys never end with a slash."""
         root = len(self._key(""))
         below = self._key(f"{prefix}/" if prefix else "")
         page = self._page(below, below)
@@ -95,13 +95,13 @@ class S3ObjectStore:
         )
 
     def delete_all(self, keys: Sequence[str]) -> None:
-        """A thousand a call. What the server keeps of them is deleted by itself, which tells why it stays."""
+        """A thousand objects per call. Those that the server refuses are deleted one by one, to get the error."""
         for first in range(0, len(keys), MOST_KEYS):
-            for key in self._kept_of(keys[first : first + MOST_KEYS]):
+            for key in self._delete_at_once(keys[first : first + MOST_KEYS]):
                 self.delete(key)
 
-    def _kept_of(self, keys: Sequence[str]) -> Sequence[str]:
-        """Deletes them in one call; all of them are kept by a server that knows no such call."""
+    def _delete_at_once(self, keys: Sequence[str]) -> Sequence[str]:
+        """Deletes objects in one call and returns the keys that are left: all, if the server lacks this call."""
         named: list[ObjectIdentifierTypeDef] = [{"Key": self._key(key)} for key in keys]
         try:
             answer = self._calls(
@@ -122,7 +122,7 @@ class S3ObjectStore:
         return f"s3://{self._place.bucket}/{self._key(key)}"
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """With the credentials of now: made anew for each use, since temporary ones expire."""
+        """Opened with the current credentials at each use, because temporary credentials expire."""
         credentials = credentials_of(self._session)
         endpoint = urlsplit(self._client.meta.endpoint_url)
         opened = pyarrow.fs.S3FileSystem(
@@ -151,7 +151,7 @@ class S3ObjectStore:
         )
 
     def _put_parts(self, key: str, source: BinaryIO, part_bytes: int) -> None:
-        """A process that dies in between leaves parts that are no object; the bucket's lifecycle rule removes them."""
+        """If the process dies here, parts without an object are left; the bucket's lifecycle rule removes them."""
         bucket, name = self._place.bucket, self._key(key)
         upload = self._calls(f"beginning {key}", lambda: self._client.create_multipart_upload(Bucket=bucket, Key=name))
         upload_id = upload["UploadId"]
@@ -186,7 +186,7 @@ class S3ObjectStore:
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
     def _settled(self, key: str, source: BinaryIO, put: Callable[[], None]) -> None:
-        """Refused, or told that the upload is gone: then it ended before, as ours or as somebody else's."""
+        """Calls `put`. If the key is taken or the upload is gone, reads the object to see whose try succeeded."""
         try:
             put()
         except (ObjectExists, ObjectMissing) as refused:
@@ -194,7 +194,7 @@ class S3ObjectStore:
                 raise object_exists(key) from refused
 
     def _holds(self, key: str, source: BinaryIO) -> bool:
-        """Whether the object has the bytes of `source`; compared block by block."""
+        """Whether the object has the bytes of `source`, compared block by block."""
 
         def compare() -> bool:
             source.seek(0)
@@ -206,7 +206,8 @@ class S3ObjectStore:
             return self._calls(f"reading back {key}", compare)
         except ObjectMissing as gone:
             raise ObjectStoreAway(
-                f"{key} came and went under {self.url} while it was put", remedy="the same call is safe to repeat"
+                f"{key} under {self.url} was created and deleted while it was put",
+                remedy="the same call is safe to repeat",
             ) from gone
 
     def _page(self, below: str, after: str) -> "ListObjectsV2OutputTypeDef":

@@ -1,4 +1,4 @@
-"""One call to S3: repeated while that can help, and its failure worded as one of our errors."""
+"""Calls to S3: repeated while that can help; a failure becomes one of the pipeline's errors."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,9 +16,9 @@ LONGEST_PAUSE_SECONDS = 8
 SERVER_ERROR = 500
 NO_ROOM = 507
 NEVER_WILL = frozenset({501, 505, NO_ROOM})
-"""Server errors that the same call meets again: what the server cannot do, or cannot hold."""
+"""Server errors that do not pass: the server cannot do it, or has no room."""
 BUSY_STATUSES = frozenset({408, 409, 425, 429})
-"""409 is a conditional write that met another one: its outcome is not decided yet."""
+"""409: a conditional write met another one whose outcome is not decided yet."""
 BUSY_CODES = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestTimeTooSkewed"})
 BROKEN_CONNECTIONS = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
 MISSING = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
@@ -31,14 +31,14 @@ DENIED = frozenset({401, 403})
 
 
 class S3Calls:
-    """Waits between two tries grow and are random; a call gives up when it has been tried for `timeout`."""
+    """Waits between tries are random and grow. A call fails when it has been repeated for `timeout`."""
 
     def __init__(self, url: str, timeout: timedelta) -> None:
         self._url = url
         self._timeout = timeout
 
     def __call__(self, doing: str, call: Callable[[], Answer]) -> Answer:
-        """Raises ObjectMissing, ObjectExists, ObjectStoreAway (retryable), SettingsError for what must be mended."""
+        """Raises ObjectMissing, ObjectExists, ObjectStoreAway (retryable), or SettingsError if somebody must act."""
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
             wait=wait_random_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
@@ -56,14 +56,14 @@ class S3Calls:
         code, said = _code(error), error.response.get("Error", {}).get("Message", "")
         found = f"{doing} under {self._url} failed: {code} {said}".strip()
         if code in MISSING:
-            return ObjectMissing(f"{doing}: no such object under {self._url}", expected="one that was written before")
+            return ObjectMissing(f"{doing}: no such object under {self._url}", expected="one that was written earlier")
         if code in TAKEN:
-            return ObjectExists(f"{doing}: there is an object already under {self._url}", expected="none")
+            return ObjectExists(f"{doing}: the object exists under {self._url}", expected="no object")
         if _may_pass(error):
             return ObjectStoreAway(found, expected="an answer", remedy="the same call is safe to repeat")
         if _status(error) == NO_ROOM:
             return ObjectStoreAway(
-                found, expected="room for it", remedy="make room there; the same call is safe to repeat"
+                found, expected="free space", remedy="free space there; the same call is safe to repeat"
             )
         expected, remedy = _mend(code, _status(error))
         return SettingsError(found, expected=expected, remedy=remedy)
@@ -72,23 +72,27 @@ class S3Calls:
         found = f"{doing} under {self._url} failed: {error}"
         if _may_pass(error):
             return ObjectStoreAway(found, expected="an answer", remedy="the same call is safe to repeat")
-        return SettingsError(found, remedy="mend object_store in pipeline.yml, or AWS's variables in the environment")
+        return SettingsError(
+            found, remedy="correct object_store in pipeline.yml, or AWS's variables in the environment"
+        )
 
 
 def _mend(code: str, status: int) -> tuple[str, str]:
     """What was expected, and what to do."""
     if code in NO_BUCKET:
-        return "a bucket that exists", "create it, or mend lake in pipeline.yml"
+        return "a bucket that exists", "create it, or correct lake in pipeline.yml"
     if code in ELSEWHERE:
         return "the region of the bucket", "set object_store.region in pipeline.yml"
     if status in DENIED:
-        expected = "credentials that may list, get, put and delete there; without s3:ListBucket nothing looks missing"
-        return expected, "mend AWS's variables in the environment, or what their owner may do"
+        expected = (
+            "credentials that may list, get, put and delete there; without s3:ListBucket a missing object is refused"
+        )
+        return expected, "correct AWS's variables in the environment, or grant their owner the missing rights"
     return "a store that speaks S3 with conditional writes", "move the lake to such a store (docs/how-to/lake-on-s3.md)"
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same call may succeed a little later."""
+    """Whether the same call may succeed later."""
     if isinstance(error, ClientError):
         status = _status(error)
         busy = status in BUSY_STATUSES or _code(error) in BUSY_CODES

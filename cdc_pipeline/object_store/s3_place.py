@@ -1,4 +1,4 @@
-"""Where an S3 lake lies: bucket, prefix, and the server that has them."""
+"""The location of a lake on S3: bucket, prefix and server; and how to connect to it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ CONNECTIONS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Place:
-    """`prefix` has no slash at either end and may be empty; without `endpoint` the place is AWS."""
+    """`prefix` has no slash at either end and may be empty. Without `endpoint` the server is AWS."""
 
     bucket: str
     prefix: str = ""
@@ -31,19 +31,19 @@ class S3Place:
 
 
 def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
-    """As they are now, found as AWS's own tools find them: in the environment, by a profile, by the machine's role."""
+    """The current credentials, found as AWS's own tools find them: environment, profile, the machine's role."""
     found = session.get_credentials()
     if found is None:
         raise SettingsError(
             "there are no credentials for the lake on S3",
             expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile named AWS_PROFILE, or the machine's role",
-            remedy="set them in the environment of every process of the pipeline; pipeline.yml never holds them",
+            remedy="set them in the environment of every process of the pipeline; never write them into pipeline.yml",
         )
     return found.get_frozen_credentials()
 
 
 def client_options(place: S3Place, session: boto3.session.Session) -> dict[str, Any]:
-    """Payloads are signed, which every server checks, and each call is tried once: `S3Calls` repeats it."""
+    """Payloads are signed, which every server checks. Each call is tried once, because `S3Calls` repeats it."""
     return {
         "endpoint_url": place.endpoint,
         "region_name": session.region_name or DEFAULT_REGION,

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: the frozen, validated content of one pipeline.yml."""
+"""The settings of a pipeline: the validated, immutable content of one pipeline.yml."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -28,7 +28,7 @@ EMBEDDED = "embedded"
 
 
 def parse_type(written: str) -> str:
-    """The canonical name of a type in PostgreSQL's words; raises ValueError for an unknown one."""
+    """Returns the canonical name of a type that is written as in PostgreSQL. Raises ValueError for an unknown type."""
     try:
         return declared_type(written)
     except UsageError as error:
@@ -39,7 +39,7 @@ class PostgresSource(Frozen):
     """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "columns": "PostgreSQL's catalogue tells their types, so leave them out"
+        "columns": "PostgreSQL's catalogue has their types, so leave them out"
     }
     kind: Literal["postgres"]
     url: str = EMBEDDED
@@ -48,7 +48,9 @@ class PostgresSource(Frozen):
     stream_partitions: int = Field(default=1, ge=1, le=64)
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
     log_alarm_bytes: int = Field(
-        default=64 << 30, ge=1 << 20, description="an alarm is raised when the slot keeps back more of the source's log"
+        default=64 << 30,
+        ge=1 << 20,
+        description="raise an alarm when the slot keeps back more of the source's log than this",
     )
 
     def folders(self, base: Path) -> tuple[Path, ...]:
@@ -58,17 +60,21 @@ class PostgresSource(Frozen):
 
 
 class DebeziumFilesSource(Frozen):
-    """A folder of files that hold one Debezium event per line: `<path>/<stream partition>/*.jsonl`, in name order."""
+    """A folder of files with one Debezium event per line: `<path>/<stream partition>/*.jsonl`, read in name order."""
 
     kind: Literal["debezium_files"]
     path: str = Field(min_length=1)
-    ordered: bool = Field(default=True, description="each stream partition holds the events of an id in their order")
-    sequence_by: tuple[str, ...] = Field(default=(), description="fields of an event that tell which one is newer")
+    ordered: bool = Field(
+        default=True, description="whether each stream partition has the events of an id in their order"
+    )
+    sequence_by: tuple[str, ...] = Field(
+        default=(), description="fields of an event that show which of two events is newer"
+    )
     late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "as_text": "events in files tell no text of the source, so leave it out"
+        "as_text": "events in files do not contain the source's text, so leave it out"
     }
 
     @property
@@ -83,19 +89,19 @@ class DebeziumFilesSource(Frozen):
     @model_validator(mode="after")
     def _one_order(self) -> "DebeziumFilesSource":
         if self.ordered and self.sequence_by:
-            message = "sequence_by is for ordered: false; ordered files are in the order of their lines"
+            message = "sequence_by is for ordered: false; the order of ordered files is that of their lines"
             raise ValueError(message)
         if not self.ordered and not self.sequence_by:
-            message = "ordered: false needs sequence_by, such as [source.lsn]: it tells which event is newer"
+            message = "ordered: false needs sequence_by, such as [source.lsn]: it shows which event is newer"
             raise ValueError(message)
         if self.ordered and self.late_by is not None:
-            message = "late_by is for ordered: false; ordered files tell by their places what can still come"
+            message = "late_by is for ordered: false; in ordered files the position shows what can still come"
             raise ValueError(message)
         return self
 
 
 class PartitionBy(Frozen):
-    """A data partition key, from an immutable column of low cardinality."""
+    """A column by which the lake's files are partitioned. It must be immutable and have few distinct values."""
 
     column: str
     unit: Literal["value", "year", "month", "day", "hour"] = "value"
@@ -106,7 +112,7 @@ class PartitionBy(Frozen):
 
 
 class TableSettings(Frozen):
-    """One source table; what is left out is taken from the source's catalogue."""
+    """One source table. What is not set is taken from the source's catalogue."""
 
     name: str
     id: tuple[str, ...] = ()
@@ -116,19 +122,20 @@ class TableSettings(Frozen):
     deletes: Literal["hard", "soft"] = "hard"
     truncate: Literal["apply", "ignore"] = "apply"
     on_schema_change: Literal["follow", "stop"] = Field(
-        default="follow", description="a changed table is followed, by a new snapshot where need be, or stops"
+        default="follow",
+        description="follow changes of the table's columns, with a new snapshot if needed, or stop the table",
     )
     dropped_columns: Literal["keep", "drop"] = Field(
-        default="keep", description="what the lake does with the values of a column that the source dropped"
+        default="keep", description="keep or drop the lake's values of a column that the source dropped"
     )
     as_text: tuple[str, ...] = Field(
-        default=(), description="columns that the lake keeps as the source's text, whatever their type"
+        default=(), description="columns that the lake stores as the source's text, whatever their type"
     )
     deletion_vectors: bool = Field(
-        default=True, description="off: files are written anew instead, for readers that cannot read deletion vectors"
+        default=True, description="off: Delta rewrites files instead, for readers that do not support deletion vectors"
     )
     columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
-        default={}, description="PostgreSQL's type of each column, where events do not tell their types"
+        default={}, description="PostgreSQL's type of each column, for events that do not contain types"
     )
 
     @cached_property
@@ -145,18 +152,18 @@ class TableSettings(Frozen):
     def _not_our_own(cls, columns: Mapping[str, str]) -> Mapping[str, str]:
         for name in columns:
             if name.startswith(OWN_PREFIX):
-                message = f"the column {name!r} begins with {OWN_PREFIX}: those are the pipeline's own"
+                message = f"the column {name!r} begins with {OWN_PREFIX}: such names are reserved for the pipeline"
                 raise ValueError(message)
         return columns
 
 
 class ObjectStoreSettings(Frozen):
-    """The server that has the bucket of a lake on S3; credentials come from AWS's own variables or profile."""
+    """The server of a lake on S3. Credentials come from AWS's own variables or profile."""
 
-    endpoint: str | None = Field(default=None, description="https://host:port; without one, AWS")
+    endpoint: str | None = Field(default=None, description="https://host:port; default: AWS")
     region: str | None = Field(default=None, min_length=1)
-    path_style: bool = Field(default=False, description="the bucket's name in the path, not in the host's name")
-    allow_http: bool = Field(default=False, description="an endpoint on another machine without TLS")
+    path_style: bool = Field(default=False, description="put the bucket's name into the path instead of the host name")
+    allow_http: bool = Field(default=False, description="allow an endpoint on another machine without TLS")
 
     @model_validator(mode="after")
     def _encrypted(self) -> "ObjectStoreSettings":
@@ -166,7 +173,7 @@ class ObjectStoreSettings(Frozen):
 
 
 class Settings(BaseSettings):
-    """The whole pipeline. `folder` is where relative paths start: the folder of pipeline.yml."""
+    """The whole pipeline. Relative paths start at `folder`, the folder of pipeline.yml."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__")
 
@@ -190,7 +197,7 @@ class Settings(BaseSettings):
     @classmethod
     def _whole_seconds(cls, value: timedelta) -> timedelta:
         if value < _MINIMUM_SLICE or value.microseconds:
-            message = f"{value} is too short for a slice: the shortest is 1s"
+            message = f"{value} is not a slice length: write whole seconds, at least 1s"
             raise ValueError(message)
         return value
 
@@ -211,7 +218,9 @@ class Settings(BaseSettings):
                 raise ValueError(message)
         databases = sorted({table.table.database for table in tables})
         if len(databases) > 1:
-            message = f"the tables lie in {len(databases)} databases ({', '.join(databases)}): one pipeline reads one"
+            message = (
+                f"the tables are in {len(databases)} databases ({', '.join(databases)}): a pipeline reads only one"
+            )
             raise ValueError(message)
         return tables
 
@@ -233,7 +242,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing is read behind the caller's back: `settings_file` lays the environment over the file."""
+        """Only the given values are used. `settings.file` has merged the environment into them."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 

@@ -1,4 +1,4 @@
-"""Tables -> names that Airflow accepts, no two tables with the same one."""
+"""Names of tables -> DAG ids that Airflow accepts. Two tables never get the same id."""
 
 import re
 
@@ -8,7 +8,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_]|(?<=_)_|^_|_$")
 
 
 def slice_dag_id(table: TableName) -> str:
-    """`cdc_slice__db__schema__table`; what is no letter, digit or single underscore becomes `-` and its code."""
+    """`cdc_slice__db__schema__table`. All but letters, digits and single underscores becomes `-<code point>-`."""
     return "__".join(("cdc_slice", *(_plain(part) for part in (table.database, table.schema, table.table))))
 
 

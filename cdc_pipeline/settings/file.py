@@ -1,4 +1,4 @@
-"""pipeline.yml -> settings: reads it, lays `CDC_` variables over it, words each mistake with line and hint."""
+"""pipeline.yml -> settings: reads the file, applies `CDC_` variables, reports each mistake with line and hint."""
 
 import difflib
 import json
@@ -32,8 +32,8 @@ def load_settings(
 ) -> Settings:
     """Raises SettingsError that lists every mistake with its line.
 
-    `matching`: the tables that its patterns stand for; without it, those that `cdc setup-source` found last. None at
-    all: somebody is about to ask for them, and works on no table.
+    `matching`: the tables that match the patterns of `include`. Default: those that `cdc setup-source` found last. Pass
+    `()` to load the settings before the source is asked for them.
     """
     return parse_settings(read_text(path), path=path, environment=environment, matching=matching)
 
@@ -47,44 +47,46 @@ def parse_settings(
         raise SettingsError(
             f"{path} holds no settings",
             expected="keys such as name, lake, source and tables",
-            remedy="fill it in, or give another file with --config",
+            remedy="write them, or name another file with --config",
         )
     duplicate = _duplicate_key(root)
     if duplicate is not None:
-        raise SettingsError(f"{path} line {duplicate[1]}: the key {duplicate[0]!r} is there twice", remedy="keep one")
+        raise SettingsError(
+            f"{path} line {duplicate[1]}: the key {duplicate[0]!r} occurs twice", remedy="keep one of them"
+        )
     named = {str(key): value for key, value in document.items()}
     overridden = _overlay(named, _environment_values(environment))
     if overridden.get("include"):
-        names = _kept_matching(path) if matching is None else matching
+        names = _stored_matching(path) if matching is None else matching
         overridden["tables"] = _with_matching(overridden.get("tables"), overridden["include"], names)
     try:
         return Settings.model_validate(overridden | {"folder": path.parent})
     except ValidationError as error:
         lines = [_wording(path, root, detail) for detail in error.errors()]
-        raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all that it may hold") from error
+        raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all valid keys") from error
 
 
 def matching_path(path: Path) -> Path:
-    """Of the file that keeps what the patterns of pipeline.yml stand for."""
+    """Path of the file with the tables that match the patterns of pipeline.yml."""
     return path.with_suffix(".tables.json")
 
 
-def keep_matching(path: Path, names: Sequence[str]) -> None:
-    """At once: who reads it meanwhile gets the old ones or the new ones."""
-    kept = matching_path(path)
-    unfinished = kept.with_suffix(".unfinished")
+def store_matching(path: Path, names: Sequence[str]) -> None:
+    """Stores the names atomically: a concurrent reader gets the old or the new file."""
+    stored = matching_path(path)
+    unfinished = stored.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(kept)
+    unfinished.replace(stored)
 
 
-def _kept_matching(path: Path) -> list[str]:
+def _stored_matching(path: Path) -> list[str]:
     try:
         names = json.loads(read_text(matching_path(path)))
     except (SettingsError, ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SettingsError(
-            f"{path} includes tables by pattern, and {matching_path(path).name} does not tell which they are",
+            f"{path} includes tables by pattern, and {matching_path(path).name} does not list them",
             expected="the file that cdc setup-source writes beside it",
             remedy="run cdc setup-source",
         )
@@ -92,7 +94,7 @@ def _kept_matching(path: Path) -> list[str]:
 
 
 def _with_matching(listed: Any, include: Sequence[object], names: Sequence[str]) -> Any:
-    """Tables that are listed too keep their settings; a list with mistakes is left to validation."""
+    """Adds the names to the listed tables, which keep their settings. Mistakes in the list are left to validation."""
     tables = list(listed) if isinstance(listed, list) else []
     known = {table.get("name") for table in tables if isinstance(table, dict)}
     nobody = f"{str(include[0]).partition('.')[0]}.include.nothing"
@@ -100,7 +102,7 @@ def _with_matching(listed: Any, include: Sequence[object], names: Sequence[str])
 
 
 def json_schema() -> dict[str, Any]:
-    """For editors: what pipeline.yml may hold."""
+    """The JSON Schema of pipeline.yml, for editors."""
     schema = Settings.model_json_schema()
     schema["properties"].pop("folder", None)
     schema["required"] = [name for name in schema["required"] if name != "folder"]
@@ -113,13 +115,15 @@ def _environment_values(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         values = source()
     except (EnvironmentUnreadable, ValueError, RecursionError) as error:
-        words = (
-            error if isinstance(error, EnvironmentUnreadable) else "it is nested too deep, or holds a number too long"
+        reason = (
+            error
+            if isinstance(error, EnvironmentUnreadable)
+            else "it is nested too deeply, or has a number that is too long"
         )
         raise SettingsError(
-            f"a CDC_ variable cannot be read: {words}",
-            expected="JSON for what is a list or a mapping",
-            remedy="mend the variable, or set its parts: CDC_SOURCE__SLOT for source.slot",
+            f"a CDC_ variable cannot be read: {reason}",
+            expected="JSON for a list or a mapping",
+            remedy="correct the variable, or set its parts: CDC_SOURCE__SLOT for source.slot",
         ) from None
     return {name: value for name, value in values.items() if name != "folder"}
 
@@ -147,7 +151,7 @@ def _duplicate_key(node: yaml.Node) -> tuple[str, int] | None:
 
 
 def _line_of(root: yaml.Node, place: Place) -> int:
-    """Line of the innermost node on the way to `place` that the file has."""
+    """Line of the innermost node on the path `place` that the file contains."""
     node, line = root, root.start_mark.line + 1
     for part in place:
         below: yaml.Node | None = None
@@ -178,13 +182,13 @@ def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
     if detail["type"] == "union_tag_not_found":
         return f"{where}: '{shown}.{_KIND}' is missing; add it: one of {_kinds()}"
     if detail["type"] == "union_tag_invalid":
-        return f"{where}: {shown}.{_KIND}: {detail['ctx']['tag']!r} is no kind of source; write one of {_kinds()}"
+        return f"{where}: {shown}.{_KIND}: {detail['ctx']['tag']!r} is not a kind of source; write one of {_kinds()}"
     message = detail["msg"].removeprefix("Value error, ")
     return f"{where}: {shown or 'settings'}: {message}"
 
 
 def _written_place(place: Place) -> Place:
-    """The place as the file has it: in between, validation names the kind of source that it tried."""
+    """The path as the file has it. Validation inserts the kind of source that it tried."""
     inside_source = place[:1] == (_SOURCE,) and len(place) > 1
     return (place[0], *place[2:]) if inside_source else place
 
@@ -194,7 +198,7 @@ def _kinds() -> str:
 
 
 def _source_models() -> dict[str, type[BaseModel]]:
-    """By the kind that a file writes."""
+    """Kind of source, as written in pipeline.yml -> its settings."""
     models = get_args(Settings.model_fields[_SOURCE].annotation)
     return {get_args(model.model_fields[_KIND].annotation)[0]: model for model in models}
 

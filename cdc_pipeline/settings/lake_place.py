@@ -1,4 +1,4 @@
-"""How users write where the lake lies: a folder, or a prefix of an S3 bucket and the server that has it."""
+"""The location of a lake as users write it: a folder, or a bucket, a prefix and a server of S3."""
 
 import re
 from dataclasses import dataclass
@@ -25,11 +25,13 @@ def is_on_s3(lake: str) -> bool:
 
 
 def parse_s3(lake: str) -> S3Prefix:
-    """`s3://bucket/prefix`; raises ValueError that repeats no credential."""
+    """Parses `s3://bucket/prefix`. Raises ValueError, without repeating a credential."""
     parts = _without_credential(lake, "the lake")
     folders = parts.path.strip("/").split("/") if parts.path.strip("/") else []
     if not _BUCKET.fullmatch(parts.netloc):
-        message = "the lake names no bucket: write s3://bucket/prefix, the bucket in small letters, digits, '.' and '-'"
+        message = (
+            "the lake names no bucket: write s3://bucket/prefix, with small letters, digits, '.' and '-' in the bucket"
+        )
         raise ValueError(message)
     for folder in folders:
         if not _FOLDER.fullmatch(folder) or folder in {".", ".."}:
@@ -39,10 +41,10 @@ def parse_s3(lake: str) -> S3Prefix:
 
 
 def parse_endpoint(endpoint: str, *, allow_http: bool) -> str:
-    """`https://host[:port]`; plain http for this machine, and for others where it is allowed. Raises ValueError."""
+    """Parses `https://host[:port]`. Plain http is for this machine, or where it is allowed. Raises ValueError."""
     parts = _without_credential(endpoint, "the endpoint")
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
-        message = f"{endpoint!r} is no endpoint: write https://host or https://host:port"
+        message = f"{endpoint!r} is not an endpoint: write https://host or https://host:port"
         raise ValueError(message)
     if parts.scheme == "http" and not allow_http and not is_this_machine(parts.hostname):
         message = f"{endpoint!r} would send data unencrypted: write https, or set allow_http: true"
@@ -52,10 +54,10 @@ def parse_endpoint(endpoint: str, *, allow_http: bool) -> str:
 
 def _without_credential(url: str, what: str) -> SplitResult:
     if "@" in url:
-        message = f"{what} holds a credential: take it out, and give it by {_CREDENTIALS}"
+        message = f"{what} contains a credential: remove it, and use {_CREDENTIALS}"
         raise ValueError(message)
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        message = f"{what} has something behind a '?' or '#': take it out; credentials go by {_CREDENTIALS}"
+        message = f"{what} has text after a '?' or '#': remove it; for credentials use {_CREDENTIALS}"
         raise ValueError(message)
     return parts

@@ -1,4 +1,4 @@
-"""How long a failing table pauses before its next try, and when it parks; pure."""
+"""How long a failing table waits before its next try, and when it is parked. Pure."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +8,10 @@ _MOST_DOUBLINGS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The first pause doubles with every failure in a row up to `longest_pause`; after `retry_for` the table parks."""
+    """The first pause doubles with each failure in a row, up to `longest_pause`. After `retry_for` the table is parked.
+
+    A parked table is tried every `probe_parked`.
+    """
 
     first_pause: timedelta = timedelta(seconds=10)
     longest_pause: timedelta = timedelta(minutes=5)
@@ -18,7 +21,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """From the failure to the next try that nobody has to ask for."""
+    """The time between a failure and the next automatic try."""
 
     length: timedelta
     parks: bool
@@ -27,9 +30,10 @@ class Pause:
 def next_pause(
     retry_policy: RetryPolicy, *, failures: int, failing_for: timedelta, is_outage: bool, is_parked: bool = False
 ) -> Pause:
-    """`failures` in a row with the one that just happened; `failing_for`: since the first of them.
+    """Returns the pause after a failure.
 
-    An outage is no table's fault, so it parks none; a table that is parked stays so until a try succeeds.
+    `failures`: failures in a row, including this one. `failing_for`: time since the first of them. A server's outage
+    parks no table. A parked table stays parked until a try succeeds.
     """
     if is_parked or (failing_for >= retry_policy.retry_for and not is_outage):
         return Pause(length=retry_policy.probe_parked, parks=True)

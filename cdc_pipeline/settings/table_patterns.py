@@ -1,4 +1,4 @@
-"""`include` and `exclude` of pipeline.yml: names with `*` and `?`, and the tables that they stand for; pure."""
+"""`include` and `exclude` of pipeline.yml: names with `*` and `?`, and the tables that match them. Pure."""
 
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
@@ -8,16 +8,16 @@ _WILD = frozenset("*?[")
 
 
 def checked_pattern(pattern: str) -> str:
-    """Raises ValueError unless it is `db.schema.table` with a plain database."""
+    """Returns the pattern. Raises ValueError unless it is `db.schema.table` without wildcards in the database."""
     parts = pattern.split(".")
     if len(parts) != _PARTS or not all(parts) or _WILD & set(parts[0]):
-        message = f"{pattern!r} is not of the form db.schema.table, with * and ? in schema and table alone"
+        message = f"{pattern!r} is not of the form db.schema.table, with * and ? only in schema and table"
         raise ValueError(message)
     return pattern
 
 
 def matching(names: Iterable[str], *, include: Collection[str], exclude: Collection[str]) -> tuple[str, ...]:
-    """In alphabetical order. Each part of a name matches its own part of a pattern, letter case counts."""
+    """The matching names in alphabetical order. Parts are compared one by one, with letter case."""
     return tuple(sorted(name for name in names if _is_any(name, include) and not _is_any(name, exclude)))
 
 

@@ -1,4 +1,4 @@
-"""Sections of pipeline.yml that say how the work is done and how long its traces are kept, and their durations."""
+"""Sections of pipeline.yml about the work and about retention, and how durations are written."""
 
 import re
 from datetime import timedelta
@@ -12,7 +12,7 @@ _SHORTEST_KEPT = timedelta(days=1)
 
 
 def parse_duration(value: object) -> timedelta:
-    """`90s`, `5m`, `2h`, `7d`; raises ValueError for anything else."""
+    """Parses `90s`, `5m`, `2h`, `7d`. Raises ValueError for anything else."""
     if isinstance(value, timedelta):
         return value
     match = _DURATION.fullmatch(str(value).strip())
@@ -30,7 +30,7 @@ Duration = Annotated[
 
 
 class Frozen(BaseModel):
-    """A section; nothing in it changes, and nothing unknown is taken."""
+    """A section of pipeline.yml: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,26 +48,30 @@ class DriverSettings(Frozen):
     """The embedded Spark driver."""
 
     memory: str = Field(default="2g", pattern=r"^[1-9][0-9]*[mg]$")
-    java_options: str = Field(default="", description="options of its Java machine")
+    java_options: str = Field(default="", description="options of its Java virtual machine")
 
 
 class WorkerSettings(Frozen):
     """How slices are applied."""
 
     lease: Duration = timedelta(seconds=60)
-    claim_rows: int = Field(default=2_000_000, ge=1, description="the most rows that one MERGE takes")
-    claim_slices: int = Field(default=1_000, ge=1, description="the most slices that one MERGE takes")
-    unpacked_bytes: int = Field(default=16 << 30, ge=1, description="the most that a slice file holds when unpacked")
-    longest_pause: Duration = Field(default=timedelta(minutes=5), description="between two tries of a failing table")
-    retry_for: Duration = Field(default=timedelta(hours=1), description="a table that fails for so long is parked")
-    probe_parked: Duration = Field(default=timedelta(minutes=15), description="between two tries of a parked table")
+    claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one MERGE")
+    claim_slices: int = Field(default=1_000, ge=1, description="most slices of one MERGE")
+    unpacked_bytes: int = Field(default=16 << 30, ge=1, description="largest uncompressed size of a slice file")
+    longest_pause: Duration = Field(
+        default=timedelta(minutes=5), description="longest time between two tries of a failing table"
+    )
+    retry_for: Duration = Field(default=timedelta(hours=1), description="a table that fails for this long is parked")
+    probe_parked: Duration = Field(
+        default=timedelta(minutes=15), description="time between two tries of a parked table"
+    )
 
 
 class KeepSettings(Frozen):
-    """How long is kept what the lake needs no more: `cdc clean` and the DAG cdc_maintenance delete what is older."""
+    """How long data that the lake no longer needs is kept. `cdc clean` and the DAG cdc_maintenance delete the rest."""
 
     slices: Duration = Field(
-        default=timedelta(days=7), description="slice files and cut files, since the lake holds what is in them"
+        default=timedelta(days=7), description="slice files and cut files, since the lake has their content"
     )
     snapshots: Duration = Field(default=timedelta(days=7), description="files of a snapshot, since it ended")
     history: Duration = Field(
@@ -81,6 +85,6 @@ class KeepSettings(Frozen):
     @classmethod
     def _long_enough(cls, value: timedelta) -> timedelta:
         if value < _SHORTEST_KEPT:
-            message = f"{value} is too short: a comparison or a rewind may still need it; the shortest is 1d"
+            message = f"{value} is too short: a comparison or a rewind may still need the data; write at least 1d"
             raise ValueError(message)
         return value

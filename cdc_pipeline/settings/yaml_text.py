@@ -1,6 +1,6 @@
-"""A YAML file that a person wrote -> its nodes and values; what is wrong is named by line, never by its content.
+"""Reads YAML files that people write. Errors name the line of a mistake but never show its content.
 
-A line of such a file may hold a password, and an error may end in a log.
+A line of such a file may contain a password, and an error message may be logged.
 """
 
 import os
@@ -25,7 +25,7 @@ _QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """`root` tells the line of each value."""
+    """`value` is the content; `root` has the line of each value."""
 
     root: yaml.Node | None
     value: Any
@@ -33,7 +33,7 @@ class Document:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping that has not ended. `size`: how many values it holds, those of its aliases written out."""
+    """A list or mapping that has not ended. `size`: the number of its values, with aliases expanded."""
 
     anchor: str | None
     size: int = 1
@@ -46,7 +46,7 @@ class _Bounds:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def check(self, event: yaml.Event) -> None:
-        """Before anything is built of it. Raises SettingsError."""
+        """Checks an event before values are built from it. Raises SettingsError for an excessive document."""
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.CollectionStartEvent):
             self.open.append(_Open(event.anchor))
@@ -57,13 +57,13 @@ class _Bounds:
             self._add(ended.anchor, ended.size, line)
         elif isinstance(event, yaml.ScalarEvent):
             if len(event.value) > _MOST_DIGITS and event.implicit[0] and _NUMBER.fullmatch(event.value):
-                raise _refused(self.path, line, f"has a number of {len(event.value)} digits")
+                raise _refused(self.path, line, f"has a number with {len(event.value)} digits")
             if len(event.value) > _LONGEST_VALUE:
-                raise _refused(self.path, line, f"has a value of {len(event.value)} characters")
+                raise _refused(self.path, line, f"has a value with {len(event.value)} characters")
             self._add(event.anchor, 1, line)
         elif isinstance(event, yaml.AliasEvent):
             if any(each.anchor == event.anchor for each in self.open):
-                raise _refused(self.path, line, "has an alias to what it is part of")
+                raise _refused(self.path, line, "has an alias to the value that contains it")
             self._add(None, self.sizes.get(event.anchor or "", 1), line)
 
     def _add(self, anchor: str | None, size: int, line: int) -> None:
@@ -72,24 +72,22 @@ class _Bounds:
         if self.open:
             self.open[-1].size += size
             if self.open[-1].size > _MOST_VALUES:
-                raise _refused(
-                    self.path, line, f"has more than {_MOST_VALUES} values, those of its aliases written out"
-                )
+                raise _refused(self.path, line, f"has more than {_MOST_VALUES} values when aliases are expanded")
 
 
 def read_text(path: Path) -> str:
-    """Never waits: what is no file is refused. Raises SettingsError."""
+    """Returns the text of a file. Never blocks: pipes and the like are refused. Raises SettingsError."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(path, error.strerror or "it cannot be opened") from error
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise _unreadable(path, "it is no file")
+        raise _unreadable(path, "it is not a regular file")
     with os.fdopen(number, "rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise _unreadable(path, f"it has more than {_MOST_BYTES} bytes")
+        raise _unreadable(path, f"it is larger than {_MOST_BYTES} bytes")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -100,7 +98,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, path: Path) -> Document:
-    """Raises SettingsError for what is no YAML, or more than anybody would write."""
+    """Raises SettingsError for text that is not YAML, or that is larger or deeper than people write."""
     bounds = _Bounds(path)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -109,29 +107,29 @@ def parse_yaml(text: str, path: Path) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        words = _QUOTED.sub("…", error.problem or error.context or "it cannot be read")
-        raise _no_yaml(path, where, words) from None
+        reason = _QUOTED.sub("…", error.problem or error.context or "it cannot be read")
+        raise _no_yaml(path, where, reason) from None
     except yaml.reader.ReaderError as error:
         where = f" line {text.count(chr(10), 0, error.position) + 1}"
-        raise _no_yaml(path, where, "a character that YAML does not know") from None
+        raise _no_yaml(path, where, "a character that YAML does not allow") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise _no_yaml(path, "", f"a value cannot be read: {type(error).__name__}") from None
 
 
-def _no_yaml(path: Path, where: str, words: str) -> SettingsError:
-    """Without the cause, which repeats the line."""
-    return SettingsError(f"{path}{where} is not YAML: {words}", remedy="mend the place that it names")
+def _no_yaml(path: Path, where: str, reason: str) -> SettingsError:
+    """The cause is not chained, because its message repeats the line."""
+    return SettingsError(f"{path}{where} is not YAML: {reason}", remedy="correct that place")
 
 
-def _refused(path: Path, line: int, words: str) -> SettingsError:
+def _refused(path: Path, line: int, reason: str) -> SettingsError:
     return SettingsError(
-        f"{path} line {line} {words}", expected="settings as a person writes them", remedy="mend the line that it names"
+        f"{path} line {line} {reason}", expected="settings as people write them", remedy="correct that line"
     )
 
 
-def _unreadable(path: Path, words: str) -> SettingsError:
+def _unreadable(path: Path, reason: str) -> SettingsError:
     return SettingsError(
-        f"cannot read {path}: {words}",
+        f"cannot read {path}: {reason}",
         expected="the settings of a pipeline",
-        remedy="give the file with --config or CDC_CONFIG",
+        remedy="name the file with --config or CDC_CONFIG",
     )

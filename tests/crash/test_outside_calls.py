@@ -55,7 +55,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/session.py:leave_lost": OWN_SESSION,
     "cdc_pipeline/lake/session.py:untuned_session": OWN_SESSION,
     "cdc_pipeline/lake/spark_lake.py:close": OWN_SESSION,
-    "cdc_pipeline/settings/file.py:keep_matching": "one file beside pipeline.yml, for cdc setup-source alone",
+    "cdc_pipeline/settings/file.py:store_matching": "one file beside pipeline.yml, for cdc setup-source alone",
     "cdc_pipeline/sources/postgres/copy_stream.py:_abandon": OWN_SESSION,
     "cdc_pipeline/sources/files/event_file.py:__init__": READS_ONLY,
     "cdc_pipeline/sources/files/event_file.py:_is_unchanged": READS_ONLY,

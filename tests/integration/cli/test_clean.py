@@ -54,7 +54,9 @@ def test_clean_names_the_table_for_which_the_cut_files_are_kept(world: World, li
     run_sql(world.store_url, *AGED)
     ended = line.run("clean")
     assert ended.exit_code == 0
-    assert f"cut files are kept for {name_of(world, 'orders')}: slices of it are not applied" in ended.errors
+    assert (
+        f"cut files are not deleted because of {name_of(world, 'orders')}: slices of it are not applied" in ended.errors
+    )
 
 
 def test_a_table_to_which_nobody_writes_keeps_no_cut_file(world: World, line: CommandLine) -> None:

@@ -136,8 +136,8 @@ def test_a_consumer_reads_on_after_its_sessions_were_ended_and_its_network_was_c
 def test_a_consumer_with_a_wrong_url_says_so_at_once_and_again_and_ends_in_time(cdc: CommandLine) -> None:
     port = urlsplit(cdc.source_url).port or 0
     wrong = {
-        "no_such_user:x": "mend user and password in source.url",
-        "cdc:wrong": "mend user and password in source.url",
+        "no_such_user:x": "correct user and password in source.url",
+        "cdc:wrong": "correct user and password in source.url",
     }
     for user, remedy in wrong.items():
         cdc.write_settings(source=source_at(cdc, port, user=user))

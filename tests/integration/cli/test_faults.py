@@ -19,11 +19,11 @@ OF_SOURCE = (
 )
 OF_STORE = (*OF_SOURCE, ("apply", "--until-idle"), ("status",), ("remove", "--pipeline"))
 URLS = {
-    "postgresql://cdc@no-such-host.invalid/shop": "mend the host's name in {setting}",
-    "postgresql://cdc@127.0.0.1:1/shop": "mend host and port in {setting}",
-    "postgresql://{user}:wrong@{place}{path}": "mend user and password in {setting}",
-    "postgresql://{user}:{password}@{place}/no_such_database": "create it on the server, or mend {setting}",
-    "postgresql://{user}:{password}@{place}{path}?sslmode=require": "mend sslmode",
+    "postgresql://cdc@no-such-host.invalid/shop": "correct the host's name in {setting}",
+    "postgresql://cdc@127.0.0.1:1/shop": "correct host and port in {setting}",
+    "postgresql://{user}:wrong@{place}{path}": "correct user and password in {setting}",
+    "postgresql://{user}:{password}@{place}/no_such_database": "create it on the server, or correct {setting}",
+    "postgresql://{user}:{password}@{place}{path}?sslmode=require": "correct sslmode",
 }
 NO_URL = "elsewhere"
 

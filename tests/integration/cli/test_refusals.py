@@ -59,7 +59,7 @@ def test_an_unknown_table_is_named_with_the_known_ones(cdc: CommandLine, verb: s
 def test_an_unknown_query_and_an_unknown_parameter_are_named(cdc: CommandLine) -> None:
     assert "there is no query nothing; expected one of " in refusal(cdc, "sql", "nothing", exit_code=USAGE)
     assert "has no parameter colour" in refusal(cdc, "sql", "lag", "--set", "colour=red", exit_code=USAGE)
-    assert "'colour' sets no parameter" in refusal(cdc, "sql", "lag", "--set", "colour", exit_code=USAGE)
+    assert "--set 'colour' has no equals sign" in refusal(cdc, "sql", "lag", "--set", "colour", exit_code=USAGE)
 
 
 def test_a_table_that_the_source_does_not_have_is_named(cdc: CommandLine) -> None:

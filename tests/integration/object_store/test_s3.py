@@ -127,7 +127,7 @@ def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_
     objects: S3ObjectStore, server: FaultyServer
 ) -> None:
     server.rule = first(1, NO_ROOM, "PUT")
-    with pytest.raises(ObjectStoreAway, match=f"putting {KEY} under s3://{BUCKET}.*XMinioStorageFull.*make room"):
+    with pytest.raises(ObjectStoreAway, match=f"putting {KEY} under s3://{BUCKET}.*XMinioStorageFull.*free space"):
         objects.put_if_absent(KEY, b"content")
     objects.put_if_absent(KEY, b"content")
     assert len(server.faults) == 1

@@ -75,7 +75,10 @@ def test_rows_that_do_not_fit_become_one_record_per_block() -> None:
 
 def test_headers_are_folded_between_words_to_the_width_of_their_column() -> None:
     rows: list[dict[str, object]] = [{"lake_equals_source_as_of": "2026-01-02 03:04:05Z", "rows_withheld": 0}] * 2
-    assert printed(rows, list(rows[0]))[:HEAD_LINES] == ["lake equals source        rows", "as of                 withheld"]
+    assert printed(rows, list(rows[0]))[:HEAD_LINES] == [
+        "lake equals source        rows",
+        "as of                 withheld",
+    ]
 
 
 def test_rows_that_fit_stay_a_table_whose_long_texts_are_folded() -> None:

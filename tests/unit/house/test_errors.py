@@ -68,7 +68,7 @@ def test_the_message_joins_what_was_found_what_was_expected_and_what_to_do() -> 
         ("sc://spark:15002/;token=abc;use_ssl=true", "sc://spark:15002/;token=***;use_ssl=true"),
         ('{"aws_secret_access_key": "abc", "name": "x"}', '{"aws_secret_access_key": ***, "name": "x"}'),
         ("PASSWORD: hunter2", "PASSWORD: ***"),
-        ("mend user and password in source.url", "mend user and password in source.url"),
+        ("correct user and password in source.url", "correct user and password in source.url"),
         ("give it as sc://host:port/;token=...", "give it as sc://host:port/;token=..."),
         ("the table shop.public.orders at 10:30:00Z", "the table shop.public.orders at 10:30:00Z"),
     ],

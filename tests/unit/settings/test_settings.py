@@ -82,8 +82,8 @@ def test_a_table_that_is_listed_twice_is_refused_by_name() -> None:
 
 
 def test_a_key_that_is_there_twice_is_refused_with_the_line_of_the_second() -> None:
-    assert "line 3: the key 'lake' is there twice; keep one" in refusal(changed("slice_length: 60s", "lake: elsewhere"))
-    assert "line 8: the key 'name' is there twice" in refusal(changed("    partition_by", "    name: a.b.c\n    id"))
+    assert "line 3: the key 'lake' occurs twice; keep one" in refusal(changed("slice_length: 60s", "lake: elsewhere"))
+    assert "line 8: the key 'name' occurs twice" in refusal(changed("    partition_by", "    name: a.b.c\n    id"))
 
 
 @pytest.mark.parametrize("wrong", ["60", "1.5s", "-5s", "0s", "s", "60 seconds", "1w", "''", "[1]", "9999999999999d"])
@@ -102,7 +102,7 @@ def test_a_table_name_of_another_form_is_refused(wrong: str) -> None:
 
 def test_tables_of_two_databases_are_refused_by_name() -> None:
     message = refusal(changed("shop.public.customers", "bank.public.customers"))
-    assert "line 5: tables: the tables lie in 2 databases (bank, shop): one pipeline reads one" in message
+    assert "line 5: tables: the tables are in 2 databases (bank, shop): a pipeline reads only one" in message
 
 
 def test_every_mistake_is_named_at_once() -> None:

@@ -22,7 +22,7 @@ def test_each_age_can_be_set_in_the_file_and_by_the_environment() -> None:
 def test_less_than_a_day_is_refused_with_its_line(name: str) -> None:
     message = refusal(f"{WHOLE}keep: {{{name}: 23h}}\n")
     assert f"line 10: keep.{name}" in message
-    assert "the shortest is 1d" in message
+    assert "write at least 1d" in message
 
 
 def test_what_nobody_can_keep_is_refused_with_what_is_known() -> None:

@@ -15,10 +15,10 @@ def test_a_lake_on_s3_tells_its_server() -> None:
 @pytest.mark.parametrize(
     ("lake", "words"),
     [
-        ("s3://KEY:HIDDEN@bucket/x", "line 2: lake: the lake holds a credential: take it out, and give it by AWS_"),
-        ("s3://KEY:HI/DDEN@bucket/x", "line 2: lake: the lake holds a credential"),
+        ("s3://KEY:HIDDEN@bucket/x", "line 2: lake: the lake contains a credential: remove it, and use AWS_"),
+        ("s3://KEY:HI/DDEN@bucket/x", "line 2: lake: the lake contains a credential"),
         ("s3://KEY:HIDDEN/x", "line 2: lake: the lake names no bucket"),
-        ("s3://bucket/x?X-Amz-Signature=HIDDEN", "line 2: lake: the lake has something behind a '?' or '#'"),
+        ("s3://bucket/x?X-Amz-Signature=HIDDEN", "line 2: lake: the lake has text after a '?' or '#'"),
         ("s3:///x", "line 2: lake: the lake names no bucket: write s3://bucket/prefix"),
         ("s3://bucket/a b", "line 2: lake: 'a b' cannot be part of a lake's prefix"),
         ("s3://bucket/a//b", "line 2: lake: '' cannot be part of a lake's prefix"),
@@ -34,8 +34,8 @@ def test_a_lake_on_s3_is_a_bucket_and_a_prefix_and_no_credential(lake: str, word
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        ("endpoint: 'https://KEY:HIDDEN@s3.example'", "line 3: object_store: the endpoint holds a credential"),
-        ("endpoint: s3.example", "line 3: object_store: 's3.example' is no endpoint: write https://host"),
+        ("endpoint: 'https://KEY:HIDDEN@s3.example'", "line 3: object_store: the endpoint contains a credential"),
+        ("endpoint: s3.example", "line 3: object_store: 's3.example' is not an endpoint: write https://host"),
         ("endpoint: 'http://s3.example'", "would send data unencrypted: write https, or set allow_http: true"),
         ("endpont: 'https://s3.example'", "the key 'object_store.endpont' is unknown; did you mean 'endpoint'?"),
     ],

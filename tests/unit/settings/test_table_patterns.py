@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.settings.file import keep_matching, load_settings
+from cdc_pipeline.settings.file import load_settings, store_matching
 from cdc_pipeline.settings.table_patterns import checked_pattern, matching
 
 NAMES = ["shop.public.orders", "shop.public.tmp_1", "shop.sales.orders", "shop.Public.orders"]
@@ -44,7 +44,7 @@ def test_tables_that_match_are_kept_beside_the_file_and_listed_ones_keep_their_s
     with pytest.raises(SettingsError, match="run cdc setup-source"):
         load_settings(path, {})
     assert load_settings(path, {}, matching=()).include == ("shop.public.*",)
-    keep_matching(path, ["shop.public.orders", "shop.public.customers"])
+    store_matching(path, ["shop.public.orders", "shop.public.customers"])
     assert [table.name for table in load_settings(path, {}).tables] == ["shop.public.orders", "shop.public.customers"]
     path.write_text(PATTERNS + "tables: [{name: shop.public.orders, deletes: soft}]", encoding="utf-8")
     tables = load_settings(path, {}).tables
