@@ -1,4 +1,4 @@
-"""Source type -> Arrow -> Delta: one table, and one policy for each type's values that do not fit."""
+"""Types of the source -> Arrow -> Delta: one table of types, and one rule per type for values that do not fit."""
 
 from cdc_pipeline.types.debezium import debezium_column, is_placeholder, parse_debezium
 from cdc_pipeline.types.declared import declared_type

@@ -1,4 +1,4 @@
-r"""PostgreSQL's array literals (`{1,NULL,"a \"b\""}`) -> Arrow lists; other than one-dimensional ones are set apart."""
+r"""PostgreSQL's array literals (`{1,NULL,"a \"b\""}`) -> Arrow lists. Only one-dimensional arrays fit."""
 
 import re
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _TEXTS = pa.list_(pa.string())
 def parse_arrays(
     strings: pa.Array, element: ColumnType, delimiter: str, parse_elements: ParseElements
 ) -> tuple[pa.Array, pa.Array | None]:
-    """One list per text. Whole arrays are unfit: with other dimensions or bounds, or with an unfit element."""
+    """Returns one list per text, and a mask of unfit arrays: other dimensions or bounds, or an unfit element."""
     unfit = pc.fill_null(pc.match_substring_regex(strings, _OTHER_SHAPE), fill_value=False)
     strings = without(strings, unfit)
     if not pc.all(pc.match_substring_regex(strings, _ONE_DIMENSION), min_count=0).as_py():
-        message = "no array literal"
+        message = "not an array literal"
         raise pa.ArrowInvalid(message)
     result, unfit_rows = parse_lists(_split(strings, delimiter), element, parse_elements)
     unfit = either(unfit, unfit_rows)
@@ -36,7 +36,7 @@ def parse_arrays(
 def parse_lists(
     lists: pa.Array, element: ColumnType, parse_elements: ParseElements
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Lists of element texts -> lists of values; one with an unfit element is unfit as a whole."""
+    """Lists of element texts -> lists of values. A list with an unfit element is unfit as a whole."""
     values, unfit_elements = parse_elements(lists.flatten(), element)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int32)
     null = lists.is_null().to_numpy(zero_copy_only=False)
@@ -54,7 +54,7 @@ def parse_lists(
 def _rows_of(
     unfit_elements: pa.Array, lengths: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Mask of the arrays that hold an unfit element, and mask of the elements of all other arrays."""
+    """Returns a mask of the arrays that have an unfit element, and a mask of the elements of all other arrays."""
     parents = np.repeat(np.arange(len(lengths)), lengths)
     rows = np.zeros(len(lengths), np.bool_)
     rows[parents[unfit_elements.to_numpy(zero_copy_only=False)]] = True
@@ -62,21 +62,21 @@ def _rows_of(
 
 
 def _split(strings: pa.Array, delimiter: str) -> pa.Array:
-    """Lists of element texts, NULL elements as NULL; only arrays that hold a quote are walked one by one."""
+    """Returns lists of element texts, with NULL elements as NULL. Only arrays with quotes are parsed one by one."""
     quoted = pc.fill_null(pc.match_substring(strings, '"'), fill_value=False)
     plain = _split_plain(without(strings, quoted), delimiter)
     if not pc.any(quoted).as_py():
         return plain
     pattern = re.compile(_ELEMENT % (delimiter, delimiter), re.DOTALL)
-    walked = pa.array([_split_quoted(text, pattern) for text in strings.filter(quoted).to_pylist()], _TEXTS)
+    parsed = pa.array([_split_quoted(text, pattern) for text in strings.filter(quoted).to_pylist()], _TEXTS)
     is_quoted = quoted.to_numpy(zero_copy_only=False)
     places = np.arange(len(strings))
-    places[is_quoted] = len(strings) + np.arange(len(walked))
-    return pa.concat_arrays([plain, walked]).take(pa.array(places))
+    places[is_quoted] = len(strings) + np.arange(len(parsed))
+    return pa.concat_arrays([plain, parsed]).take(pa.array(places))
 
 
 def _split_plain(strings: pa.Array, delimiter: str) -> pa.Array:
-    """An empty text can only come from `{}`: an empty element is always quoted."""
+    """Splits literals without quotes. An empty text comes only from `{}`, because PostgreSQL quotes empty elements."""
     bodies = pc.utf8_slice_codeunits(strings, 1, -1)
     lists = pc.split_pattern(bodies, delimiter)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int32)
@@ -97,7 +97,7 @@ def _split_quoted(text: str, pattern: re.Pattern[str]) -> list[str | None]:
     while place < end:
         match = pattern.match(text, place, end)
         if match is None:
-            message = "an array literal with an open quote"
+            message = "an array literal with an unclosed quote"
             raise pa.ArrowInvalid(message)
         quoted, bare = match.groups()
         elements.append(_ESCAPED.sub(r"\1", quoted) if bare is None else None if bare == "NULL" else bare)

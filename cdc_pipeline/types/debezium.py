@@ -1,4 +1,4 @@
-"""Debezium's fields and JSON values -> the columns and Arrow values that the source itself would give."""
+"""Debezium's fields and JSON values -> the columns and Arrow values that the source itself would deliver."""
 
 import re
 import uuid
@@ -75,7 +75,7 @@ _BY_TYPE = {
 
 
 def debezium_column(field: Field) -> Column:
-    """The column of one field of a `before` or `after` schema. Raises UsageError for what is no field."""
+    """Returns the column of one field of a `before` or `after` schema. Raises UsageError for an invalid field."""
     name = field.get("field")
     if not isinstance(name, str):
         raise _refused(field)
@@ -83,12 +83,12 @@ def debezium_column(field: Field) -> Column:
 
 
 def parse_debezium(values: Sequence[object], type_name: str, field: Field | None) -> Parsed:
-    """JSON values, best read with `json.loads(line, parse_float=Decimal)`, which loses no digit.
+    """Parses JSON values, best read with `json.loads(line, parse_float=Decimal)`, which keeps every digit.
 
-    `type_name` is one of `columns:` or of `debezium_column`. `field` says how the value is written: the unit of a
-    number that is a moment, a decimal in bytes. Without it numbers are microseconds (milliseconds where the type says
-    `(0)` to `(3)`), days for a date; bytes and bits are base64; decimals are numbers, digits or `{scale, value}`.
-    What is no value of the type is unfit, never an error.
+    `type_name`: from `columns` in pipeline.yml or from `debezium_column`. `field`: how the value is encoded, such as
+    the unit of a time as a number, or a decimal as bytes. Without it numbers are microseconds (milliseconds for types
+    with precision 0 to 3), or days for a date; bytes and bits are base64; decimals are numbers, digits or
+    `{scale, value}`. A value that is not of the type is unfit, never an error.
     """
     declared = declared_type(type_name)
     column_type = resolve(declared)
@@ -103,7 +103,7 @@ def parse_debezium(values: Sequence[object], type_name: str, field: Field | None
 
 
 def is_placeholder(value: object, field: Field | None) -> bool:
-    """Whether the value stands for one that the source did not send, because it did not change."""
+    """Whether the value is Debezium's placeholder for an unchanged value that the source did not send."""
     match value:
         case str():
             in_bytes = field is None or field.get("type") == "bytes"
@@ -134,7 +134,7 @@ def _type_of(field: Field) -> str:
 
 
 def _numeric_type(field: Field) -> str:
-    """Precision and scale are whole numbers, mostly as texts."""
+    """The numeric type of a Kafka Connect decimal. Precision and scale are integers, mostly written as texts."""
     parameters = field.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise _refused(field)
@@ -170,14 +170,14 @@ def _rendered(values: Sequence[object], render: Callable[[object], Text]) -> tup
 
 
 def _element_texts(value: object, render: Render) -> list[str | None]:
-    """Of a list of one dimension."""
+    """The texts of the elements of a one-dimensional list."""
     if not isinstance(value, list) or any(isinstance(element, list) for element in value):
         raise Unfit
     return [None if element is None else _encodable(render(element)) for element in value]
 
 
 def _encodable(text: str) -> str:
-    """Text with half of a surrogate pair cannot be written as UTF-8: UnicodeEncodeError is a ValueError."""
+    """Returns the text. Raises UnicodeEncodeError, a ValueError, for half of a surrogate pair, which UTF-8 lacks."""
     if not text.isascii():
         text.encode()
     return text
@@ -190,7 +190,7 @@ def _parse_elements(strings: pa.Array, element: ColumnType) -> tuple[pa.Array, p
 
 def _refused(field: Field) -> UsageError:
     return UsageError(
-        f"a field of Debezium's schema that is none: {str(dict(field))[:200]}",
+        f"an invalid field of Debezium's schema: {str(dict(field))[:200]}",
         expected="a name, and a type of Kafka Connect such as int32, string, bytes or array",
         remedy="declare the column under `columns:`",
     )

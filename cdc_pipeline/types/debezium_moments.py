@@ -1,4 +1,4 @@
-"""Dates, times and intervals as Debezium sends them -> the text that PostgreSQL prints for them."""
+"""Debezium's dates, times and intervals -> the text that PostgreSQL prints for the same value."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ _MICROSECONDS_DIGITS = 6
 
 
 def date_text(value: object) -> str:
-    """Of days since 1970, or of an ISO date."""
+    """`value`: days since 1970, or an ISO date."""
     if isinstance(value, str):
         return _matched(_ISO_DATE, value)["date"]
     ordinal = whole(value) + date(1970, 1, 1).toordinal()
@@ -37,7 +37,7 @@ def date_text(value: object) -> str:
 
 
 def time_text(tick: int) -> Callable[[object], str]:
-    """Of ticks since midnight, or of an ISO time."""
+    """Returns a function for ticks of `tick` nanoseconds since midnight, or for an ISO time."""
 
     def text(value: object) -> str:
         return _clock(_matched(_ISO_TIME, value)) if isinstance(value, str) else _time_of_day(microseconds(value, tick))
@@ -53,7 +53,7 @@ def zoned_time_text(value: object) -> str:
 
 
 def timestamp_text(tick: int) -> Callable[[object], str]:
-    """Of ticks since 1970, or of an ISO timestamp without an offset other than Z."""
+    """Returns a function for ticks of `tick` nanoseconds since 1970, or for an ISO timestamp with no offset or Z."""
 
     def text(value: object) -> str:
         if not isinstance(value, str):
@@ -65,7 +65,7 @@ def timestamp_text(tick: int) -> Callable[[object], str]:
 
 
 def zoned_timestamp_text(tick: int) -> Callable[[object], str]:
-    """Of ticks since 1970 UTC, or of an ISO timestamp with an offset."""
+    """Returns a function for ticks of `tick` nanoseconds since 1970 UTC, or for an ISO timestamp with an offset."""
 
     def text(value: object) -> str:
         if not isinstance(value, str):
@@ -77,7 +77,7 @@ def zoned_timestamp_text(tick: int) -> Callable[[object], str]:
 
 
 def interval_text(value: object) -> str:
-    """Of `P1Y2M3DT4H5M6.78S`; microseconds are unfit, because Debezium makes them of months and days by guess."""
+    """`value`: `P1Y2M3DT4H5M6.78S`. A number of microseconds is unfit: Debezium guesses the length of a month."""
     if not isinstance(value, str):
         raise Unfit
     if not value.startswith("P"):
@@ -99,7 +99,7 @@ def interval_text(value: object) -> str:
 
 
 def microseconds(value: object, tick: int) -> int:
-    """`tick` is in nanoseconds; what is finer than a microsecond does not fit."""
+    """Converts ticks of `tick` nanoseconds. Raises Unfit for a fraction of a microsecond."""
     found, rest = divmod(whole(value) * tick, _NANOSECONDS)
     if rest:
         raise Unfit
@@ -147,7 +147,7 @@ def _fraction(digits: str) -> str:
 
 
 def _zone(zone: str) -> str:
-    """As PostgreSQL prints it: minutes and seconds only where they are not zero."""
+    """The offset as PostgreSQL prints it: minutes and seconds only if they are not zero."""
     if zone == "Z":
         return "+00"
     digits = zone[1:].replace(":", "")

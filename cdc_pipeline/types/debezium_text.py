@@ -1,4 +1,4 @@
-"""JSON values of Debezium, by type -> the text that PostgreSQL prints for the same value."""
+"""Debezium's JSON values -> the text that PostgreSQL prints for the same value, type by type."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ _NOT_NUMBERS = {
 }
 _MOST_DIGITS = 131_072
 _MOST_OCTETS = 61_500
-"""Of a number with the most digits that PostgreSQL knows: 131,072 before the point and 16,383 behind it."""
+"""Most bytes of a number: PostgreSQL allows 131,072 digits before the point and 16,383 after it."""
 _ANY_DIGITS = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _FIXED_EXPONENTS = range(-4, 15)
 _BITS_PER_BYTE = 8
@@ -55,7 +55,7 @@ _LARGEST_FLOAT4 = float.fromhex("0x1.fffffefffffffp127")
 
 
 def renderer(type_name: str, field: Field | None) -> Render:
-    """What renders one value that is not NULL; it raises ValueError for one that the type cannot hold."""
+    """Returns the function that renders a value other than NULL. It raises ValueError if the type cannot hold it."""
     base, _, arguments = type_name.removesuffix(")").partition("(")
     match base.rpartition(".")[2]:
         case "numeric":
@@ -87,7 +87,7 @@ def _renders(tick: int) -> Mapping[str, Render]:
 
 
 def _tick(arguments: str, field: Field | None) -> int:
-    """Nanoseconds that one unit of a number stands for: what the field's name says, else what the precision says."""
+    """Nanoseconds per unit of a number: given by the field's name, or else by the type's precision."""
     if field is not None and field.get("name"):
         return _TICKS.get(field["name"], _MICROSECOND)
     return _MILLISECOND if arguments in _MILLISECOND_DIGITS else _MICROSECOND
@@ -133,7 +133,7 @@ def _text_of_octets(value: object) -> str:
 
 
 def _numeric(arguments: str, field: Field | None) -> Render:
-    """Plain digits, with as many of them after the point as the type's scale at least."""
+    """Renders plain digits, with at least as many after the point as the type's scale."""
     scale = max(int(arguments.partition(",")[2] or 0), 0)
     encoded = field is not None and field.get("name") == CONNECT_DECIMAL
     given_scale = _given_scale(field)
@@ -178,7 +178,7 @@ def _plain(number: Decimal, scale: int) -> str:
 
 
 def _bits(length: int) -> Render:
-    """Of little-endian bytes; the leading zeros of a `varbit` are not among them, so none of its values is known."""
+    """Renders little-endian bytes. They lack the leading zeros of a `varbit`, so no value of that type fits."""
 
     def text(value: object) -> str:
         if isinstance(value, bool):
@@ -194,14 +194,14 @@ def _bits(length: int) -> Render:
 
 
 def _point(value: object) -> str:
-    """A point with a reference system is kept as its JSON text."""
+    """A point with a spatial reference system becomes JSON text."""
     if not isinstance(value, dict) or value.get("srid") is not None:
         return _text(value)
     return f"({_coordinate(value.get('x'))},{_coordinate(value.get('y'))})"
 
 
 def _coordinate(value: object) -> str:
-    """As PostgreSQL prints a float8: an exponent below 1e-4 and from 1e15 on, no point without digits behind it."""
+    """As PostgreSQL prints a float8: an exponent below 1e-4 and from 1e15 on, no point without digits after it."""
     found = float(_float(sys.float_info.max)(value))
     if not isfinite(found):
         return _NOT_NUMBERS[str(found)]
@@ -215,22 +215,22 @@ def _coordinate(value: object) -> str:
 
 
 def _shortest(value: float) -> Decimal:
-    """The fewest digits that lie nearer to the float than to its neighbours; Python also takes those right between."""
+    """The fewest digits that are closer to the float than to its neighbours. Python also accepts the exact middle."""
     number = Decimal(repr(value))
     digits = len(number.as_tuple().digits)
-    while _lies_between(number, value):
+    while _is_in_the_middle(number, value):
         number = Decimal(f"{value:.{digits}e}")
         digits += 1
     return number
 
 
-def _lies_between(number: Decimal, value: float) -> bool:
+def _is_in_the_middle(number: Decimal, value: float) -> bool:
     neighbours = filter(isfinite, (nextafter(value, inf), nextafter(value, -inf)))
     return any(Fraction(number) * 2 == Fraction(value) + Fraction(neighbour) for neighbour in neighbours)
 
 
 def _hstore(value: object) -> str:
-    """In the order in which PostgreSQL keeps the keys: shorter ones first."""
+    """Renders keys in PostgreSQL's order: shorter keys first."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -254,7 +254,7 @@ def _text(value: object) -> str:
 
 
 def json_text(value: object) -> str:
-    """Compact, with every number as it was written."""
+    """Compact JSON, with every number as it was written."""
     match value:
         case dict():
             return "{" + ",".join(f"{json_text(str(key))}:{json_text(item)}" for key, item in value.items()) + "}"

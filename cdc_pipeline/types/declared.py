@@ -1,4 +1,4 @@
-"""Type names as people write them in settings -> the canonical names of the table of types."""
+"""Type names as people write them in pipeline.yml -> canonical names of the table of types."""
 
 import difflib
 import re
@@ -40,10 +40,10 @@ _SINGLE_PRECISION_BITS = 24
 
 
 def declared_type(name: str) -> str:
-    """The canonical name of a type as PostgreSQL accepts it, such as `timestamp(3) with time zone` or `int[]`.
+    """Returns the canonical name of a type as PostgreSQL accepts it, such as `timestamp(3) with time zone` or `int[]`.
 
-    A canonical name stays as it is, and so does one with a schema before it, such as `shop.mood`.
-    Raises UsageError for a name that is neither.
+    Canonical names and names with a schema, such as `shop.mood`, are returned unchanged. Raises UsageError for other
+    names.
     """
     element = _DIMENSIONS.sub("", name.strip())
     if element != name.strip():
@@ -72,7 +72,7 @@ def _known() -> set[str]:
 def _unknown(name: str) -> UsageError:
     near = difflib.get_close_matches(name.lower(), [*_known(), *_ALIASES], n=1)
     return UsageError(
-        f"no type {name!r}",
+        f"unknown type {name!r}",
         expected="a type of PostgreSQL, such as bigint, numeric(12,2), timestamptz or text[]",
-        remedy=f"is {near[0]} meant?" if near else "write a type of your own with its schema, such as shop.mood",
+        remedy=f"did you mean {near[0]}?" if near else "write a user-defined type with its schema, such as shop.mood",
     )

@@ -14,12 +14,12 @@ def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
 
 
 def without(values: pa.Array, mask: pa.Array) -> pa.Array:
-    """The same values, NULL where the mask is true."""
+    """The values, with NULL where the mask is true."""
     return pc.if_else(mask, pa.scalar(None, values.type), values)
 
 
 def rows_refused(values: pa.Array, accept: Callable[[pa.Array], object]) -> pa.Array:
-    """Mask of the single values for which `accept` raises ArrowInvalid, found by halving what is refused."""
+    """Returns a mask of the values for which `accept` raises ArrowInvalid. Refused ranges are halved to find them."""
     refused = np.zeros(len(values), np.bool_)
     ranges = [(0, len(values))]
     while ranges:

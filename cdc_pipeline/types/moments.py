@@ -1,4 +1,4 @@
-"""Dates and timestamps as PostgreSQL prints them -> Arrow, with those outside the years 1 to 9999 set apart."""
+"""Dates and timestamps as PostgreSQL prints them -> Arrow values, and a mask of those outside the years 1 to 9999."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ def parse_timestamps(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
 
 
 def parse_zoned_timestamps(strings: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """As instants in UTC; an offset may move a value out of the years 1 to 9999, which makes it unfit."""
+    """Converts to UTC. An offset can move a value out of the years 1 to 9999, which makes it unfit."""
     arrow = pa.timestamp("us", "UTC")
     outside = None
     try:
@@ -53,10 +53,10 @@ def _outside(strings: pa.Array) -> pa.Array:
 
 
 def _instants(strings: pa.Array) -> pa.Array:
-    """Microseconds since 1970 UTC of stamps with any offset: hours, hours:minutes or hours:minutes:seconds."""
+    """Microseconds since 1970 UTC. Offsets are hours, hours:minutes or hours:minutes:seconds."""
     parts = pc.extract_regex(strings, _ZONED)
     if parts.null_count != strings.null_count:
-        message = "no timestamp with an offset"
+        message = "not a timestamp with an offset"
         raise pa.ArrowInvalid(message)
     local = pc.struct_field(parts, "stamp").cast(pa.timestamp("us")).cast(pa.int64())
     hours, minutes, seconds = (_number(pc.struct_field(parts, name)) for name in ("hours", "minutes", "seconds"))
@@ -66,5 +66,5 @@ def _instants(strings: pa.Array) -> pa.Array:
 
 
 def _number(digits: pa.Array) -> pa.Array:
-    """Zero for a group that did not take part in the match."""
+    """The number of a matched group; zero for a group that did not match."""
     return pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64())

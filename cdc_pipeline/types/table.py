@@ -20,7 +20,7 @@ _NUMERIC = re.compile(r"numeric\((?P<precision>\d+),(?P<scale>-?\d+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnType:
-    """What a source type becomes. `element` is the type inside a one-dimensional array."""
+    """The Arrow and Spark types of a source type. `element`: the element type of a one-dimensional array."""
 
     name: str
     arrow: pa.DataType
@@ -30,7 +30,10 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRule:
-    """One row of the table; `unfit` says which values become NULL and are handed out beside the column."""
+    """One row of the table of types.
+
+    `kept`: how the lake stores values. `unfit`: values that become NULL; their text is delivered beside the column.
+    """
 
     names: tuple[str, ...]
     arrow: pa.DataType
@@ -81,7 +84,7 @@ _RULES = {name: rule for rule in TABLE for name in rule.names}
 
 
 def resolve(type_name: str) -> ColumnType:
-    """The type of a canonical name; a name that the table does not hold is kept as its exact text."""
+    """Returns the type of a canonical name. Values of a type that is not in the table are stored as their text."""
     if type_name.endswith(ARRAY):
         element = resolve(type_name.removesuffix(ARRAY))
         spark = f"ARRAY<{element.spark}>"
@@ -95,20 +98,20 @@ def resolve(type_name: str) -> ColumnType:
 
 
 def spark_ddl(type_name: str) -> str:
-    """The type as Spark's DDL writes it, such as `DECIMAL(12,2)`."""
+    """Returns the type as Spark's DDL writes it, such as `DECIMAL(12,2)`."""
     return resolve(type_name).spark
 
 
 def arrow_schema(table_schema: TableSchema) -> pa.Schema:
-    """The source columns in the source's order, all nullable."""
+    """Returns the source's columns in their order, all nullable."""
     return pa.schema([pa.field(column.name, resolve(column.type).arrow) for column in table_schema.columns])
 
 
 def canonical_name(*, namespace: str, name: str, modifier: int = -1) -> str:
-    """The canonical name of `pg_type.typname` with `pg_attribute.atttypmod`.
+    """Returns the canonical name of `pg_type.typname` with `pg_attribute.atttypmod`.
 
-    For an array pass its element (`pg_type.typelem`) and append `[]`; for a domain pass its base type.
-    A type outside `pg_catalog` keeps its namespace, so that none is mistaken for a built-in.
+    For an array pass its element (`pg_type.typelem`) and append `[]`; for a domain pass its base type. The name of a
+    type outside `pg_catalog` includes its namespace, so that it is not taken for a built-in type.
     """
     if namespace != SYSTEM_NAMESPACE:
         return f"{namespace}.{name}"
@@ -118,12 +121,12 @@ def canonical_name(*, namespace: str, name: str, modifier: int = -1) -> str:
 
 
 def text_of(type_name: str) -> str:
-    """The type of a column whose values are kept as the text that the source prints for them: `text(date)`."""
+    """Returns the type of a column whose values are stored as the source's text: `text(date)`."""
     return f"text({type_name})"
 
 
 def numeric_name(modifier: int) -> str:
-    """`numeric`, or `numeric(p,s)` as the type modifier packs it; the scale is signed in 11 bits."""
+    """Returns `numeric`, or `numeric(p,s)` from the type modifier, whose lower 11 bits are the signed scale."""
     if modifier < _MODIFIER_HEADER:
         return "numeric"
     packed = modifier - _MODIFIER_HEADER
@@ -140,7 +143,7 @@ def _numeric(type_name: str, precision: int, scale: int) -> ColumnType:
 
 
 def changed_types(known: Iterable[Column], now: Iterable[Column]) -> list[tuple[Column, Column]]:
-    """Columns of both that the lake would hold as another type now: as it was, as it is."""
+    """Returns pairs (known column, column now) of columns whose type in the lake would differ."""
     before = {column.name: column for column in known}
     return [
         (before[column.name], column)

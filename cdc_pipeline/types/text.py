@@ -1,4 +1,4 @@
-"""PostgreSQL's text of a whole column -> typed Arrow values, and which of them do not fit."""
+"""PostgreSQL's text of a column -> typed Arrow values, and a mask of those that do not fit."""
 
 from dataclasses import dataclass
 
@@ -21,23 +21,23 @@ _REFUSED = "not of the type"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """`unfit` is a boolean mask of the values that were set to NULL because the type cannot hold them."""
+    """`unfit`: mask of the values that were set to NULL because the type cannot hold them."""
 
     values: pa.Array
     unfit: pa.Array | None
 
 
 def parse_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
-    """Parse text in PostgreSQL's output format, or the same as (unchecked) bytes; at most 2 GiB in one call.
+    """Parses text in PostgreSQL's output format, or the same as unchecked bytes; at most 2 GiB per call.
 
     Expects DateStyle ISO, IntervalStyle postgres, bytea_output hex, extra_float_digits 1 and time zone UTC.
-    Raises DecodeError for text that is no value of the type at all.
+    Raises DecodeError for text that is not a value of the type.
     """
     if pa.types.is_string_view(texts.type) and _is_number(column_type.arrow):
         try:
             return Parsed(values=texts.cast(column_type.arrow), unfit=None)
         except pa.ArrowInvalid:
-            pass  # the slow way below says which values are meant
+            pass  # The slower code below finds the invalid values.
     strings, undecodable = _valid_text(texts)
     try:
         values, unfit = _parse_strings(strings, column_type)
@@ -47,7 +47,7 @@ def parse_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
 
 
 def parse_foreign_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
-    """The same for text that PostgreSQL did not print itself: what is no value of the type is unfit, not an error."""
+    """The same for text that PostgreSQL did not print: what is not a value of the type is unfit, not an error."""
     try:
         return parse_text(texts, column_type)
     except DecodeError:
@@ -76,7 +76,7 @@ def _parse_strings(strings: pa.Array, column_type: ColumnType) -> tuple[pa.Array
 
 
 def _parse_everywhere_fitting(strings: pa.Array, arrow: pa.DataType) -> pa.Array:
-    """For the types of which every value of the source fits."""
+    """Parses types for which every value of the source fits."""
     if pa.types.is_boolean(arrow):
         return _parse_booleans(strings)
     if pa.types.is_binary(arrow):
@@ -90,7 +90,7 @@ def _parse_element(strings: pa.Array, element: ColumnType) -> tuple[pa.Array, pa
 
 
 def _valid_text(texts: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """As `pa.string()`; text that is not UTF-8 becomes NULL in it and true in the mask."""
+    """Returns `pa.string()` values and a mask. Text that is not UTF-8 becomes NULL, and true in the mask."""
     octets = texts.cast(pa.binary())
     try:
         return octets.cast(pa.string()), None
@@ -117,7 +117,7 @@ def _parse_decimals(strings: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Arr
 
 
 def _parse_bytea(strings: pa.Array) -> pa.Array:
-    r"""Bytes of `\x` and hexadecimal digits, all values at once over the column's own buffer."""
+    r"""Parses `\x` and hexadecimal digits of all values at once, on the column's own buffer."""
     _require(pc.starts_with(strings, _HEX_PREFIX))
     filled = pc.fill_null(strings, _HEX_PREFIX)
     _, offset_buffer, data_buffer = filled.buffers()
@@ -143,7 +143,7 @@ def _hexadecimal_values() -> npt.NDArray[np.uint8]:
 
 
 def _require(mask: pa.Array) -> None:
-    """Refuse the column, as Arrow's own casts do, unless every value that is not NULL is true in the mask."""
+    """Raises ArrowInvalid, as Arrow's casts do, unless the mask is true for every value that is not NULL."""
     if not pc.all(mask, min_count=0).as_py():
         raise pa.ArrowInvalid(_REFUSED)
 
@@ -155,5 +155,5 @@ def _malformed(strings: pa.Array, column_type: ColumnType) -> DecodeError:
     return DecodeError(
         f"the text {shown}",
         expected=f"a value of type {column_type.name} as PostgreSQL prints it",
-        remedy="check that the column's type is the one the source had when the row was written",
+        remedy="check that the column has the type that it had when the row was written",
     )

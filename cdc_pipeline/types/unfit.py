@@ -1,4 +1,4 @@
-"""What is raised for a single value that its type cannot hold."""
+"""The exception for a value that its type cannot hold."""
 
 
 class Unfit(ValueError):

@@ -188,7 +188,7 @@ def test_a_type_is_kept_by_its_canonical_name() -> None:
         ("path: events/", "path: events/, late_by: 7d", "line 3: source: late_by is for ordered: false"),
         (", path: events/", "", "line 3: 'source.path' is missing; add it"),
         ("path: events/", "path: events/, slot: a", "the key 'source.slot' is unknown; known here: kind, late_by"),
-        ("id: bigint", "id: bigtin", "line 6: tables.0.columns.id: no type 'bigtin'"),
+        ("id: bigint", "id: bigtin", "line 6: tables.0.columns.id: unknown type 'bigtin'"),
         ("id: bigint", "_cdc_op: bigint", "line 6: tables.0.columns: the column '_cdc_op' begins with _cdc_"),
         ("kind: debezium_files, path: events/", "kind: postgres", "the table shop.public.orders has columns"),
     ],

@@ -50,5 +50,5 @@ def test_a_name_that_is_no_type_is_refused(written: str) -> None:
 
 
 def test_a_mistyped_name_gets_a_hint() -> None:
-    with pytest.raises(UsageError, match="is integer meant"):
+    with pytest.raises(UsageError, match="did you mean integer"):
         declared_type("interger")
