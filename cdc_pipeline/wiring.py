@@ -30,7 +30,7 @@ from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
 from cdc_pipeline.settings.file import load_settings, settings_path
-from cdc_pipeline.settings.lake_place import parse_endpoint, parse_s3
+from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.sources.files.source import DebeziumFolder
 from cdc_pipeline.sources.postgres.source import PostgresDatabase
@@ -189,16 +189,16 @@ def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
 
 def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
     from cdc_pipeline.object_store.s3 import S3ObjectStore
-    from cdc_pipeline.object_store.s3_place import S3Place
+    from cdc_pipeline.object_store.s3_location import S3Location
 
     try:
-        place = parse_s3(url)
+        location = parse_s3(url)
     except ValueError as error:
         raise SettingsError(str(error), remedy="mend the URL of the lake") from error
     return S3ObjectStore(
-        S3Place(
-            bucket=place.bucket,
-            prefix=place.prefix,
+        S3Location(
+            bucket=location.bucket,
+            prefix=location.prefix,
             endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
             region=server.region,
             path_style=server.path_style,

@@ -8,7 +8,7 @@ import typer
 
 from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
-from cdc_pipeline.cli.stack_verbs import Config
+from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.record import TableName

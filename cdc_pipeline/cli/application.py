@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_pipeline.cli import demo_command, pipeline_commands, quarantine, read_commands, stack_verbs
+from cdc_pipeline.cli import demo_command, pipeline_commands, quarantine, read_commands, stack_commands
 from cdc_pipeline.errors import CdcError, redacted
 
 COMMAND_GROUP = "cdc_pipeline.commands"
@@ -29,7 +29,7 @@ def application() -> typer.Typer:
         " settings, 3 a check failed, 4 another process is at work.",
     )
     app.callback()(_options)
-    for module in (stack_verbs, demo_command, pipeline_commands, read_commands, quarantine):
+    for module in (stack_commands, demo_command, pipeline_commands, read_commands, quarantine):
         module.add_to(app)
     for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda found: found.name):
         entry.load()(app)

@@ -8,7 +8,7 @@ import typer
 
 from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
 from cdc_pipeline.cli.ending import stopped_in_time
-from cdc_pipeline.cli.stack_verbs import Config
+from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import TableName
 

@@ -8,7 +8,7 @@ import typer
 
 from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
-from cdc_pipeline.cli.stack_verbs import Config
+from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import CdcError, UsageError
 
 if TYPE_CHECKING:

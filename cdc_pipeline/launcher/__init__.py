@@ -1,1 +1,1 @@
-"""The processes of an installation, described once: native launcher and compose file."""
+"""The processes of an installation: described once, started natively or as containers."""

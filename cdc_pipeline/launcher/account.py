@@ -1,4 +1,4 @@
-"""The unprivileged account that servers run under when we are root."""
+"""The unprivileged account that servers run under when the caller is root."""
 
 import fcntl
 import os
@@ -20,13 +20,13 @@ class Account:
     user_id: int
     group_id: int
 
-    def owns(self, folder: Path) -> None:
-        """Give one folder, not what is above it, to the account."""
+    def take(self, folder: Path) -> None:
+        """Makes the account the owner of one file or folder, not of its parents."""
         os.chown(folder, self.user_id, self.group_id)
 
 
 def server_account() -> Account | None:
-    """None when this process is unprivileged itself. As root: the system account `cdc`, made when it is missing."""
+    """None if this process is unprivileged. As root: the system account `cdc`, which is created if it is missing."""
     if os.geteuid() != 0:
         return None
     entry = _find_account()
@@ -48,11 +48,11 @@ def _find_account() -> pwd.struct_passwd | None:
 
 
 def _create_account() -> None:
-    """Never two at once: both `useradd` may succeed, and the second replaces the user id of the first."""
+    """The caller holds a lock: of two concurrent `useradd` both may succeed, and the second changes the user id."""
     program = shutil.which("useradd")
     if program is None:
         raise SetupError(
-            "PostgreSQL refuses to run as root and there is no `useradd` to make an account for it",
+            "PostgreSQL refuses to run as root, and there is no `useradd` to create an account for it",
             remedy=f"create a system account named {ACCOUNT_NAME}, or run this as an ordinary user",
         )
     command = [program, "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT_NAME]
@@ -65,12 +65,12 @@ def _create_account() -> None:
 
 
 def can_reach(account: Account | None, folder: Path) -> bool:
-    """Whether the account may enter `folder`, asked of the kernel, without changing any mode."""
+    """Whether the account may enter `folder`. The kernel answers; no mode is changed."""
     return account is None or may(account, "-x", folder)
 
 
 def may(account: Account, test: str, path: Path) -> bool:
-    """Whether a question of `test` has the answer yes when the account asks it: `-r`, `-w` or `-x`."""
+    """Whether `test -r`, `-w` or `-x` succeeds when the account runs it."""
     outcome = subprocess.run(
         ["/usr/bin/env", "test", test, str(path)],
         user=account.user_id,

@@ -1,4 +1,4 @@
-"""Up, down, and what is up: the life of one installation's processes as a whole."""
+"""Starts and ends all processes of one installation, and reports their states."""
 
 import json
 import os
@@ -25,9 +25,9 @@ OnStates = Callable[[list[ProcessState]], None]
 
 
 def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates) -> Endpoints:
-    """Returns when everything is healthy; at once when it is already. What fails, or Ctrl-C, ends all of it again.
+    """Starts all processes and returns when they are healthy. On a failure or Ctrl-C it ends them again.
 
-    `on_states` is called each time that something changed.
+    `on_states` is called after each change of their states.
     """
     installation = open_installation(home)
     with exclusive(home / "up.lock"):
@@ -42,7 +42,7 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates) -> 
 
 
 def start_and_wait(installation: Installation, described: tuple[Process, ...], on_states: OnStates) -> None:
-    """Hand the processes to a new supervisor, detached from this terminal, and wait until all are healthy."""
+    """Starts a supervisor for the processes, detached from this terminal, and waits until all are healthy."""
     write_document(installation.plan, [_document(process) for process in described])
     installation.processes.unlink(missing_ok=True)
     try:
@@ -64,7 +64,7 @@ def start_and_wait(installation: Installation, described: tuple[Process, ...], o
 
 
 def down(home: Path) -> int:
-    """End exactly the processes of this installation; returns how many there were. Nothing to end is fine."""
+    """Ends exactly the processes of this installation and returns their number, which may be zero."""
     if not (home / "installation.json").exists():
         return 0
     return end_marked(open_installation(home).identity, last=POSTGRES)
@@ -75,7 +75,7 @@ def is_up(installation: Installation) -> bool:
 
 
 def process_states(home: Path) -> list[ProcessState]:
-    """As the supervisor saw them last; without a live supervisor, what still runs and what does not."""
+    """The states as the supervisor saw them last. Without a live supervisor each is LOST or DOWN."""
     installation = open_installation(home)
     alive = marked(installation.identity)
     seen = _seen(installation)
@@ -110,17 +110,17 @@ def _wait_or_end(installation: Installation, on_states: OnStates) -> None:
 
 
 def _wait(installation: Installation, on_states: OnStates) -> None:
-    told: list[ProcessState] = []
-    while not told or not all(state.is_ready for state in told):
+    known: list[ProcessState] = []
+    while not known or not all(state.is_ready for state in known):
         states = _seen(installation)
-        if states != told:
+        if states != known:
             on_states(states)
-            told = states
+            known = states
         broken = next((state for state in states if state.failures >= MANY_FAILURES), None)
         if broken is not None:
             raise failure(installation, broken.name, f"{broken.name} ended {broken.failures} times in a row")
         if not is_up(installation):
-            raise failure(installation, SUPERVISOR, "the supervisor is gone")
+            raise failure(installation, SUPERVISOR, "the supervisor has ended")
         time.sleep(POLL.total_seconds())
 
 
@@ -128,4 +128,4 @@ def failure(installation: Installation, name: str, found: str) -> SetupError:
     log = installation.log(name)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     tail = "\n".join(lines[-TAIL_LINES:])
-    return SetupError(f"{found}; the end of {log}:\n{tail}", remedy="mend what it names and run `cdc up` again")
+    return SetupError(f"{found}; the end of {log}:\n{tail}", remedy="correct what it names and run `cdc up` again")

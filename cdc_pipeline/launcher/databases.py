@@ -1,10 +1,10 @@
-"""Makes the databases NAME… and their roles, on the server and as the superuser of libpq's variables.
+"""Creates the databases NAME… and their roles. libpq's variables give the server and its superuser.
 
     python -m cdc_pipeline.launcher.databases NAME…
 
-Each database belongs to a role of its own, and no other one may connect to it. The passwords of the roles are in the
-variables `PASSWORD_VARIABLES`. Every call sets all of it again: what an older version made as the superuser, and what
-was changed by hand.
+Each database belongs to a role of its own, and no other role may connect to it. The roles' passwords are in the
+variables `PASSWORD_VARIABLES`. Every call sets owners, rights and passwords again, because an older version or a person
+may have set them differently.
 """
 
 import os
@@ -18,7 +18,7 @@ from cdc_pipeline.launcher.postgres import autocommitting, create_database
 from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, reader_role
 
 _SERVER = "dbname=postgres"
-_MAKE_ROLE = """
+_CREATE_ROLE = """
 DO $$ BEGIN
     IF to_regrole({name}) IS NULL THEN CREATE ROLE {role}; END IF;
 END $$
@@ -50,44 +50,45 @@ WHERE owned.oid >= 16384 AND owned.owner = to_regrole(quote_ident(current_user))
         WHERE member.classid = owned.catalogue AND member.objid = owned.oid AND member.deptype = 'e'
     )
 """
-"""Sequences of a column follow their table. REASSIGN OWNED does not work for the user that initdb made.
+"""Statements that give the superuser's objects to a role. REASSIGN OWNED does not work for the user of initdb.
 
-Objects of the server itself have numbers below 16384; those of an extension stay with whoever made the extension.
+A column's sequence follows its table. Objects of the server itself have an oid below 16384; objects of an extension
+stay with the extension's owner.
 """
 
 
-def make_databases(names: Iterable[str], passwords: Mapping[str, str]) -> None:
-    """`passwords`: of each role by its name. Safe to repeat, and to kill."""
+def create_databases(names: Iterable[str], passwords: Mapping[str, str]) -> None:
+    """`passwords`: role -> password. Safe to repeat and to kill."""
     for name in names:
         create_database(_SERVER, name)
         role = role_of(name)
         with autocommitting(_SERVER) as connection:
-            _make_role(connection, role, passwords[role])
-            _shut_to_others(connection, name, role)
+            _create_role(connection, role, passwords[role])
+            _close_to_others(connection, name, role)
             if role == METADATA_ROLE:
-                _let_readers_in(connection, name)
+                _admit_readers(connection, name)
         with autocommitting(extensions.make_dsn(dbname=name)) as connection:
             _hand_over(connection, role)
 
 
-def _make_role(connection: extensions.connection, role: str, password: str) -> None:
-    """The password is hashed before it is sent, so that no log of the server can show it."""
+def _create_role(connection: extensions.connection, role: str, password: str) -> None:
+    """The password is hashed before it is sent, so that the server's log cannot show it."""
     replication = sql.SQL("REPLICATION" if role == SOURCE_ROLE else "NOREPLICATION")
     hashed = extensions.encrypt_password(password, role, scope=connection, algorithm="scram-sha-256")
     with connection.cursor() as cursor:
-        cursor.execute(sql.SQL(_MAKE_ROLE).format(name=sql.Literal(role), role=sql.Identifier(role)))
+        cursor.execute(sql.SQL(_CREATE_ROLE).format(name=sql.Literal(role), role=sql.Identifier(role)))
         cursor.execute(sql.SQL(_SET_ROLE).format(role=sql.Identifier(role), replication=replication), (hashed,))
 
 
-def _shut_to_others(connection: extensions.connection, database: str, role: str) -> None:
+def _close_to_others(connection: extensions.connection, database: str, role: str) -> None:
     names = {"database": sql.Identifier(database), "role": sql.Identifier(role)}
     with connection.cursor() as cursor:
         cursor.execute(sql.SQL("ALTER DATABASE {database} OWNER TO {role}").format(**names))
         cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {database} FROM PUBLIC").format(**names))
 
 
-def _let_readers_in(connection: extensions.connection, database: str) -> None:
-    """The role of the inspection views, which the owner of the store may not make."""
+def _admit_readers(connection: extensions.connection, database: str) -> None:
+    """Creates the role of the inspection views. The owner of the metadata store may not create roles."""
     names = {"database": sql.Identifier(database), "role": sql.Identifier(READER_ROLE)}
     with connection.cursor() as cursor:
         cursor.execute(reader_role())
@@ -95,7 +96,7 @@ def _let_readers_in(connection: extensions.connection, database: str) -> None:
 
 
 def _hand_over(connection: extensions.connection, role: str) -> None:
-    """Whatever the superuser owns in this database belongs to the role afterwards."""
+    """Makes the role the owner of all that the superuser owns in this database."""
     with connection.cursor() as cursor:
         cursor.execute(_OWNED_BY_THE_SUPERUSER, {"role": role})
         for (statement,) in cursor.fetchall():
@@ -103,7 +104,7 @@ def _hand_over(connection: extensions.connection, role: str) -> None:
 
 
 if __name__ == "__main__":
-    make_databases(
+    create_databases(
         sys.argv[1:],
         {role: os.environ[variable] for role, variable in PASSWORD_VARIABLES.items() if variable in os.environ},
     )

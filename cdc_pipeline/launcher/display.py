@@ -1,4 +1,4 @@
-"""An installation's processes shown to people: what `up`, `down` and `status --processes` print."""
+"""Shows an installation's processes to people, for `up`, `down` and `status --processes`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ COLOURS = {
 
 
 def up_command(settings: Settings, *, config: Path, home: Path, console: Console) -> None:
-    """Returns when everything is healthy; `console` is for people and should write to stderr."""
+    """Starts all processes and returns when they are healthy. `console` should write to stderr."""
     read = settings.source.folders(settings.folder)
     become_account(
         own_folders(settings, home),
@@ -44,7 +44,7 @@ def up_command(settings: Settings, *, config: Path, home: Path, console: Console
 
 
 def own_folders(settings: Settings, home: Path) -> list[Path]:
-    """What processes write to; patterns of tables are kept beside pipeline.yml."""
+    """Folders that processes write to. With table patterns they also write beside pipeline.yml."""
     lake = [] if settings.on_s3 else [Path(unquote(urlsplit(settings.lake_url).path))]
     return [home, *lake, *([settings.folder] if settings.include else [])]
 
@@ -56,13 +56,13 @@ def down_command(*, home: Path, console: Console) -> None:
 
 
 def process_documents(home: Path) -> list[dict[str, object]]:
-    """For `--json`: one entry per process."""
+    """One row per process."""
     return [asdict(state) for state in process_states(home)]
 
 
 @contextmanager
 def progress(console: Console) -> Iterator[OnStates]:
-    """On a terminal a table that changes in place; elsewhere one line for each process that became ready."""
+    """Yields a function that shows states: in a live table on a terminal, elsewhere as a line per ready process."""
     if not console.is_terminal:
         yield _line_by_line(console)
         return
@@ -71,15 +71,15 @@ def progress(console: Console) -> Iterator[OnStates]:
 
 
 def _line_by_line(console: Console) -> OnStates:
-    told: set[str] = set()
+    shown: set[str] = set()
 
-    def tell(states: list[ProcessState]) -> None:
+    def show(states: list[ProcessState]) -> None:
         for state in states:
-            if state.is_ready and state.name not in told:
-                told.add(state.name)
+            if state.is_ready and state.name not in shown:
+                shown.add(state.name)
                 console.print(f"{state.name}: {state.condition.value}")
 
-    return tell
+    return show
 
 
 def process_table(states: list[ProcessState]) -> Table:

@@ -1,12 +1,12 @@
-"""Whether a process answers, asked by one URL.
+"""Whether a process is healthy, described by a URL.
 
 postgresql://…              accepts a connection
 http2://host:port           answers the first frame of HTTP/2, as a gRPC server does
 http://host/path            answers 200
-http://host/path#part       answers 200 and its JSON says that `part` is healthy
-heartbeat:///path#seconds   the file was touched at most so many seconds ago
+http://host/path#part       answers 200, and its JSON reports `part` as healthy
+heartbeat:///path#seconds   the file was touched within this many seconds
 
-A process that was stopped still accepts connections: the kernel does it. So each of these waits for an answer.
+The kernel accepts connections for a stopped process, so each check waits for an answer of the process itself.
 
 python -m cdc_pipeline.launcher.health URL      exit code 0 or 1
 """
@@ -34,10 +34,10 @@ _OK = 200
 
 
 class Health(StrEnum):
-    """SILENT: no answer, or the process itself says that it is ill. UNKNOWN: this answer says nothing about it.
+    """SILENT: no answer, or the process reports itself as unhealthy. UNKNOWN: the answer says nothing about it.
 
-    Unknown are a PostgreSQL that refuses the connection (it starts, recovers, or has no connection left), and a part
-    of which a server tells that is itself away.
+    UNKNOWN: a PostgreSQL that refuses the connection because it starts, recovers or has no free connection; and a part
+    of Airflow while the API server that reports on it does not answer or has no database.
     """
 
     HEALTHY = "healthy"
@@ -63,7 +63,7 @@ def health_of(url: str) -> Health:
 
 
 def unanswered(url: str) -> Health:
-    """What a question that does not come back says about the process: nothing, where another one was asked."""
+    """The health if a check does not return. UNKNOWN if it asks another process than the one in question."""
     parts = urlsplit(url)
     return Health.UNKNOWN if parts.scheme == "http" and parts.fragment else Health.SILENT
 
@@ -73,7 +73,7 @@ def heartbeat_url(path: str, *, seconds: int) -> str:
 
 
 def forget(url: str | None) -> None:
-    """Drops what an earlier process left and what would answer for the next one."""
+    """Deletes the heartbeat file of an earlier process, which would count for the next one."""
     parts = urlsplit(url or "")
     if parts.scheme == _HEARTBEAT:
         Path(parts.path).unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def _of_postgres(url: str) -> Health:
 
 
 def _speaks_http2(host: str, port: int) -> bool:
-    """Whether SETTINGS come back, which every HTTP/2 server sends first."""
+    """Whether the server sends SETTINGS, the first frame of every HTTP/2 server."""
     try:
         with socket.create_connection((host, port), TIMEOUT_SECONDS) as connection:
             connection.sendall(_HTTP2_PREFACE + _EMPTY_SETTINGS)
@@ -110,7 +110,7 @@ def _is_fresh(path: Path, seconds: float) -> bool:
 
 
 def _page(parts: SplitResult) -> bytes | None:
-    """What an HTTP server answers, if it answers 200."""
+    """The body of an HTTP answer with status 200, else None."""
     with closing(HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)) as connection:
         try:
             connection.request("GET", parts.path)

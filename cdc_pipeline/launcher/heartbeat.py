@@ -1,4 +1,4 @@
-"""The file by which a process that no client connects to shows that its main loop goes round."""
+"""A heartbeat file: shows that the main loop of a process without clients makes progress."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,12 +8,12 @@ from pathlib import Path
 from cdc_pipeline.steps import Moment
 
 HEARTBEAT_VARIABLE = "CDC_HEARTBEAT"
-"""Where the file is to lie; whoever is not told writes none."""
+"""Path of the file. Without this variable no file is written."""
 _SHORTEST_PAUSE_SECONDS = 1.0
 
 
 class Heartbeat:
-    """Touched by the thread that does the work, and by no other: what it waits for stands still with it."""
+    """Only the working thread touches the file, so a thread that hangs stops the heartbeat."""
 
     def __init__(self, environment: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
         found = environment.get(HEARTBEAT_VARIABLE)
@@ -22,7 +22,7 @@ class Heartbeat:
         self._due = clock()
 
     def beat(self) -> None:
-        """At most once a second the file is touched. A disk that is full is no reason to stop the work."""
+        """Touches the file at most once a second. Errors are ignored: a full disk must not stop the work."""
         if self._path is None or self._clock() < self._due:
             return
         self._due = self._clock() + _SHORTEST_PAUSE_SECONDS
@@ -30,5 +30,5 @@ class Heartbeat:
             self._path.touch()
 
     def on_step(self, _name: str, _moment: Moment) -> None:
-        """Before and after each call to the outside, while the stream is opened and while a cut is registered."""
+        """Beats before and after each step, also while the stream is opened and while a cut is registered."""
         self.beat()

@@ -1,4 +1,4 @@
-"""Spark's extra jars: named in jars.lock, resolved once by Spark's own resolver, checked byte by byte."""
+"""Spark's extra jars: listed in jars.lock, fetched once by Spark's own resolver, checked by SHA-256."""
 
 import fnmatch
 import hashlib
@@ -17,10 +17,10 @@ from cdc_pipeline.errors import SetupError
 DELTA = "delta"
 S3 = "s3"
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of a Java that lives for seconds: a second compiler and a collector with threads cost it half of its time."""
+"""Options of a Java process that runs for seconds: a second compiler and parallel collection would double its time."""
 AT_ONCE = 2
-"""Rounds of the resolver: each is a Java machine."""
-SPARK_HAS_THEM = (
+"""Concurrent runs of the resolver. Each is a Java virtual machine."""
+PART_OF_SPARK = (
     "org.apache.hadoop:hadoop-client*",
     "org.apache.hadoop:hadoop-common",
     "org.apache.hadoop:hadoop-annotations",
@@ -37,7 +37,7 @@ SPARK_HAS_THEM = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-NOBODY_NEEDS_THEM = (
+NOT_NEEDED = (
     "com.azure*:*",
     "com.google.api*:*",
     "com.microsoft*:*",
@@ -87,7 +87,7 @@ def read_lock(path: Path) -> tuple[Jar, ...]:
 
 
 def jars_of(lock: Iterable[Jar], set_names: Iterable[str]) -> tuple[Jar, ...]:
-    """The jars of the named sets; a name that the lock does not have is an error."""
+    """Returns the jars of the named sets. Raises SetupError for a set that the lock does not have."""
     wanted, jars = set(set_names), tuple(lock)
     unknown = wanted - {jar.set_name for jar in jars}
     if unknown:
@@ -99,13 +99,13 @@ def jars_of(lock: Iterable[Jar], set_names: Iterable[str]) -> tuple[Jar, ...]:
 
 
 def present_jars(folder: Path, jars: Iterable[Jar]) -> list[Path]:
-    """Their paths. Raises SetupError for one that is not there with exactly the bytes of the lock."""
+    """Returns the jars' paths. Raises SetupError for one that is missing or differs from the lock."""
     paths = []
     for jar in jars:
         path = folder / jar.file_name
         if not is_intact(folder, jar):
             raise SetupError(
-                f"{path} is missing or has other bytes",
+                f"{path} is missing or differs from jars.lock",
                 expected=jar.coordinate,
                 remedy="run `make setup`" if jar.set_name == DELTA else f"run `make setup JARS={jar.set_name}`",
             )
@@ -119,7 +119,7 @@ def is_intact(folder: Path, jar: Jar) -> bool:
 
 
 def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[Jar]:
-    """Make `folder` hold exactly the bytes of the lock; returns what had to be fetched."""
+    """Fetches the jars that are missing from `folder` or differ from the lock, and returns them."""
     missing = [jar for jar in jars if not is_intact(folder, jar)]
     if not missing:
         return []
@@ -127,7 +127,7 @@ def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[J
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
 
         def fetch(number: int, together: list[Jar]) -> None:
-            """In a folder of its own."""
+            """Runs the resolver in a folder of its own."""
             own = Path(scratch) / str(number)
             own.mkdir()
             output = _resolve(own, together, spark_home=spark_home)
@@ -141,7 +141,10 @@ def fetch_jars(folder: Path, jars: Iterable[Jar], *, spark_home: Path) -> list[J
 
 
 def _one_version_each(jars: Iterable[Jar]) -> list[list[Jar]]:
-    """The resolver gives one version of a module at a time; sets are apart, for what one needs another may exclude."""
+    """Groups the jars for runs of the resolver, which fetches only one version of a module per run.
+
+    Sets are separate, because one set may need what another one excludes.
+    """
     rounds: dict[str, list[dict[str, Jar]]] = {}
     for jar in jars:
         of_set = rounds.setdefault(jar.set_name, [])
@@ -153,13 +156,13 @@ def _one_version_each(jars: Iterable[Jar]) -> list[list[Jar]]:
 
 
 def _excluded(jars: Iterable[Jar]) -> list[str]:
-    """Without the globs that would exclude what is asked for."""
+    """Globs of modules that are not fetched, without those that match a wanted jar."""
     modules = [jar.module for jar in jars]
-    return [glob for glob in SPARK_HAS_THEM + NOBODY_NEEDS_THEM if not fnmatch.filter(modules, glob)]
+    return [glob for glob in PART_OF_SPARK + NOT_NEEDED if not fnmatch.filter(modules, glob)]
 
 
 def _resolve(scratch: Path, jars: list[Jar], *, spark_home: Path) -> str:
-    """Run Spark's resolver into `scratch`/jars; the user's own half-filled repositories are kept out of it."""
+    """Fetches jars into `scratch`/jars by Spark's resolver, without the user's own repositories. Returns its output."""
     program = scratch / "nothing.py"
     program.touch()
     command = [
@@ -176,15 +179,15 @@ def _check(folder: Path, jar: Jar, output: str) -> None:
     if not (folder / jar.file_name).is_file():
         tail = "\n".join(output.splitlines()[-15:])
         raise SetupError(
-            f"Spark's resolver brought no {jar.coordinate}:\n{tail}",
-            remedy="run `make setup` again when the network lets it through",
+            f"Spark's resolver did not fetch {jar.coordinate}:\n{tail}",
+            remedy="run `make setup` again when the network allows it",
         )
     found = _sha256(folder / jar.file_name)
     if found != jar.sha256:
         raise SetupError(
             f"{jar.coordinate} has SHA-256 {found}",
             expected=f"{jar.sha256} as in jars.lock",
-            remedy="do not use it: what was downloaded is not what was locked",
+            remedy="do not use it: the downloaded file is not the one that was locked",
         )
 
 

@@ -1,4 +1,4 @@
-"""The Java that Spark needs: found, checked, and installed where we may."""
+"""Finds and checks the Java that Spark needs, and installs it as root."""
 
 import os
 import re
@@ -15,14 +15,14 @@ REMEDY = f"run `apt-get update && apt-get install -y {PACKAGE}` as root, or set 
 
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
-    """JAVA_HOME's, else the one on PATH: the same order as Spark's."""
+    """The Java of JAVA_HOME, else the one on PATH, as Spark looks for it."""
     home = environment.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else environment.get("PATH"))
     return Path(found) if found else None
 
 
 def java_version(java: Path) -> int:
-    """The feature release, such as 17; 8 for `1.8`; 0 when the program does not say."""
+    """The feature release, such as 17; 8 for `1.8`; 0 if unknown."""
     outcome = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(?:1\.)?(\d+)', outcome.stderr + outcome.stdout)
     return int(match[1]) if match else 0
@@ -43,7 +43,7 @@ def may_install() -> bool:
 
 
 def install_package(package: str) -> None:
-    """By Debian's own installer, as root."""
+    """Installs a Debian package; needs root."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     for words in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", package]):
         outcome = subprocess.run(["apt-get", *words], check=False, env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Starting a child process: under which account, with which output, and whether it outlives us; and killing it."""
+"""Starts child processes, optionally under another account or tied to the caller's life, and kills them."""
 
 import os
 import shutil
@@ -23,9 +23,9 @@ def start(
     account: Account | None = None,
     tied: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """A running child with its own process group and no input.
+    """Starts a child in a process group of its own, without input.
 
-    A tied one gets SIGTERM as soon as this process is gone, however it went (where the system has `setpriv`).
+    `tied`: the child gets SIGTERM when this process ends for any reason, if the system has `setpriv`.
     """
     setpriv = shutil.which("setpriv")
     tie = [setpriv, "--pdeathsig", "TERM", "--"] if tied and setpriv else []
@@ -44,7 +44,7 @@ def start(
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """Ends it, its group and its descendants in other groups at once, whatever they do; stopped ones too."""
+    """Kills the child, its process group and its descendants in other groups, also if they are stopped."""
     try:
         descendants = psutil.Process(child.pid).children(recursive=True)
     except psutil.NoSuchProcess:

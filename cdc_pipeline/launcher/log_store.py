@@ -1,4 +1,4 @@
-"""The log stores by which Spark commits safely beside other writers: compiled once at set-up, each packed as a jar."""
+"""Log stores with which Spark commits safely beside other writers. Set-up compiles each once and packs it as a jar."""
 
 import hashlib
 import shutil
@@ -14,12 +14,12 @@ from cdc_pipeline.launcher.java import REMEDY
 
 OLDEST_JAVA = "17"
 _SOURCES = Path(__file__).parents[1] / "lake"
-_SPARK_HAS = "hadoop-client-api-*.jar"
+_HADOOP = "hadoop-client-api-*.jar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStore:
-    """One file of Java of ours, for lakes under one scheme. `without` is what holds where it could not be compiled."""
+    """A Java source file for lakes of one URL scheme. `without`: the consequence if it was not compiled."""
 
     scheme: str
     name: str
@@ -32,11 +32,11 @@ class LogStore:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of a Spark driver that has the jar."""
+        """Settings of a Spark driver that has the jar."""
         return {f"spark.delta.logStore.{self.scheme}.impl": f"cdc.{self.name}"}
 
     def jar(self, folder: Path) -> Path:
-        """Where the jar of this very source lies, or would lie."""
+        """Path of the jar for the current source, whether it exists or not."""
         digest = hashlib.sha256(self.source.read_bytes()).hexdigest()[:16]
         return folder / f"cdc-log-store-{self.scheme}-{digest}.jar"
 
@@ -63,7 +63,7 @@ def find_compiler(environment: Mapping[str, str]) -> Path | None:
 
 
 def present_log_store(log_store: LogStore, folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """None where set-up could not compile it; raises SetupError where it could."""
+    """Returns the jar, or None if there is no compiler. Raises SetupError if there is a compiler but no jar."""
     jar = log_store.jar(folder)
     if jar.exists():
         return jar
@@ -75,11 +75,11 @@ def present_log_store(log_store: LogStore, folder: Path, environment: Mapping[st
 def compile_log_store(
     log_store: LogStore, folder: Path, jars: Iterable[Path], *, spark_home: Path, compiler: Path
 ) -> Path:
-    """The jar in `folder`; `jars` are Delta's, and S3A's for a lake on S3."""
+    """Returns the jar in `folder`, compiled if it is missing. `jars`: those of Delta, and of S3A for a lake on S3."""
     jar = log_store.jar(folder)
     if jar.exists():
         return jar
-    classpath = ":".join(map(str, [*jars, *(spark_home / "jars").glob(_SPARK_HAS)]))
+    classpath = ":".join(map(str, [*jars, *(spark_home / "jars").glob(_HADOOP)]))
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as scratch:
         options = ("--release", OLDEST_JAVA, "-Xlint:-options", "-cp", classpath, "-d", scratch)
         outcome = subprocess.run([compiler, *options, log_store.source], capture_output=True, text=True, check=False)

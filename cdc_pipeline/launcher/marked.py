@@ -1,4 +1,4 @@
-"""Finding and ending the processes of one installation, by the mark that all their descendants inherit."""
+"""Finds and ends the processes of one installation by a mark in their environment, which descendants inherit."""
 
 import os
 import signal
@@ -16,12 +16,12 @@ POSTGRES_GRACE = timedelta(seconds=60)
 
 
 def marks(identity: str, process: str) -> dict[str, str]:
-    """Variables that mark a process and everything that it starts; the last keeps titles from writing over them."""
+    """Variables that mark a process and its descendants. SPT_NOENV keeps process titles from overwriting them."""
     return {STACK_VARIABLE: identity, PROCESS_VARIABLE: process, "SPT_NOENV": "1"}
 
 
 def marked(identity: str) -> dict[psutil.Process, str]:
-    """Live processes with the mark, and the name of the part that each belongs to; never the caller or its parents."""
+    """Live processes with the mark -> name of the part they belong to. Without the caller and its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found: dict[psutil.Process, str] = {}
     for process in psutil.process_iter():
@@ -37,9 +37,10 @@ def marked(identity: str) -> dict[psutil.Process, str]:
 
 
 def end_marked(identity: str, *, last: str) -> int:
-    """End the supervisor first, the part called `last` last; returns how many processes there were.
+    """Ends all marked processes and returns their number. Returns only when none is left.
 
-    Returns only when none is left. What ignores SIGTERM is killed; `last` is asked by SIGINT at its top process alone.
+    The supervisor ends first, the part called `last` at the end. A process that ignores SIGTERM is killed. Of `last`,
+    only the topmost process gets a signal: SIGINT.
     """
     ended = _end(lambda: [p for p, name in marked(identity).items() if name == SUPERVISOR], signal.SIGTERM, GRACE)
     ended += _end(lambda: [p for p, name in marked(identity).items() if name != last], signal.SIGTERM, GRACE)
@@ -60,7 +61,7 @@ def _parent_of(process: psutil.Process) -> int:
 
 
 def _end(find: Callable[[], list[psutil.Process]], ending: signal.Signals, grace: timedelta) -> int:
-    """Ask, wait, kill, and look again until nobody is found: a fork may have slipped through the first look."""
+    """Signals, waits, kills, and looks again until none is found: a fork may have been missed at first."""
     ended: set[psutil.Process] = set()
     deadline = time.monotonic() + grace.total_seconds()
     while found := find():
@@ -74,7 +75,7 @@ def _end(find: Callable[[], list[psutil.Process]], ending: signal.Signals, grace
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:
-    """The start time is compared, so that a number that was given away again is never hit."""
+    """Signals the process. psutil compares start times, so a process id that was reused is not signalled."""
     try:
         process.send_signal(number)
     except psutil.NoSuchProcess:

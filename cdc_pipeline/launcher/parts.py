@@ -1,4 +1,4 @@
-"""Single parts of an installation for one command: what is missing is started, and ends with its last user."""
+"""Servers for a single command: missing ones are started, and the last command that uses them ends them."""
 
 import os
 import subprocess
@@ -27,11 +27,10 @@ PORTS = {"postgres": POSTGRES, "spark": SPARK}
 
 @contextmanager
 def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[str]) -> Iterator[Endpoints]:
-    """The named processes, and what they depend on, are there inside the block; what is external is left alone.
+    """Inside the block the named processes and their dependencies run. External servers are left alone.
 
-    Only what does not run yet is started. The command that leaves last ends what commands have started; the others
-    leave at once. `postgres` brings its databases. The processes of the stack itself are told every server by URL:
-    nothing is embedded for them.
+    Only missing processes are started; `postgres` includes its databases. The last command that leaves the block ends
+    what commands have started. Processes of the stack itself know every server by URL, so nothing is embedded for them.
     """
     installation = open_installation(home)
     wanted = _embedded(settings, parts)
@@ -48,7 +47,7 @@ def running(settings: Settings, *, config: Path, home: Path, parts: frozenset[st
 
 
 def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
-    """What of the parts is this installation's own to start."""
+    """Those of the parts that this installation starts itself."""
     wanted = parts | {DATABASES} if POSTGRES in parts else parts
     if not settings.embeds_source and settings.metadata_store != EMBEDDED:
         wanted -= {POSTGRES, DATABASES}
@@ -58,15 +57,18 @@ def _embedded(settings: Settings, parts: frozenset[str]) -> frozenset[str]:
 def _start_missing(
     settings: Settings, config: Path, installation: Installation, wanted: frozenset[str], started: ExitStack
 ) -> Installation:
-    """The installation as it is now. Behind `started`, what has ended is no child of this process any more."""
+    """Starts missing processes and returns the installation with its current ports.
+
+    `started` gets callbacks that reap children of this process which have ended.
+    """
     with exclusive(installation.home / "parts.lock"):
-        there = set(marked(parts_mark(installation)).values())
-        free = [port for port, name in PORTS.items() if name not in there]
+        present = set(marked(parts_mark(installation)).values())
+        free = [port for port, name in PORTS.items() if name not in present]
         renewed, described = plan(settings, config=config, installation=installation, free=free)
         for process in with_dependencies(described, wanted):
             if process.one_shot:
                 _run(process, renewed)
-            elif process.name not in there:
+            elif process.name not in present:
                 watcher = watch(renewed)
                 if watcher is not None:
                     started.callback(watcher.poll)

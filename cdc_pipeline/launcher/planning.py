@@ -1,4 +1,4 @@
-"""From settings to the processes to start on this machine, with everything under them made ready."""
+"""Prepares an installation on this machine and returns the processes to start."""
 
 import os
 import tempfile
@@ -8,8 +8,8 @@ from pathlib import Path
 from cdc_pipeline.installation.state import Installation, with_free_ports, write_document
 from cdc_pipeline.launcher.account import ROOT_STATE_FOLDER, Account, can_reach, server_account
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR, passwords_file
+from cdc_pipeline.launcher.deployment import this_machine
 from cdc_pipeline.launcher.java import require_java
-from cdc_pipeline.launcher.place import this_machine
 from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize, reachable_binaries
 from cdc_pipeline.launcher.processes import Process, processes
 from cdc_pipeline.settings import EMBEDDED, Settings
@@ -18,7 +18,10 @@ from cdc_pipeline.settings import EMBEDDED, Settings
 def plan(
     settings: Settings, *, config: Path, installation: Installation, free: Iterable[str]
 ) -> tuple[Installation, tuple[Process, ...]]:
-    """`free` names the ports whose server is not running: one that a stranger took meanwhile is replaced."""
+    """Creates folders, the server's data and passwords, and describes the processes.
+
+    `free`: names of ports whose server is not running. A port that another process has taken is replaced.
+    """
     if settings.spark == EMBEDDED:
         require_java(os.environ)
     renewed = with_free_ports(installation, free)
@@ -27,8 +30,8 @@ def plan(
     for name in ("spark", "airflow"):
         (renewed.home / name).mkdir(mode=0o700, exist_ok=True)
     write_document(Path(passwords_file(str(renewed.home))), {ADMINISTRATOR: renewed.airflow_password})
-    place = this_machine(settings, config, renewed, tuple(server.command()))
-    return renewed, processes(settings, place)
+    deployment = this_machine(settings, config, renewed, tuple(server.command()))
+    return renewed, processes(settings, deployment)
 
 
 def embedded_server(installation: Installation) -> PostgresServer:
@@ -44,7 +47,7 @@ def embedded_server(installation: Installation) -> PostgresServer:
 
 
 def _server_folder(home: Path, account: Account | None) -> Path:
-    """`<home>/postgres`; where the account cannot enter `home`, a link to a folder that it can enter."""
+    """`<home>/postgres`. If the account cannot enter `home`, this is a link to a folder that it can enter."""
     folder = home / "postgres"
     if folder.exists():
         return folder.resolve()

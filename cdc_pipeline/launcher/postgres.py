@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL server: a wheel's binaries under our own launcher, TCP on loopback, never as root."""
+"""The embedded PostgreSQL server: binaries of a Python package, TCP on loopback, never as root."""
 
 import importlib.util
 import os
@@ -33,15 +33,15 @@ SERVER_OPTIONS = {
     "log_timezone": "UTC",
     "password_encryption": "scram-sha-256",
 }
-"""What the source, the metadata store and Airflow need of one server; the compose file has the same."""
+"""Options that source, metadata store and Airflow need from a shared server, also in the compose file."""
 NATIVE_OPTIONS = {"listen_addresses": LOOPBACK, "unix_socket_directories": "", "update_process_title": "off"}
-_FILES_TO_ALL = re.compile(r"(?m)^((?:local|host)\s+replication\s+)all(\s)")
-FORGETFUL_OPTIONS = {"fsync": "off", "full_page_writes": "off"}
+_REPLICATION_FOR_ALL = re.compile(r"(?m)^((?:local|host)\s+replication\s+)all(\s)")
+NOT_DURABLE_OPTIONS = {"fsync": "off", "full_page_writes": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
-    """`folder` belongs to the account that runs the server; `durable=False` trades crash safety for fast tests."""
+    """`folder` belongs to the account that runs the server. `durable=False`: faster, but not crash-safe; for tests."""
 
     folder: Path
     binaries: Path
@@ -57,13 +57,13 @@ class PostgresServer:
         return self.binaries / name
 
     def command(self) -> list[str]:
-        options = SERVER_OPTIONS | NATIVE_OPTIONS | ({} if self.durable else FORGETFUL_OPTIONS)
+        options = SERVER_OPTIONS | NATIVE_OPTIONS | ({} if self.durable else NOT_DURABLE_OPTIONS)
         settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
         return [str(self.program("postgres")), "-D", str(self.folder / "data"), "-p", str(self.port), *settings]
 
 
 def find_binaries(environment: Mapping[str, str]) -> Path:
-    """The folder with `postgres` and `initdb`: CDC_POSTGRES_BIN, else the wheel's."""
+    """The folder with `postgres` and `initdb`: CDC_POSTGRES_BIN, else that of the Python package."""
     override = environment.get("CDC_POSTGRES_BIN")
     if override:
         folder = Path(override)
@@ -75,13 +75,13 @@ def find_binaries(environment: Mapping[str, str]) -> Path:
         raise SetupError(
             f"no {' and no '.join(missing)} in {folder}",
             expected="the programs of PostgreSQL 14 to 18",
-            remedy="run `make setup`, or point CDC_POSTGRES_BIN at the folder that holds them",
+            remedy="run `make setup`, or set CDC_POSTGRES_BIN to the folder with these programs",
         )
     return folder
 
 
 def reachable_binaries(binaries: Path, account: Account | None, folder: Path) -> Path:
-    """The binaries themselves, or a copy under `folder` when the account may not enter the place where they are."""
+    """The binaries, or a copy of them under `folder` if the account may not enter their folder."""
     if can_reach(account, binaries):
         return binaries
     version = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True)
@@ -95,9 +95,9 @@ def reachable_binaries(binaries: Path, account: Account | None, folder: Path) ->
 
 
 def initialize(server: PostgresServer) -> None:
-    """Make the data folder unless it is there. A killed call is repaired by the next: the last act is a rename."""
+    """Creates the data folder unless it exists. The last act is a rename, so the next call repairs a killed one."""
     if (server.folder / "data").exists():
-        _keep_files_from_roles(server.folder / "data")
+        _reserve_base_backups(server.folder / "data")
         return
     server.folder.chmod(0o700)
     unfinished = server.folder / "data.unfinished"
@@ -106,8 +106,8 @@ def initialize(server: PostgresServer) -> None:
     password_file.touch(mode=0o600)
     password_file.write_text(server.password + "\n", encoding="utf-8")
     if server.account is not None:
-        server.account.owns(password_file)
-        server.account.owns(server.folder)
+        server.account.take(password_file)
+        server.account.take(server.folder)
     command = [str(server.program("initdb")), "-D", str(unfinished), f"--username={SUPERUSER}"]
     command += ["--encoding=UTF8", "--locale=C", "--auth=scram-sha-256", f"--pwfile={password_file}"]
     if not server.durable:
@@ -117,20 +117,20 @@ def initialize(server: PostgresServer) -> None:
     if outcome.returncode:
         raise SetupError(
             f"initdb failed: {outcome.stderr.strip() or outcome.stdout.strip()}",
-            remedy=f"mend what it names, remove {server.folder} and try again",
+            remedy=f"correct what it names, remove {server.folder} and try again",
         )
-    _keep_files_from_roles(unfinished)
+    _reserve_base_backups(unfinished)
     unfinished.rename(server.folder / "data")
 
 
-def _keep_files_from_roles(data: Path) -> None:
-    """Only the superuser may copy the server's files, with every database in them.
+def _reserve_base_backups(data: Path) -> None:
+    """Changes pg_hba.conf so that only the superuser may copy the server's files, which contain every database.
 
-    REPLICATION, which reading a slot takes, would be enough for that by the rules that initdb writes.
+    The rules of initdb would allow it to every role with REPLICATION, which reading a slot requires.
     """
     rules = data / "pg_hba.conf"
     before = rules.read_text(encoding="utf-8")
-    after = _FILES_TO_ALL.sub(rf"\g<1>{SUPERUSER}\g<2>", before)
+    after = _REPLICATION_FOR_ALL.sub(rf"\g<1>{SUPERUSER}\g<2>", before)
     if after != before:
         unfinished, owner = rules.with_suffix(".unfinished"), rules.stat()
         unfinished.write_text(after, encoding="utf-8")
@@ -140,7 +140,7 @@ def _keep_files_from_roles(data: Path) -> None:
 
 
 def _run(server: PostgresServer, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run one of the server's programs to its end, as the server's account."""
+    """Runs one of the server's programs to its end, under the server's account."""
     account = server.account
     return subprocess.run(
         command,
@@ -172,7 +172,7 @@ def wait_until_accepting(url: str, process: subprocess.Popen[bytes], log: Path) 
 
 
 def create_database(url: str, database: str) -> None:
-    """Create `database` on the server of `url` unless it is there."""
+    """Creates `database` on the server of `url` unless it exists."""
     with autocommitting(url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
         if cursor.fetchone() is None:
@@ -181,7 +181,7 @@ def create_database(url: str, database: str) -> None:
 
 @contextmanager
 def autocommitting(url: str) -> Iterator[extensions.connection]:
-    """A connection on which each statement is a transaction of its own; closed at the end of the block."""
+    """Opens a connection with a transaction per statement, and closes it after the block."""
     with closing(psycopg2.connect(url)) as connection:
         connection.autocommit = True
         yield connection
@@ -189,7 +189,7 @@ def autocommitting(url: str) -> Iterator[extensions.connection]:
 
 @contextmanager
 def running_server(server: PostgresServer) -> Iterator[PostgresServer]:
-    """A started server that ends with the block, and also when this process is killed."""
+    """Runs a server inside the block. It also ends when this process is killed."""
     initialize(server)
     log = server.folder / "server.log"
     with log.open("wb") as output:

@@ -1,4 +1,4 @@
-"""Whether a started process still answers: asked again and again, never waited for."""
+"""Checks again and again whether a process answers, without waiting for the answer."""
 
 import time
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from threading import Thread
 from cdc_pipeline.launcher.health import Health
 
 MOST_MISSES = 6
-"""Questions in a row that bring no good answer before a process is taken for hung.
+"""Failed checks in a row after which a process counts as hung.
 
-They are counted, and not the time since the last answer: a machine that slept wakes up without killing anybody.
+Checks are counted instead of time, so that a machine that was suspended does not kill its processes when it resumes.
 """
 
 
 class Probe:
-    """Each question is asked on a thread of its own, so that one that hangs delays nobody else.
+    """Runs each check in a thread of its own, so that a check that hangs delays nothing else.
 
-    There is one question at a time. One that is on its way when the next is due counts as `unanswered`.
+    One check runs at a time. A check that still runs when the next is due counts as `unanswered`.
     """
 
     def __init__(
@@ -30,23 +30,23 @@ class Probe:
         self._ask = ask
         self._unanswered = unanswered
         self._clock = clock
-        self._question: Future[Health] | None = None
+        self._check: Future[Health] | None = None
         self._due = clock()
         self._misses = 0
 
     def answers(self) -> bool:
-        """Whether a good answer came since this was asked last; asks again as soon as there is an answer."""
+        """Whether a check has succeeded since the last call. Starts the next check unless one runs."""
         health = self._answer()
-        if self._question is None and health is not Health.HEALTHY:
+        if self._check is None and health is not Health.HEALTHY:
             self._begin()
         return health is Health.HEALTHY
 
     def hangs(self, *, silence: float) -> bool:
-        """Whether there was no good answer for so many seconds. A question begins every `silence` / MOST_MISSES."""
+        """Whether checks have failed for `silence` seconds. A check starts every `silence` / MOST_MISSES seconds."""
         self._judge(self._answer())
         if self._clock() >= self._due:
             self._due = self._clock() + silence / MOST_MISSES
-            if self._question is None:
+            if self._check is None:
                 self._begin()
             else:
                 self._judge(self._unanswered)
@@ -59,20 +59,20 @@ class Probe:
             self._misses = 0
 
     def _answer(self) -> Health | None:
-        """The answer that has come, once."""
-        if self._question is None or not self._question.done():
+        """Returns the result of a finished check once, else None."""
+        if self._check is None or not self._check.done():
             return None
-        question, self._question = self._question, None
-        return question.result()
+        check, self._check = self._check, None
+        return check.result()
 
     def _begin(self) -> None:
-        self._question = Future()
-        Thread(target=self._carry, args=(self._question,), name="probe", daemon=True).start()
+        self._check = Future()
+        Thread(target=self._run, args=(self._check,), name="probe", daemon=True).start()
 
-    def _carry(self, question: "Future[Health]") -> None:
-        """An error that nobody foresaw is written to the log, and says nothing about the process."""
+    def _run(self, check: "Future[Health]") -> None:
+        """Runs in the thread. An unexpected error goes to the log and counts as UNKNOWN."""
         health = Health.UNKNOWN
         try:
             health = self._ask()
         finally:
-            question.set_result(health)
+            check.set_result(health)

@@ -1,4 +1,4 @@
-"""The checkout that this package is installed from, and the places in it."""
+"""Paths in the checkout that this package is installed from."""
 
 from pathlib import Path
 

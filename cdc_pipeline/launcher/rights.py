@@ -1,4 +1,4 @@
-"""The rights of root given up before anything is started: an installation belongs to one unprivileged account."""
+"""Gives up the rights of root before anything is started: an installation belongs to one unprivileged account."""
 
 import os
 import pwd
@@ -19,52 +19,53 @@ Say = Callable[[str], None]
 log = structlog.get_logger()
 
 
-def become_owner(place: Path) -> None:
-    """Root goes on as whoever `place` belongs to; as root where there is no place yet, or it is root's own."""
-    if os.geteuid() != ROOT or not place.exists() or place.stat().st_uid == ROOT:
+def become_owner(home: Path) -> None:
+    """When run by root: continues as the owner of `home`. Stays root if `home` is missing or belongs to root."""
+    if os.geteuid() != ROOT or not home.exists() or home.stat().st_uid == ROOT:
         return
-    owner = place.stat().st_uid
-    account = Account(user_id=owner, group_id=_group_of(owner, place))
-    beyond = _beyond(account, [place])
-    if beyond:
-        log.warning("goes on as root", owner=_name(owner), of=str(place), who_cannot_reach=_listed(beyond))
+    owner = home.stat().st_uid
+    account = Account(user_id=owner, group_id=_group_of(owner, home))
+    unusable = _unusable(account, [home])
+    if unusable:
+        log.warning("continuing as root", owner=_name(owner), of=str(home), unreachable=_listed(unusable))
         return
-    _become(account, place)
+    _become(account, home)
 
 
 def become_account(folders: Sequence[Path], *, reached: Iterable[Path] = (), say: Say) -> None:
-    """Root goes on as the system account, and new `folders` are made for it; the first of them decides.
+    """When run by root: creates missing `folders` for the system account and continues as this account.
 
-    `reached`: what the account needs beside them and beside our own programs. Whatever was there before keeps its
-    owner: where that is in the way, everything stays with root, and `say` tells what it is.
+    `folders[0]` is the installation's home; if it exists, its owner decides. `reached`: other paths that the account
+    needs, in addition to the pipeline's programs. Existing paths keep their owner. If the account cannot use one,
+    everything stays with root, and `say` names the path.
     """
-    place = folders[0]
-    become_owner(place)
+    home = folders[0]
+    become_owner(home)
     if os.geteuid() != ROOT:
         return
     account = server_account()
     if account is None:
         return
-    if place.exists():
-        say(f"everything runs as root, to whom {place} belongs; to end that, give it and the lake to an account")
+    if home.exists():
+        say(f"everything runs as root, the owner of {home}; to change that, give it and the lake to an account")
         return
     old = [folder for folder in folders if folder.exists()]
     parents = [_nearest(folder) for folder in folders]
-    beyond = _beyond(account, [*reached, *parents]) + [folder for folder in old if not may(account, "-w", folder)]
+    unusable = _unusable(account, [*reached, *parents]) + [folder for folder in old if not may(account, "-w", folder)]
     name = _name(account.user_id)
-    if beyond:
-        say(f"everything runs as root: the account {name} cannot use {_listed(beyond)}; put them where it can")
+    if unusable:
+        say(f"everything runs as root: the account {name} cannot use {_listed(unusable)}; move them to where it can")
         return
     for folder in folders:
         if folder not in old:
-            folder.mkdir(mode=MODE if folder == place else LAKE_MODE, parents=True)
-            account.owns(folder)
-    _become(account, place)
-    say(f"started as root: everything runs as the account {name}, to whom {place} belongs now")
+            folder.mkdir(mode=MODE if folder == home else LAKE_MODE, parents=True)
+            account.take(folder)
+    _become(account, home)
+    say(f"started as root: everything runs as the account {name}, which owns {home} now")
 
 
-def _beyond(account: Account, needed: Iterable[Path]) -> list[Path]:
-    """What the account cannot enter, run or read, of this and of the programs that every process needs."""
+def _unusable(account: Account, needed: Iterable[Path]) -> list[Path]:
+    """Those of `needed`, and of the programs that every process needs, that the account cannot enter, run or read."""
     java = shutil.which("java")
     programs = (Path(sys.executable), Path(sys.base_prefix), Path(sys.prefix), PROJECT, *([Path(java)] if java else []))
     everything = dict.fromkeys((*programs, *needed))
@@ -73,20 +74,20 @@ def _beyond(account: Account, needed: Iterable[Path]) -> list[Path]:
     ]
 
 
-def _become(account: Account, place: Path) -> None:
-    """For good: no process that is started from now on has more rights."""
+def _become(account: Account, home: Path) -> None:
+    """Changes the user of this process permanently. Processes that it starts have no more rights either."""
     name = _name(account.user_id)
     os.setgroups(os.getgrouplist(name, account.group_id) if name != str(account.user_id) else [])
     os.setgid(account.group_id)
     os.setuid(account.user_id)
-    home = _home(account.user_id)
-    os.environ.update(HOME=home if os.access(home, os.X_OK) else str(place), USER=name, LOGNAME=name)
+    user_home = _home(account.user_id)
+    os.environ.update(HOME=user_home if os.access(user_home, os.X_OK) else str(home), USER=name, LOGNAME=name)
     if not os.access(Path.cwd(), os.X_OK):
-        os.chdir(place)
+        os.chdir(home)
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or what there is of the folders above it."""
+    """The folder, or the nearest of its parents that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
@@ -104,11 +105,11 @@ def _home(user_id: int) -> str:
         return ""
 
 
-def _group_of(user_id: int, place: Path) -> int:
+def _group_of(user_id: int, home: Path) -> int:
     try:
         return pwd.getpwuid(user_id).pw_gid
     except KeyError:
-        return place.stat().st_gid
+        return home.stat().st_gid
 
 
 def _listed(paths: Iterable[Path]) -> str:

@@ -2,7 +2,7 @@
 
     python3.11 -m cdc_pipeline.launcher.set_up [--lock requirements-dev.txt] [--jars s3] [--no-jars]
 
-Standard library only: it runs before anything is installed. A second run with nothing changed does nothing.
+Uses only the standard library, because it runs before anything is installed. Without changes a second run does nothing.
 """
 
 import argparse
@@ -33,14 +33,14 @@ PYTHON = VENV / "bin" / "python"
 INSTALLER = "uv"
 UV = VENV / "bin" / INSTALLER
 UNPACKED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
-"""Spark comes as source and is made a wheel, 400 MB that would be compressed for the moment until it is installed."""
+"""pyspark is built into a wheel of 400 MB before it is installed. Compressing the wheel would only cost time."""
 Tell = Callable[[str], None]
 
 
 def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
-    """What is there already stays; what a killed run left half done is made anew.
+    """Sets up what is missing. What a killed run left unfinished is set up from the start.
 
-    The packages are there for others while the jars are fetched.
+    The packages are complete before the jars are fetched, so that another command can use them meanwhile.
     """
     CACHE.mkdir(exist_ok=True)
     with _alone("packages"):
@@ -54,7 +54,7 @@ def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
 
 @contextmanager
 def _alone(part: str) -> Iterator[None]:
-    """Two runs at once do not set up the same part."""
+    """Holds a lock, so that two runs do not set up the same part at once."""
     with (CACHE / f"set-up.{part}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         yield
@@ -74,7 +74,7 @@ def _set_up_java(tell: Tell) -> None:
 def _set_up_packages(lock: str, tell: Tell) -> None:
     STAMP.unlink(missing_ok=True)
     if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
-        tell("making .venv")
+        tell("creating .venv")
         _make_environment()
     INSTALLING.touch()
     tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
@@ -85,7 +85,7 @@ def _set_up_packages(lock: str, tell: Tell) -> None:
 
 
 def _install(lock: str, tell: Tell) -> None:
-    """By uv, in a quarter of the time that pip takes; by pip where uv fails, which does not read pip's settings."""
+    """Installs by uv, four times as fast as pip. Falls back to pip, because uv does not read pip's settings."""
     installer = CACHE / f"{INSTALLER}.txt"
     installer.write_text(_requirement(lock, INSTALLER), encoding="utf-8")
     _pip("--require-hashes", "--no-deps", "-r", str(installer))
@@ -93,12 +93,12 @@ def _install(lock: str, tell: Tell) -> None:
     try:
         _run([str(UV), "pip", "install", "--quiet", "--native-tls", "--python", str(PYTHON), *UNPACKED, *exactly])
     except SetupError as error:
-        tell(f"installing by pip, which takes longer: {error.found}")
+        tell(f"installing by pip, which is slower: {error.found}")
         _pip(*exactly)
 
 
 def _requirement(lock: str, name: str) -> str:
-    """One requirement of the lock. Each begins a line, its hashes do not."""
+    """Returns one requirement of the lock with its hashes. Only requirements start at the beginning of a line."""
     requirements = re.split(r"\n(?=\S)", (PROJECT / lock).read_text(encoding="utf-8"))
     return next(requirement for requirement in requirements if requirement.partition("==")[0] == name)
 
@@ -111,7 +111,9 @@ def _make_environment() -> None:
     if find_spec("ensurepip") is None:
         package = f"python3.{sys.version_info.minor}-venv"
         if not may_install():
-            raise SetupError("this Python cannot make virtual environments", remedy=f"run `apt-get install {package}`")
+            raise SetupError(
+                "this Python cannot create virtual environments", remedy=f"run `apt-get install {package}`"
+            )
         install_package(package)
     _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
 
@@ -144,7 +146,7 @@ def _spark_home() -> Path:
 
 
 def _current_stamp(lock: str) -> dict[str, str]:
-    """The development lock holds everything that the other one holds, so it vouches for both."""
+    """What an environment of this lock depends on. The development lock contains the other one."""
     files = ["pyproject.toml", LOCK] + ([DEVELOPMENT_LOCK] if lock == DEVELOPMENT_LOCK else [])
     hashes = {name: hashlib.sha256((PROJECT / name).read_bytes()).hexdigest() for name in files}
     return hashes | {"python": sys.version, "folder": str(PROJECT)}
@@ -173,7 +175,7 @@ def _run(command: list[str]) -> None:
     outcome = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     if outcome.returncode:
         tail = "\n".join((outcome.stdout + outcome.stderr).splitlines()[-15:])
-        raise SetupError(f"`{' '.join(command)}` failed:\n{tail}", remedy="mend what it names and run it again")
+        raise SetupError(f"`{' '.join(command)}` failed:\n{tail}", remedy="correct what it names and run it again")
 
 
 def main() -> int:

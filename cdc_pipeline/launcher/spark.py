@@ -10,7 +10,7 @@ from cdc_pipeline.settings import ObjectStoreSettings
 DEFAULT_REGION = "us-east-1"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 AUTHENTICATION_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""The server answers nobody who does not send this token; an argument would show it to every user of the machine."""
+"""The server requires this token. As an argument it would be visible to every user of the machine."""
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -24,20 +24,20 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Few partitions and no adaptive planning: a slice is small, and what costs is the number of jobs.
+"""Few partitions and no adaptive planning: slices are small, so the time depends on the number of jobs.
 
-One MERGE generates more than a hundred classes: Spark's cache of 100 would compile all of them again for every claim.
-Each sort and each aggregate of a task begins with a page of memory, of 64 MB where the driver is large: with 1 MB a
-claim of few rows takes a tenth less, and a larger record gets a page of its own.
+One MERGE generates more than a hundred classes. Spark's default cache of 100 would compile all of them for every claim.
+Each sort and each aggregate of a task allocates a page of memory first, 64 MB in a large driver. With 1 MB a claim of
+few rows takes a tenth less time; a larger record gets a page of its own.
 """
 
 
 CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-"""Looks where AWS's own tools look: environment, profile, the machine's role."""
+"""Finds credentials like AWS's own tools: environment, profile, the machine's role."""
 
 
 def s3_settings(server: ObjectStoreSettings, *, folder: str) -> dict[str, str]:
-    """`folder` takes what is on its way."""
+    """`folder`: for files that are being uploaded."""
     settings = {
         "spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS,
         "spark.hadoop.fs.s3a.buffer.dir": f"{folder}/local",
@@ -64,9 +64,9 @@ def server_command(
     java_options: str = "",
     more: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """`folder` takes what the driver spills, and its warehouse. Only the Connect port leaves loopback, if any.
+    """`folder`: for what the driver spills, and its warehouse. `more`: further settings, such as those for S3.
 
-    `more` are settings of this server alone, such as those for S3.
+    `listen`: address of the Connect port. All other ports stay on loopback.
     """
     settings = SETTINGS | {
         "spark.sql.shuffle.partitions": str(cores),
@@ -93,7 +93,7 @@ def server_command(
 
 
 def spark_home() -> Path:
-    """The folder of the pyspark package, found without importing it."""
+    """The folder of the pyspark package. pyspark is not imported for this."""
     found = importlib.util.find_spec("pyspark")
     return Path((found and found.origin) or ".").parent
 

@@ -1,8 +1,8 @@
-"""The supervisor: starts the planned processes in order, restarts what dies or hangs, writes down what it sees.
+"""The supervisor: starts the planned processes in order, restarts those that die or hang, and stores their states.
 
     python -m cdc_pipeline.launcher.supervisor HOME
 
-It never ends anybody: `down` does, by the mark, and the supervisor first.
+It never ends processes at shutdown: `down` does that by their mark, and ends the supervisor first.
 """
 
 import json
@@ -34,15 +34,15 @@ FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=60)
 SETTLED = timedelta(seconds=3)
 CALM = timedelta(seconds=10)
-"""What lived for so long and dies is started again after the first pause, however often it died before."""
+"""After running this long, a process that dies is restarted after the shortest pause, however often it died before."""
 POLL = timedelta(seconds=0.2)
 LONGEST_LOG_BYTES = 16 << 20
 
 
 class Condition(StrEnum):
-    """WAITING: for a dependency or the pause before a restart. DONE: a one-shot that succeeded.
+    """WAITING: for a dependency or for the pause before a restart. DONE: a one-shot that succeeded.
 
-    LOST and DOWN are said without a supervisor: LOST still runs though nobody would restart it.
+    Without a supervisor: LOST still runs, but nothing would restart it; DOWN does not run.
     """
 
     WAITING = "waiting"
@@ -55,7 +55,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """`since` is Unix time of the condition; `failures` counts ends in a row, `exit_code` is the last one's."""
+    """`since`: Unix time of the last change. `failures`: ends in a row. `exit_code`: of the last end."""
 
     name: str
     waits_for: str
@@ -71,7 +71,7 @@ class ProcessState:
 
 
 class Keeper:
-    """Keeps one process as it should be; `tend` is called again and again."""
+    """Starts one process, watches it and restarts it. The supervisor calls `tend` several times a second."""
 
     def __init__(
         self,
@@ -149,12 +149,12 @@ class Keeper:
         return self.process.health is not None and self._probe.hangs(silence=self.process.silence)
 
     def _kill(self, child: "subprocess.Popen[bytes]") -> None:
-        """That it has ended is seen by a later call. It gets as much time again as one that has just answered."""
+        """Kills a process that hangs. A later `tend` sees its end."""
         log.error(
-            "killed: it lives and does not answer",
+            "killed because it does not answer",
             process=self.process.name,
             pid=child.pid,
-            waited_for=self.process.waits_for,
+            waits_for=self.process.waits_for,
             seconds=self.process.silence,
         )
         kill(child)
@@ -175,22 +175,22 @@ class Keeper:
         self._condition, self._since = condition, time.time()
 
 
-def supervise(keepers: Iterable[Keeper], tell: Callable[[list[ProcessState]], None]) -> None:
-    """For ever; a dependency that fell back to waiting does not stop those that already run."""
-    everyone, told = list(keepers), None
+def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], None]) -> None:
+    """Runs forever and calls `store` after each change. Processes keep running while a dependency restarts."""
+    everyone, stored = list(keepers), None
     while True:
         ready = {keeper.process.name for keeper in everyone if keeper.state.is_ready}
         for keeper in everyone:
             keeper.tend(ready)
         states = [keeper.state for keeper in everyone]
-        if states != told:
-            tell(states)
-            told = states
+        if states != stored:
+            store(states)
+            stored = states
         time.sleep(POLL.total_seconds())
 
 
 def launcher(installation: Installation) -> Callable[[Process], "subprocess.Popen[bytes]"]:
-    """Starts processes of the installation: marked, with a log of their own."""
+    """Returns a function that starts a process of the installation, with its mark and a log of its own."""
     account = server_account()
 
     def launch(process: Process) -> "subprocess.Popen[bytes]":
@@ -208,7 +208,7 @@ def launcher(installation: Installation) -> Callable[[Process], "subprocess.Pope
 
 
 def opened_log(path: Path) -> BinaryIO:
-    """To append to; a long one is put aside first, in place of the one that was put aside before."""
+    """Opens a log for appending. A log that is too long is first renamed to `.log.1`, which replaces an older one."""
     if path.exists() and path.stat().st_size > LONGEST_LOG_BYTES:
         path.replace(path.with_suffix(".log.1"))
     return path.open("ab")
@@ -223,7 +223,7 @@ def read_plan(path: Path) -> list[Process]:
 
 
 def main() -> None:
-    """Returns at once: the supervisor is a child that nobody waits for."""
+    """Forks: the parent returns at once, the child is the supervisor."""
     if os.fork():
         return
     installation = open_installation(Path(sys.argv[1]))

@@ -1,7 +1,7 @@
-"""Who uses the embedded servers that commands start: whoever leaves last ends them.
+"""Counts the commands that use embedded servers which commands started: the last one ends the servers.
 
-Each command holds a shared lock on one file while it uses them, which the kernel gives back however it ends. A watcher
-waits for the exclusive one: it ends what users have left behind that were killed, or left in the same moment.
+Each command holds a shared lock on one file meanwhile; the kernel releases it however the command ends. A watcher waits
+for the exclusive lock. It ends the servers of commands that were killed or that left at the same moment.
 
     python -m cdc_pipeline.launcher.users HOME
 """
@@ -26,17 +26,17 @@ WATCHER = "watcher"
 
 
 def parts_mark(installation: Installation) -> str:
-    """Not the stack's mark: `down` leaves what belongs to a command alone."""
+    """A different mark than the stack's: `down` does not end what belongs to a command."""
     return f"{installation.identity}/parts"
 
 
 @contextmanager
 def nobody_uses(installation: Installation) -> Iterator[None]:
-    """Raises LeaseBusy while a command uses servers that do not belong to the stack; keeps new ones out meanwhile."""
+    """Keeps commands from using servers of their own inside the block. Raises LeaseBusy while one does."""
     with (installation.home / USERS).open("a+") as file:
         if not _takes(file, fcntl.LOCK_EX):
             raise LeaseBusy(
-                "another cdc command is at work with the embedded servers",
+                "another cdc command uses the embedded servers",
                 remedy="end it, or wait for its end, and run `cdc up` again",
             )
         _end_parts(installation)
@@ -45,7 +45,7 @@ def nobody_uses(installation: Installation) -> Iterator[None]:
 
 @contextmanager
 def one_user(installation: Installation) -> Iterator[IO[str]]:
-    """Behind the block nothing runs that commands have started, unless another one still uses it."""
+    """After the block no server runs that commands have started, unless another command uses it."""
     with (installation.home / USERS).open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         try:
@@ -56,9 +56,9 @@ def one_user(installation: Installation) -> Iterator[IO[str]]:
 
 
 def watch(installation: Installation) -> "subprocess.Popen[bytes] | None":
-    """From now on somebody ends the servers when their last user was killed; None where one watches already.
+    """Starts a watcher that ends the servers if their last user is killed. None if there is a watcher already.
 
-    The caller is a user.
+    The caller must hold the shared lock.
     """
     if WATCHER in marked(parts_mark(installation)).values():
         return None

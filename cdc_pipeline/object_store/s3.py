@@ -14,7 +14,13 @@ import pyarrow.fs
 from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.protocol import ObjectInfo, object_exists
 from cdc_pipeline.object_store.s3_calls import S3Calls
-from cdc_pipeline.object_store.s3_place import ANSWER_SECONDS, CONNECT_SECONDS, S3Place, client_options, credentials_of
+from cdc_pipeline.object_store.s3_location import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    S3Location,
+    client_options,
+    credentials_of,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef, ListObjectsV2OutputTypeDef, ObjectIdentifierTypeDef
@@ -35,19 +41,24 @@ class S3ObjectStore:
     """
 
     def __init__(
-        self, place: S3Place, *, timeout: timedelta = TIMEOUT, part_bytes: int = PART_BYTES, page_keys: int = 1_000
+        self,
+        location: S3Location,
+        *,
+        timeout: timedelta = TIMEOUT,
+        part_bytes: int = PART_BYTES,
+        page_keys: int = 1_000,
     ) -> None:
-        self._place = place
-        self._session = boto3.session.Session(region_name=place.region)
+        self._location = location
+        self._session = boto3.session.Session(region_name=location.region)
         credentials_of(self._session)
-        self._client = self._session.client("s3", **client_options(place, self._session))
+        self._client = self._session.client("s3", **client_options(location, self._session))
         self._calls = S3Calls(self.url, timeout)
         self._part_bytes = part_bytes
         self._page_keys = page_keys
 
     @property
     def url(self) -> str:
-        return f"s3://{self._place.path}"
+        return f"s3://{self._location.path}"
 
     def put_if_absent(self, key: str, content: bytes) -> None:
         with io.BytesIO(content) as source:
@@ -64,14 +75,14 @@ class S3ObjectStore:
 
     def get(self, key: str) -> bytes:
         def read() -> bytes:
-            with closing(self._client.get_object(Bucket=self._place.bucket, Key=self._key(key))["Body"]) as body:
+            with closing(self._client.get_object(Bucket=self._location.bucket, Key=self._key(key))["Body"]) as body:
                 return body.read()
 
         return self._calls(f"getting {key}", read)
 
     def head(self, key: str) -> ObjectInfo:
         answer = self._calls(
-            f"looking for {key}", lambda: self._client.head_object(Bucket=self._place.bucket, Key=self._key(key))
+            f"looking for {key}", lambda: self._client.head_object(Bucket=self._location.bucket, Key=self._key(key))
         )
         return ObjectInfo(key=key, size_bytes=answer["ContentLength"])
 
@@ -91,7 +102,7 @@ class S3ObjectStore:
 
     def delete(self, key: str) -> None:
         self._calls(
-            f"deleting {key}", lambda: self._client.delete_object(Bucket=self._place.bucket, Key=self._key(key))
+            f"deleting {key}", lambda: self._client.delete_object(Bucket=self._location.bucket, Key=self._key(key))
         )
 
     def delete_all(self, keys: Sequence[str]) -> None:
@@ -107,7 +118,7 @@ class S3ObjectStore:
             answer = self._calls(
                 f"deleting {len(keys)} objects",
                 lambda: self._client.delete_objects(
-                    Bucket=self._place.bucket, Delete={"Objects": named, "Quiet": True}
+                    Bucket=self._location.bucket, Delete={"Objects": named, "Quiet": True}
                 ),
             )
         except SettingsError:
@@ -116,10 +127,10 @@ class S3ObjectStore:
         return [refused["Key"][root:] for refused in answer.get("Errors", [])]
 
     def spark_url(self, key: str) -> str:
-        return f"s3a://{self._place.bucket}/{self._key(key)}"
+        return f"s3a://{self._location.bucket}/{self._key(key)}"
 
     def delta_url(self, key: str) -> str:
-        return f"s3://{self._place.bucket}/{self._key(key)}"
+        return f"s3://{self._location.bucket}/{self._key(key)}"
 
     def filesystem(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """Opened with the current credentials at each use, because temporary credentials expire."""
@@ -131,28 +142,28 @@ class S3ObjectStore:
             session_token=credentials.token,
             region=self._client.meta.region_name,
             scheme=endpoint.scheme,
-            endpoint_override=endpoint.netloc if self._place.endpoint else None,
-            force_virtual_addressing=bool(self._place.endpoint) and not self._place.path_style,
+            endpoint_override=endpoint.netloc if self._location.endpoint else None,
+            force_virtual_addressing=bool(self._location.endpoint) and not self._location.path_style,
             connect_timeout=CONNECT_SECONDS,
             request_timeout=ANSWER_SECONDS,
             retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=READING_ATTEMPTS),
         )
-        return opened, self._place.path
+        return opened, self._location.path
 
     def _key(self, key: str) -> str:
-        return f"{self._place.prefix}/{key}" if self._place.prefix else key
+        return f"{self._location.prefix}/{key}" if self._location.prefix else key
 
     def _put(self, key: str, content: bytes) -> None:
         self._calls(
             f"putting {key}",
             lambda: self._client.put_object(
-                Bucket=self._place.bucket, Key=self._key(key), Body=content, IfNoneMatch="*"
+                Bucket=self._location.bucket, Key=self._key(key), Body=content, IfNoneMatch="*"
             ),
         )
 
     def _put_parts(self, key: str, source: BinaryIO, part_bytes: int) -> None:
         """If the process dies here, parts without an object are left; the bucket's lifecycle rule removes them."""
-        bucket, name = self._place.bucket, self._key(key)
+        bucket, name = self._location.bucket, self._key(key)
         upload = self._calls(f"beginning {key}", lambda: self._client.create_multipart_upload(Bucket=bucket, Key=name))
         upload_id = upload["UploadId"]
         try:
@@ -180,7 +191,7 @@ class S3ObjectStore:
         answer = self._calls(
             f"putting part {number} of {key}",
             lambda: self._client.upload_part(
-                Bucket=self._place.bucket, Key=self._key(key), UploadId=upload_id, PartNumber=number, Body=block
+                Bucket=self._location.bucket, Key=self._key(key), UploadId=upload_id, PartNumber=number, Body=block
             ),
         )
         return {"PartNumber": number, "ETag": answer["ETag"]}
@@ -198,7 +209,7 @@ class S3ObjectStore:
 
         def compare() -> bool:
             source.seek(0)
-            with closing(self._client.get_object(Bucket=self._place.bucket, Key=self._key(key))["Body"]) as body:
+            with closing(self._client.get_object(Bucket=self._location.bucket, Key=self._key(key))["Body"]) as body:
                 same = all(source.read(len(block)) == block for block in body.iter_chunks(BLOCK_BYTES))
             return same and not source.read(1)
 
@@ -214,6 +225,6 @@ class S3ObjectStore:
         return self._calls(
             f"listing {below}",
             lambda: self._client.list_objects_v2(
-                Bucket=self._place.bucket, Prefix=below, StartAfter=after, MaxKeys=self._page_keys
+                Bucket=self._location.bucket, Prefix=below, StartAfter=after, MaxKeys=self._page_keys
             ),
         )

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import OWN_PREFIX, TableName
-from cdc_pipeline.settings.lake_place import is_on_s3, parse_endpoint, parse_s3
+from cdc_pipeline.settings.lake_location import is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.settings.table_patterns import checked_pattern
 from cdc_pipeline.settings.work import (
     DriverSettings,

@@ -18,7 +18,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.yaml_text import parse_yaml, read_text
 
 DEFAULT_FILE = "pipeline.yml"
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 _SOURCE, _KIND = "source", "kind"
 
 
@@ -150,10 +150,10 @@ def _duplicate_key(node: yaml.Node) -> tuple[str, int] | None:
     return next((found for child in children if (found := _duplicate_key(child)) is not None), None)
 
 
-def _line_of(root: yaml.Node, place: Place) -> int:
-    """Line of the innermost node on the path `place` that the file contains."""
+def _line_of(root: yaml.Node, key_path: KeyPath) -> int:
+    """Line of the innermost node on `key_path` that the file contains."""
     node, line = root, root.start_mark.line + 1
-    for part in place:
+    for part in key_path:
         below: yaml.Node | None = None
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
@@ -169,12 +169,12 @@ def _line_of(root: yaml.Node, place: Place) -> int:
 
 
 def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
-    place = _written_place(detail["loc"])
-    shown = ".".join(str(part) for part in place)
-    where = f"{path} line {_line_of(root, place)}"
+    key_path = _written_path(detail["loc"])
+    shown = ".".join(str(part) for part in key_path)
+    where = f"{path} line {_line_of(root, key_path)}"
     if detail["type"] == "extra_forbidden":
         known = _known_keys(detail["loc"][:-1])
-        close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        close = difflib.get_close_matches(str(key_path[-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(sorted(known))}"
         return f"{where}: the key {shown!r} is unknown; {hint}"
     if detail["type"] == "missing":
@@ -187,10 +187,10 @@ def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:
     return f"{where}: {shown or 'settings'}: {message}"
 
 
-def _written_place(place: Place) -> Place:
+def _written_path(key_path: KeyPath) -> KeyPath:
     """The path as the file has it. Validation inserts the kind of source that it tried."""
-    inside_source = place[:1] == (_SOURCE,) and len(place) > 1
-    return (place[0], *place[2:]) if inside_source else place
+    inside_source = key_path[:1] == (_SOURCE,) and len(key_path) > 1
+    return (key_path[0], *key_path[2:]) if inside_source else key_path
 
 
 def _kinds() -> str:
@@ -203,9 +203,9 @@ def _source_models() -> dict[str, type[BaseModel]]:
     return {get_args(model.model_fields[_KIND].annotation)[0]: model for model in models}
 
 
-def _known_keys(place: Place) -> list[str]:
+def _known_keys(key_path: KeyPath) -> list[str]:
     model: type[BaseModel] = Settings
-    for part in place:
+    for part in key_path:
         if part in _source_models():
             model = _source_models()[str(part)]
         elif isinstance(part, str) and part in model.model_fields:

@@ -21,8 +21,8 @@ from cdc_pipeline.installation.ports import LOOPBACK, free_port
 from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.account import server_account
 from cdc_pipeline.launcher.control import down, process_states, start_and_wait
+from cdc_pipeline.launcher.deployment import spark_jar_sets
 from cdc_pipeline.launcher.jars import jars_of, present_jars, read_lock
-from cdc_pipeline.launcher.place import spark_jar_sets
 from cdc_pipeline.launcher.postgres import (
     PostgresServer,
     create_database,

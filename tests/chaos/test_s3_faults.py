@@ -12,11 +12,11 @@ import pytest
 from cdc_pipeline.errors import CdcError, ObjectExists, ObjectMissing
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
-from cdc_pipeline.object_store.s3_place import ANSWER_SECONDS
+from cdc_pipeline.object_store.s3_location import ANSWER_SECONDS
 from tests.chaos.report import Report
 from tests.support.fault_plan import FaultPlan, planned_faults
 from tests.support.faulty_server import CONFLICT, PASSING, PRECONDITION, Call, Fault, no_answer
-from tests.support.s3 import s3_place, started_moto
+from tests.support.s3 import s3_location, started_moto
 
 pytestmark = pytest.mark.chaos
 
@@ -43,7 +43,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     large = tmp_path_factory.mktemp("s3") / "large"
     large.write_bytes(LARGE)
     with started_moto() as moto, planned_faults(moto) as (url, plan):
-        yield Behind(objects=S3ObjectStore(s3_place(url), part_bytes=PART_BYTES), plan=plan, large=large)
+        yield Behind(objects=S3ObjectStore(s3_location(url), part_bytes=PART_BYTES), plan=plan, large=large)
 
 
 def put(objects: ObjectStore, key: str, _large: Path) -> None:

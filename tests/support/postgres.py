@@ -106,7 +106,7 @@ def _second(server: PostgresServer) -> Iterator[PostgresServer]:
     try:
         (folder / "server").mkdir(0o700)
         if server.account is not None:
-            server.account.owns(folder / "server")
+            server.account.take(folder / "server")
         yield replace(server, folder=folder / "server", port=free_port())
     finally:
         shutil.rmtree(folder)

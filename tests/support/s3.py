@@ -13,7 +13,7 @@ from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.object_store.s3 import S3ObjectStore
-from cdc_pipeline.object_store.s3_place import S3Place, client_options
+from cdc_pipeline.object_store.s3_location import S3Location, client_options
 from tests.support.eventually import await_listener
 
 BUCKET = "cdc-test-lake"
@@ -49,15 +49,15 @@ def started_moto() -> Iterator[str]:
 
 
 def make_bucket(endpoint: str) -> None:
-    place = s3_place(endpoint)
+    location = s3_location(endpoint)
     session = boto3.session.Session()
-    session.client("s3", **client_options(place, session)).create_bucket(Bucket=BUCKET)
+    session.client("s3", **client_options(location, session)).create_bucket(Bucket=BUCKET)
 
 
-def s3_place(endpoint: str, prefix: str = "") -> S3Place:
-    return S3Place(bucket=BUCKET, prefix=prefix, endpoint=endpoint, region=REGION, path_style=True)
+def s3_location(endpoint: str, prefix: str = "") -> S3Location:
+    return S3Location(bucket=BUCKET, prefix=prefix, endpoint=endpoint, region=REGION, path_style=True)
 
 
 def s3_objects(endpoint: str, prefix: str = "") -> S3ObjectStore:
     """An object store below `prefix` of BUCKET."""
-    return S3ObjectStore(s3_place(endpoint, prefix))
+    return S3ObjectStore(s3_location(endpoint, prefix))

@@ -45,7 +45,7 @@ def consumer_of(cdc: CommandLine, installation: Installation) -> Process:
     beat = str(installation.home / "beat")
     return Process(
         name=CONSUMER,
-        waits_for="the consumer's loop to go round",
+        waits_for="the consumer to read",
         command=(sys.executable, "-m", "cdc_pipeline", "consume"),
         environment={
             "CDC_CONFIG": str(cdc.folder / "pipeline.yml"),

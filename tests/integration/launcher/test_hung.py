@@ -86,7 +86,7 @@ def test_a_process_that_was_stopped_is_killed_with_its_children_and_started_agai
     assert state_of(installation, "web").exit_code == -signal.SIGKILL
     assert not [process for process in family if process.is_running()]
     said = installation.log(SUPERVISOR).read_text(encoding="utf-8")
-    assert "killed: it lives and does not answer" in said
+    assert "killed because it does not answer" in said
     assert "process=web" in said
 
 

@@ -85,7 +85,9 @@ def test_all_that_root_starts_runs_as_the_account_to_whom_everything_that_was_ma
         check=False,
     )
     assert ended.returncode == 0, ended.stderr + ended.stdout
-    assert ended.stdout.startswith(f"started as root: everything runs as the account {ACCOUNT_NAME}, to whom {place}")
+    assert ended.stdout.startswith(
+        f"started as root: everything runs as the account {ACCOUNT_NAME}, which owns {place}"
+    )
     assert "store True" in ended.stdout
     (place / "pipeline.yml").unlink()
     owners = {path.stat().st_uid for path in everything_in(place)}

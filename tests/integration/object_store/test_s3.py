@@ -11,7 +11,7 @@ import pytest
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, ObjectStoreAway, SettingsError
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.object_store.s3 import S3ObjectStore
-from cdc_pipeline.object_store.s3_place import S3Place
+from cdc_pipeline.object_store.s3_location import S3Location
 from tests.support.faulty_server import (
     ACTED_AND_500,
     ACTED_AND_CUT,
@@ -28,7 +28,7 @@ from tests.support.faulty_server import (
     faulty,
     refused,
 )
-from tests.support.s3 import BUCKET, REGION, s3_objects, s3_place
+from tests.support.s3 import BUCKET, REGION, s3_location, s3_objects
 
 SHORT = timedelta(seconds=1)
 SMALLEST_PART = 5 << 20
@@ -44,7 +44,7 @@ def server(s3_endpoint: str) -> Iterator[FaultyServer]:
 
 @pytest.fixture
 def objects(server: FaultyServer, s3_prefix: str) -> S3ObjectStore:
-    return S3ObjectStore(s3_place(server.endpoint, s3_prefix), part_bytes=SMALLEST_PART)
+    return S3ObjectStore(s3_location(server.endpoint, s3_prefix), part_bytes=SMALLEST_PART)
 
 
 def first(times: int, fault: Fault, method: str = "", part: str = "") -> Rule:
@@ -103,7 +103,7 @@ def test_a_file_in_parts_outlives_every_lost_answer(
 
 
 def test_parts_that_came_second_are_taken_back(s3_endpoint: str, s3_prefix: str, tmp_path: Path) -> None:
-    objects = S3ObjectStore(s3_place(s3_endpoint, s3_prefix), part_bytes=SMALLEST_PART)
+    objects = S3ObjectStore(s3_location(s3_endpoint, s3_prefix), part_bytes=SMALLEST_PART)
     objects.put_if_absent(KEY, b"first")
     file = tmp_path / "file"
     file.write_bytes(b"z" * (SMALLEST_PART + 1))
@@ -114,13 +114,13 @@ def test_parts_that_came_second_are_taken_back(s3_endpoint: str, s3_prefix: str,
 
 
 def test_a_server_that_stays_away_is_an_error_that_may_be_retried(server: FaultyServer, s3_prefix: str) -> None:
-    objects = S3ObjectStore(s3_place(server.endpoint, s3_prefix), timeout=SHORT)
+    objects = S3ObjectStore(s3_location(server.endpoint, s3_prefix), timeout=SHORT)
     server.rule = lambda _: SLOW_DOWN
     with pytest.raises(ObjectStoreAway, match=f"getting {KEY} under s3://{BUCKET}.*SlowDown"):
         objects.get(KEY)
     assert len(server.faults) > 1
     with pytest.raises(ObjectStoreAway, match="Could not connect"):
-        S3ObjectStore(s3_place("http://127.0.0.1:9"), timeout=SHORT).get(KEY)
+        S3ObjectStore(s3_location("http://127.0.0.1:9"), timeout=SHORT).get(KEY)
 
 
 def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_is_room(
@@ -134,7 +134,7 @@ def test_a_full_server_is_an_error_at_once_and_the_same_put_succeeds_when_there_
 
 
 def test_what_somebody_must_mend_is_not_retried(server: FaultyServer, s3_prefix: str) -> None:
-    nowhere = S3Place(bucket="no-such-bucket", endpoint=server.endpoint, region=REGION, path_style=True)
+    nowhere = S3Location(bucket="no-such-bucket", endpoint=server.endpoint, region=REGION, path_style=True)
     for call in (S3ObjectStore(nowhere).get, lambda key: S3ObjectStore(nowhere).put_if_absent(key, b"")):
         with pytest.raises(SettingsError, match=r"NoSuchBucket.*expected a bucket that exists; create it"):
             call(KEY)
@@ -207,7 +207,7 @@ def test_a_store_is_proven_once_and_only_for_who_writes(objects: S3ObjectStore, 
 
 
 def test_keys_beyond_one_page_are_all_listed_and_marks_of_folders_are_not(s3_endpoint: str, s3_prefix: str) -> None:
-    objects = S3ObjectStore(s3_place(s3_endpoint, s3_prefix), page_keys=3)
+    objects = S3ObjectStore(s3_location(s3_endpoint, s3_prefix), page_keys=3)
     keys = [f"many/{number}" for number in range(7)]
     for key in [*keys, "many/3/", "many/folder/"]:
         objects.put_if_absent(key, b"")

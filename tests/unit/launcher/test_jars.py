@@ -26,7 +26,9 @@ def test_a_set_that_the_lock_does_not_have_is_refused_by_name() -> None:
 
 
 def test_a_missing_jar_is_refused_with_the_command_that_brings_it(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"is missing or has other bytes; expected org.example:thing:1.0; run `make"):
+    with pytest.raises(
+        SetupError, match=r"is missing or differs from jars.lock; expected org.example:thing:1.0; run `make"
+    ):
         present_jars(tmp_path, [JAR])
 
 
@@ -42,5 +44,5 @@ def test_a_jar_cut_short_or_changed_is_refused(tmp_path: Path) -> None:
     assert present_jars(tmp_path, [jar]) == [path]
     for other in ("ba", "abc", "a"):
         path.write_text(other, encoding="utf-8")
-        with pytest.raises(SetupError, match="other bytes"):
+        with pytest.raises(SetupError, match="differs from jars.lock"):
             present_jars(tmp_path, [jar])

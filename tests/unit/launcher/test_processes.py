@@ -12,7 +12,7 @@ from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.installation.endpoints import endpoints
 from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.compose import AWS_VARIABLES, compose_text, composition, containers
-from cdc_pipeline.launcher.place import Place, this_machine
+from cdc_pipeline.launcher.deployment import Deployment, this_machine
 from cdc_pipeline.launcher.postgres import SERVER_OPTIONS
 from cdc_pipeline.launcher.processes import POSTGRES, SPARK, Process, processes, with_dependencies
 from cdc_pipeline.launcher.project import PROJECT
@@ -35,7 +35,7 @@ def settings_on_s3() -> Settings:
     return load_settings(DOCKER / "pipeline.yml", {"CDC_LAKE": "s3://bucket/lake", **server})
 
 
-def native_place(settings: Settings, home: Path) -> Place:
+def native_place(settings: Settings, home: Path) -> Deployment:
     return this_machine(settings, home / "pipeline.yml", open_installation(home), ("postgres",))
 
 
@@ -43,7 +43,7 @@ def described(settings: Settings, home: Path) -> tuple[Process, ...]:
     return processes(settings, native_place(settings, home))
 
 
-def translated(text: str, native: Place, other: Place) -> str:
+def translated(text: str, native: Deployment, other: Deployment) -> str:
     pairs = {getattr(native.endpoints, name): getattr(other.endpoints, name) for name in native.endpoints.__slots__}
     pairs |= {url.removeprefix("postgresql://"): to.removeprefix("postgresql://") for url, to in pairs.items()}
     pairs |= {native.config: other.config, native.home: other.home, native.project: other.project}

@@ -16,7 +16,7 @@ CONNECTIONS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class S3Place:
+class S3Location:
     """`prefix` has no slash at either end and may be empty. Without `endpoint` the server is AWS."""
 
     bucket: str
@@ -42,10 +42,10 @@ def credentials_of(session: boto3.session.Session) -> ReadOnlyCredentials:
     return found.get_frozen_credentials()
 
 
-def client_options(place: S3Place, session: boto3.session.Session) -> dict[str, Any]:
+def client_options(location: S3Location, session: boto3.session.Session) -> dict[str, Any]:
     """Payloads are signed, which every server checks. Each call is tried once, because `S3Calls` repeats it."""
     return {
-        "endpoint_url": place.endpoint,
+        "endpoint_url": location.endpoint,
         "region_name": session.region_name or DEFAULT_REGION,
         "config": Config(
             connect_timeout=CONNECT_SECONDS,
@@ -54,6 +54,6 @@ def client_options(place: S3Place, session: boto3.session.Session) -> dict[str, 
             retries={"mode": "standard", "total_max_attempts": 1},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            s3={"addressing_style": "path" if place.path_style else "auto", "payload_signing_enabled": True},
+            s3={"addressing_style": "path" if location.path_style else "auto", "payload_signing_enabled": True},
         ),
     }

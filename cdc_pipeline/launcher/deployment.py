@@ -1,4 +1,4 @@
-"""Where an installation lives: folders, programs and addresses, on this machine or among containers."""
+"""How an installation is deployed: folders, programs and addresses, on this machine or in containers."""
 
 import os
 import sys
@@ -19,11 +19,11 @@ from cdc_pipeline.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """All that differs between one machine and containers; commands and environments are made from it alone.
+class Deployment:
+    """All that differs between one machine and containers. Commands and environments are derived from it alone.
 
-    `log_store` is the jar that lets Spark commit beside other writers; None where it could not be compiled.
-    `listen` is the address that servers bind; `airflow_url` is what the parts of Airflow call.
+    `log_store`: the jar with which Spark commits safely beside other writers; None if it could not be compiled.
+    `listen`: the address that servers bind.
     """
 
     project: str
@@ -45,16 +45,16 @@ class Place:
     postgres_command: tuple[str, ...]
 
     def address(self, port_name: str) -> str:
-        """`host:port` at which the others reach a server."""
+        """`host:port` at which other processes reach a server."""
         return {
             "spark": self.endpoints.spark_url.removeprefix("sc://").partition("/")[0],
             "airflow": self.endpoints.airflow_url.removeprefix("http://"),
         }[port_name]
 
 
-def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Place:
+def this_machine(settings: Settings, config: Path, installation: Installation, postgres: tuple[str, ...]) -> Deployment:
     jars = present_jars(JARS, jars_of(read_lock(JARS_LOCK), spark_jar_sets(settings)))
-    return Place(
+    return Deployment(
         project=str(PROJECT),
         home=str(installation.home),
         config=str(config),
