@@ -60,7 +60,8 @@ class Context:
     ) -> "Iterator[Pipeline]":
         """As `opened_pipeline`, and SIGTERM ends the block within five seconds, whatever it waits for.
 
-        `command`: the name of a command that may take longer than two seconds; its progress is shown.
+        A terminal shows progress. `command`: the name of a command that usually takes longer than two seconds, whose
+        progress is also written where there is no terminal. Print results to stdout only after the block.
         """
         from cdc_pipeline.cli.ending import left_in_time
 
@@ -73,13 +74,14 @@ class Context:
 
     @contextmanager
     def shown_steps(self, command: str | None, parts: frozenset[str]) -> Iterator[OnStep]:
-        """Yields an `on_step` that shows the progress of `command`, or does nothing without one."""
+        """Yields an `on_step` that shows progress, as `pipeline` describes it."""
         from cdc_pipeline.cli.progress import shown_progress, steps_shown
 
-        if command is None:
+        console = self.console
+        if command is None and not console.is_terminal:
             yield no_step
             return
-        with shown_progress(command, self.console) as show:
+        with shown_progress(command or "cdc", console) as show:
             show(f"opening {', '.join(sorted(parts))}")
             yield steps_shown(show)
 

@@ -36,7 +36,7 @@ def setup_source(
         bool, typer.Option("--begin-again", help="create a new slot; every table then needs a new snapshot")
     ] = False,
     unattended: Annotated[
-        bool, typer.Option("--unattended", help="as cdc up runs it: no patterns are matched, one ready table is enough")
+        bool, typer.Option("--unattended", help="as cdc up does: match no patterns; succeed with one ready table")
     ] = False,
 ) -> None:
     """Create publication and slot, and register the tables.
@@ -47,11 +47,12 @@ def setup_source(
 
     context = context_of(config, as_json=False)
     settings = None if unattended else context.matched_settings(keep=not print_sql)
-    with context.pipeline(POSTGRES_ONLY, settings, command=None if print_sql else "setup-source") as pipeline:
-        if print_sql:
-            for statement in missing_sql(pipeline):
-                typer.echo(f"{statement};")
-            return
+    if print_sql:
+        with context.pipeline(POSTGRES_ONLY, settings) as pipeline:
+            statements = missing_sql(pipeline)
+        typer.echo("".join(f"{statement};\n" for statement in statements), nl=False)
+        return
+    with context.pipeline(POSTGRES_ONLY, settings, command="setup-source") as pipeline:
         if begin_again:
             stale = ", ".join(map(str, begin_stream_again(pipeline)))
             context.console.print(f"new slot created; run cdc snapshot for these tables: {stale}")

@@ -160,10 +160,11 @@ def run_query(
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
         inspection = pipeline.store.inspection
-        if name is None:
-            context.show([{"query": query} for query in inspection.queries()])
-            return
-        answer = inspection.ask(name, dict(map(_parameter, parameters or ())))
+        queries = inspection.queries()
+        answer = name and inspection.ask(name, dict(map(_parameter, parameters or ())))
+    if not answer:
+        context.show([{"query": query} for query in queries])
+        return
     context.show(answer.rows, columns=columns, wide=wide)
     if answer.is_cut:
         context.console.print(f"only the first {len(answer.rows)} rows are shown; --set limit=… shows more")
@@ -193,12 +194,11 @@ def _unregistered(name: str, others: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    as_of = row.get("lake_as_of")
     return {
         "table": row["source_table"],
         "state": row.get("state"),
         "waiting": _waiting(row),
-        "lake_equals_source_as_of": f"{as_of:%Y-%m-%d %H:%M:%S}Z" if as_of else None,
+        "lake_as_of": row.get("lake_as_of"),
         "seconds_behind": row.get("seconds_behind"),
         "rows_withheld": row.get("rows_withheld") or None,
         "worker": row.get("lease_owner"),

@@ -83,9 +83,8 @@ def run_demo(folder: Path, console: Console) -> bool:
             verdicts = _main_job(pipeline, airflow, phases)
             _show_verdicts(pipeline, verdicts, console)
     except BaseException:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # A second Ctrl-C must not interrupt this and leave processes behind.
+        # A second Ctrl-C must not interrupt this and leave processes behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         down(home)
         raise
     _show_phases(phases, console)

@@ -34,22 +34,22 @@ INSTALLER = "uv"
 UV = VENV / "bin" / INSTALLER
 UNPACKED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 """pyspark is built into a wheel of 400 MB before it is installed. Compressing the wheel would only cost time."""
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 
 
-def set_up(lock: str, jar_sets: list[str], tell: Tell) -> None:
+def set_up(lock: str, jar_sets: list[str], say: Say) -> None:
     """Sets up what is missing. What a killed run left unfinished is set up from the start.
 
     The packages are complete before the jars are fetched, so that another command can use them meanwhile.
     """
     CACHE.mkdir(exist_ok=True)
     with _alone("packages"):
-        _set_up_java(tell)
+        _set_up_java(say)
         if not _is_current(lock):
-            _set_up_packages(lock, tell)
+            _set_up_packages(lock, say)
     if jar_sets:
         with _alone("jars"):
-            _set_up_jars(jar_sets, tell)
+            _set_up_jars(jar_sets, say)
 
 
 @contextmanager
@@ -60,31 +60,31 @@ def _alone(part: str) -> Iterator[None]:
         yield
 
 
-def _set_up_java(tell: Tell) -> None:
+def _set_up_java(say: Say) -> None:
     try:
         require_java(os.environ)
     except SetupError as missing:
         if not may_install():
             raise
-        tell(f"installing Java: {missing.found}")
+        say(f"installing Java: {missing.found}")
         install_package("openjdk-17-jdk-headless")
         require_java(os.environ)
 
 
-def _set_up_packages(lock: str, tell: Tell) -> None:
+def _set_up_packages(lock: str, say: Say) -> None:
     STAMP.unlink(missing_ok=True)
     if INSTALLING.exists() or not _runs(PYTHON, "-m", "pip", "--version"):
-        tell("creating .venv")
+        say("creating .venv")
         _make_environment()
     INSTALLING.touch()
-    tell(f"installing what {lock} names (about 1 GB, half a minute and more)")
-    _install(lock, tell)
+    say(f"installing what {lock} names (about 1 GB, half a minute and more)")
+    _install(lock, say)
     _pip("--no-index", "--no-build-isolation", "--no-deps", "-e", ".")
     _write_stamp(lock)
     INSTALLING.unlink()
 
 
-def _install(lock: str, tell: Tell) -> None:
+def _install(lock: str, say: Say) -> None:
     """Installs by uv, four times as fast as pip. Falls back to pip, because uv does not read pip's settings."""
     installer = CACHE / f"{INSTALLER}.txt"
     installer.write_text(_requirement(lock, INSTALLER), encoding="utf-8")
@@ -93,7 +93,7 @@ def _install(lock: str, tell: Tell) -> None:
     try:
         _run([str(UV), "pip", "install", "--quiet", "--native-tls", "--python", str(PYTHON), *UNPACKED, *exactly])
     except SetupError as error:
-        tell(f"installing by pip, which is slower: {error.found}")
+        say(f"installing by pip, which is slower: {error.found}")
         _pip(*exactly)
 
 
@@ -118,26 +118,26 @@ def _make_environment() -> None:
     _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
 
 
-def _set_up_jars(jar_sets: list[str], tell: Tell) -> None:
+def _set_up_jars(jar_sets: list[str], say: Say) -> None:
     jars = jars_of(read_lock(JARS_LOCK), jar_sets)
     try:
         present_jars(JARS, jars)
     except SetupError:
-        tell(f"fetching Spark's jars ({', '.join(jar_sets)})")
+        say(f"fetching Spark's jars ({', '.join(jar_sets)})")
         fetch_jars(JARS, jars, spark_home=_spark_home())
-    _set_up_log_store(IN_A_FOLDER, jars, tell)
+    _set_up_log_store(IN_A_FOLDER, jars, say)
     if S3 in jar_sets:
-        _set_up_log_store(ON_S3, jars, tell)
+        _set_up_log_store(ON_S3, jars, say)
 
 
-def _set_up_log_store(log_store: LogStore, jars: Sequence[Jar], tell: Tell) -> None:
+def _set_up_log_store(log_store: LogStore, jars: Sequence[Jar], say: Say) -> None:
     compiler = find_compiler(os.environ)
     if log_store.jar(JARS).exists():
         return
     if compiler is None:
-        tell(log_store.without)
+        say(log_store.without)
         return
-    tell(f"compiling {log_store.name}")
+    say(f"compiling {log_store.name}")
     compile_log_store(log_store, JARS, present_jars(JARS, jars), spark_home=_spark_home(), compiler=compiler)
 
 
@@ -186,11 +186,11 @@ def main() -> int:
     arguments = parser.parse_args()
     began = time.monotonic()
 
-    def tell(line: str) -> None:
+    def say(line: str) -> None:
         sys.stderr.write(f"set-up: {line} ...\n")
 
     try:
-        set_up(arguments.lock, [] if arguments.no_jars else [DELTA, *arguments.jars], tell)
+        set_up(arguments.lock, [] if arguments.no_jars else [DELTA, *arguments.jars], say)
     except SetupError as error:
         sys.stderr.write(f"set-up: {error}\n")
         return error.exit_code

@@ -97,8 +97,8 @@ def _with_matching(listed: Any, include: Sequence[object], names: Sequence[str])
     """Adds the names to the listed tables, which keep their settings. Mistakes in the list are left to validation."""
     tables = list(listed) if isinstance(listed, list) else []
     known = {table.get("name") for table in tables if isinstance(table, dict)}
-    nobody = f"{str(include[0]).partition('.')[0]}.include.nothing"
-    return [*tables, *({"name": name} for name in names if name not in known)] or [{"name": nobody}]
+    nonexistent = f"{str(include[0]).partition('.')[0]}.include.nothing"
+    return [*tables, *({"name": name} for name in names if name not in known)] or [{"name": nonexistent}]
 
 
 def json_schema() -> dict[str, Any]:

@@ -30,7 +30,7 @@ def date_text(value: object) -> str:
     """`value`: days since 1970, or an ISO date."""
     if isinstance(value, str):
         return _matched(_ISO_DATE, value)["date"]
-    ordinal = whole(value) + date(1970, 1, 1).toordinal()
+    ordinal = as_integer(value) + date(1970, 1, 1).toordinal()
     if not _FIRST_DAY <= ordinal <= _LAST_DAY:
         raise Unfit
     return date.fromordinal(ordinal).isoformat()
@@ -100,13 +100,13 @@ def interval_text(value: object) -> str:
 
 def microseconds(value: object, tick: int) -> int:
     """Converts ticks of `tick` nanoseconds. Raises Unfit for a fraction of a microsecond."""
-    found, rest = divmod(whole(value) * tick, _NANOSECONDS)
+    found, rest = divmod(as_integer(value) * tick, _NANOSECONDS)
     if rest:
         raise Unfit
     return found
 
 
-def whole(value: object) -> int:
+def as_integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise Unfit
     return value

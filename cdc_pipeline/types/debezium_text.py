@@ -10,11 +10,11 @@ from math import inf, isfinite, nextafter
 from typing import Any
 
 from cdc_pipeline.types.debezium_moments import (
+    as_integer,
     date_text,
     interval_text,
     time_text,
     timestamp_text,
-    whole,
     zoned_time_text,
     zoned_timestamp_text,
 )
@@ -102,7 +102,7 @@ def _boolean(value: object) -> str:
 
 
 def _integer(value: object) -> str:
-    return str(whole(value))
+    return str(as_integer(value))
 
 
 def _float(largest: float) -> Render:
@@ -142,7 +142,7 @@ def _numeric(arguments: str, field: Field | None) -> Render:
         if encoded and isinstance(value, str):
             return _plain(_decimal(_octets(value), given_scale), scale)
         if isinstance(value, dict):
-            return _plain(_decimal(_octets(value.get("value")), whole(value.get("scale"))), scale)
+            return _plain(_decimal(_octets(value.get("value")), as_integer(value.get("scale"))), scale)
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
             raise Unfit
         special = _NOT_NUMBERS.get(str(value)) if not isinstance(value, int) else None

@@ -110,8 +110,8 @@ def _parse_decimals(strings: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Arr
         return strings.cast(arrow), None
     except pa.ArrowInvalid:
         _require(pc.match_substring_regex(strings, r"^(?:-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity)$"))
-    whole = arrow.precision - arrow.scale
-    fitting = pc.match_substring_regex(strings, rf"^-?0*[0-9]{{0,{whole}}}(?:\.[0-9]{{0,{arrow.scale}}}0*)?$")
+    digits = arrow.precision - arrow.scale
+    fitting = pc.match_substring_regex(strings, rf"^-?0*[0-9]{{0,{digits}}}(?:\.[0-9]{{0,{arrow.scale}}}0*)?$")
     unfit = pc.fill_null(pc.invert(fitting), fill_value=False)
     return without(strings, unfit).cast(arrow), unfit
 

@@ -6,14 +6,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from io import RawIOBase, StringIO
+from pathlib import Path
 
 import pytest
 import structlog
 from rich.console import Console
 
-from cdc_pipeline.cli.context import log_to_stderr
+from cdc_pipeline.cli.context import POSTGRES_ONLY, Context, log_to_stderr
 from cdc_pipeline.cli.progress import LINE_SECONDS, shown_progress, steps_shown
-from cdc_pipeline.steps import step
+from cdc_pipeline.steps import no_step, step
 
 WIDTH = 80
 
@@ -103,3 +104,14 @@ def test_the_renewal_of_a_lease_hides_no_step() -> None:
     with step(on_step, "lake_table.merge"), step(on_step, "lease.renew"):
         pass
     assert stages == ["lake table: merge"]
+
+
+def test_a_command_that_is_usually_fast_shows_its_progress_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context = Context(config=Path("pipeline.yml"), as_json=False)
+    with context.shown_steps(None, POSTGRES_ONLY) as on_step:
+        assert on_step is no_step
+    with context.shown_steps("clean", POSTGRES_ONLY) as on_step:
+        assert on_step is not no_step
+    assert capsys.readouterr().err.splitlines() == ["clean: started", "clean: finished (0 s)"]

@@ -44,5 +44,5 @@ def test_a_jar_cut_short_or_changed_is_refused(tmp_path: Path) -> None:
     assert present_jars(tmp_path, [jar]) == [path]
     for other in ("ba", "abc", "a"):
         path.write_text(other, encoding="utf-8")
-        with pytest.raises(SetupError, match="differs from jars.lock"):
+        with pytest.raises(SetupError, match=r"differs from jars\.lock"):
             present_jars(tmp_path, [jar])
