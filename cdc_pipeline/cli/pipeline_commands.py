@@ -117,7 +117,7 @@ def repair(
 def rebuild(config: Config = None, as_json: Json = False) -> None:
     """Rebuild the metadata store from the bucket and the lake.
 
-    What only an existing store knows, such as the history of claims, stays in it.
+    What only an existing store knows is kept.
     """
     from cdc_pipeline.operations.rebuild import rebuild as rebuild_store
 

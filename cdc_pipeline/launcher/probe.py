@@ -35,7 +35,7 @@ class Probe:
         self._misses = 0
 
     def answers(self) -> bool:
-        """Whether a check has succeeded since the last call. Starts the next check unless one runs."""
+        """Whether a check has succeeded since the last call. If not, and if none runs, starts a check."""
         health = self._answer()
         if self._check is None and health is not Health.HEALTHY:
             self._begin()
