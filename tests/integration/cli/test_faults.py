@@ -40,6 +40,7 @@ def source_of(cdc: CommandLine, url: str) -> Mapping[str, str]:
 
 @pytest.mark.parametrize("template", URLS)
 def test_a_wrong_url_of_source_or_metadata_store_is_named_by_every_verb(cdc: CommandLine, template: str) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     cdc.write_settings(source=source_of(cdc, faulty(cdc.source_url, template)))
     for words in OF_SOURCE:
         ended = cdc.run(*words)

@@ -90,6 +90,7 @@ def test_a_consumer_that_was_stopped_is_started_again_and_no_row_is_lost(
 
 
 def test_a_consumer_whose_source_is_away_lives_and_is_left_alone(cdc: CommandLine, installation: Installation) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     url = cdc.source_url.replace(f":{urlsplit(cdc.source_url).port}/", f":{free_port()}/")
     cdc.write_settings(source={"kind": "postgres", "url": url, "publication": cdc.name, "slot": cdc.name})
     start_and_wait(installation, (consumer_of(cdc, installation),), quietly)
