@@ -10,7 +10,6 @@ from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, context_o
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import CdcError
-from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.record import TableName
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
 
     Run it again to resume a snapshot that was killed. Exit code 3: rows that the lake cannot hold are quarantined.
     """
+    from cdc_pipeline.metadata_store.models.states import SnapshotState
     from cdc_pipeline.source_setup import set_up_source
     from snapshot.wiring import snapshot_runs
 
