@@ -21,7 +21,8 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.slice_file import event_schema, write_slice_file
 from cdc_pipeline.steps import step
-from cdc_pipeline.wiring import Pipeline, open_lake, open_object_store
+from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 
 _ROUNDS = 4
 _ROWS = 200

@@ -1,0 +1,22 @@
+"""The one place where concrete things are built from settings and handed out: stores, lake, workers, operations."""
+
+from cdc_pipeline.wiring.adapters import source_of, utc_now
+from cdc_pipeline.wiring.opening import (
+    LakeFactory,
+    configured_endpoints,
+    left_on_termination,
+    open_pipeline,
+    opened_pipeline,
+)
+from cdc_pipeline.wiring.pipeline import Pipeline
+
+__all__ = [
+    "LakeFactory",
+    "Pipeline",
+    "configured_endpoints",
+    "left_on_termination",
+    "open_pipeline",
+    "opened_pipeline",
+    "source_of",
+    "utc_now",
+]

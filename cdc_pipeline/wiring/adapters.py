@@ -1,0 +1,95 @@
+"""The concrete sources, stores and lakes, chosen by what the settings say."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.object_store.proven import ProvenObjectStore
+from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
+from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
+from cdc_pipeline.sources.files.source import DebeziumFolder
+from cdc_pipeline.sources.postgres.source import PostgresDatabase
+from cdc_pipeline.sources.protocol import Source
+from cdc_pipeline.steps import OnStep, no_step
+
+if TYPE_CHECKING:
+    from cdc_pipeline.lake.spark_lake import SparkLake
+
+
+def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_step) -> Source:
+    """The one place that asks for the kind of source. Connects to nothing."""
+    source = settings.source
+    if isinstance(source, PostgresSource):
+        return PostgresDatabase(
+            stream=settings.name,
+            url=endpoints.source_url,
+            settings=source,
+            tables=settings.tables,
+            on_step=on_step,
+        )
+    folder = (settings.folder / source.path).resolve()
+    return DebeziumFolder(stream=settings.name, folder=folder, settings=source, tables=settings.tables, on_step=on_step)
+
+
+def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
+    """The lake's, or a part of it. One on S3 is proven before the first put."""
+    url = f"{settings.lake_url}/{below}".rstrip("/")
+    objects = _open_object_store_at(url, settings.object_store)
+    return ProvenObjectStore(objects) if settings.on_s3 else objects
+
+
+def _open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
+    """`file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
+    parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return _open_s3(url, server)
+    if parts.scheme != "file":
+        raise SettingsError(
+            f"the lake {url!r} is of the kind {parts.scheme!r}",
+            expected="a folder, as a path or as file:///…, or s3://bucket/prefix",
+            remedy="mend lake in pipeline.yml",
+        )
+    return LocalObjectStore(Path(unquote(parts.path)))
+
+
+def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
+    from cdc_pipeline.object_store.s3 import S3ObjectStore
+    from cdc_pipeline.object_store.s3_location import S3Location
+
+    try:
+        location = parse_s3(url)
+    except ValueError as error:
+        raise SettingsError(str(error), remedy="mend the URL of the lake") from error
+    return S3ObjectStore(
+        S3Location(
+            bucket=location.bucket,
+            prefix=location.prefix,
+            endpoint=server.endpoint and parse_endpoint(server.endpoint, allow_http=server.allow_http),
+            region=server.region,
+            path_style=server.path_style,
+        )
+    )
+
+
+def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> "SparkLake":
+    """Spark writes to the bucket by itself: its session is opened only to a store that is proven."""
+    from cdc_pipeline.lake.session import cancel, connect
+    from cdc_pipeline.lake.spark_lake import SparkLake
+
+    prove = objects.prove if isinstance(objects, ProvenObjectStore) else None
+    return SparkLake(
+        open_session=lambda: connect(spark_url, first=prove),
+        store=objects,
+        clock=utc_now,
+        on_step=on_step,
+        cancel_session=lambda session, tag: cancel(spark_url, session, tag),
+    )
+
+
+def utc_now() -> datetime:
+    return datetime.now(tz=UTC)

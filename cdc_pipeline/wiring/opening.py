@@ -1,0 +1,93 @@
+"""A pipeline opened for one process, and left when its block ends."""
+
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from cdc_pipeline.installation.endpoints import Endpoints, endpoints
+from cdc_pipeline.installation.state import home_of
+from cdc_pipeline.lake.protocol import Lake
+from cdc_pipeline.metadata_store.store import open_metadata_store
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.file import load_settings, settings_path
+from cdc_pipeline.steps import OnStep, no_step
+from cdc_pipeline.wiring.adapters import open_lake, open_object_store, source_of, utc_now
+from cdc_pipeline.wiring.pipeline import Pipeline
+
+_TERMINATED = 128 + signal.SIGTERM
+
+LakeFactory = Callable[[ObjectStore, OnStep], Lake]
+
+
+@contextmanager
+def open_pipeline(
+    settings: Settings, endpoints: Endpoints, *, on_step: OnStep = no_step, make_lake: LakeFactory | None = None
+) -> Iterator[Pipeline]:
+    """Connects to the metadata store at once and to Spark at its first use. Both are left when the block ends.
+
+    `make_lake` gives another lake than the one on Spark.
+    """
+    objects = open_object_store(settings)
+    with open_metadata_store(endpoints.metadata_store_url, stream=settings.name, on_step=on_step) as store:
+        spark = cache(lambda: open_lake(endpoints.spark_url, objects, on_step))
+        try:
+            yield Pipeline(
+                settings=settings,
+                endpoints=endpoints,
+                source=source_of(settings, endpoints, on_step),
+                objects=objects,
+                store=store,
+                open_lake=spark if make_lake is None else cache(lambda: make_lake(objects, on_step)),
+                owner=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}",
+                clock=utc_now,
+                new_id=uuid.uuid4,
+                on_step=on_step,
+            )
+        finally:
+            if spark.cache_info().currsize:
+                spark().close()
+
+
+@contextmanager
+def opened_pipeline(config: Path | None = None, *, on_step: OnStep = no_step) -> Iterator[Pipeline]:
+    """Settings from `config`, CDC_CONFIG or ./pipeline.yml; servers that run already, found by CDC_ variables or home.
+
+    Raises SettingsError before anything is touched.
+    """
+    settings, found = _configured(config)
+    with left_on_termination(), open_pipeline(settings, found, on_step=on_step) as pipeline:
+        yield pipeline
+
+
+@contextmanager
+def left_on_termination() -> Iterator[None]:
+    """SIGTERM ends the block like an error: its lease is released, and what runs in its Spark session is cancelled."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def configured_endpoints(config: Path | None = None) -> Endpoints:
+    """Where the servers are now; read anew at each call, since an installation may move to other ports."""
+    return _configured(config)[1]
+
+
+def _configured(config: Path | None) -> tuple[Settings, Endpoints]:
+    settings = load_settings(settings_path(config, os.environ))
+    return settings, endpoints(settings, home_of(settings, os.environ))
