@@ -174,12 +174,10 @@ def rewind(
 
     It goes back to the end of the last claim at or before that point. Later slices wait to be applied again.
     """
-    from cdc_pipeline.operations.rewind import rewind as rewind_table
-
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="rewind") as pipeline:
         (name,) = pipeline.table_names((table,))
-        found = rewind_table(pipeline, name, to)
+        found = pipeline.rewind().run(name, to)
     context.show([{**asdict(found), "table": str(found.table)}])
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
@@ -19,6 +20,9 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
+
+if TYPE_CHECKING:
+    from cdc_pipeline.operations.rewind import Rewind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,5 +98,19 @@ class Pipeline:
             lake=self.lake,
             lake_table=self.lake_table,
             new_id=self.new_id,
+            on_step=self.on_step,
+        )
+
+    def rewind(self) -> "Rewind":
+        from cdc_pipeline.operations.rewind import Rewind
+
+        return Rewind(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            store=self.store,
+            objects=self.objects,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            worker=self.slice_worker(),
             on_step=self.on_step,
         )

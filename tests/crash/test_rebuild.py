@@ -15,7 +15,6 @@ from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import Rebuilt, rebuild
 from cdc_pipeline.operations.replay import replay
-from cdc_pipeline.operations.rewind import rewind
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
@@ -88,7 +87,7 @@ def go_back(world: World) -> None:
         row = pipeline.store.tables.table(table)
         claims = world.store_query(f"SELECT 1 FROM cdc.claim WHERE table_id = {row.table_id} AND state = 'applied'")
         if claims:
-            rewind(pipeline, table, str(row.cutoff_offset))
+            pipeline.rewind().run(table, str(row.cutoff_offset))
 
 
 def live(world: World, seed: int) -> None:

@@ -11,7 +11,6 @@ from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.operations.retention import Cleaning, clean
-from cdc_pipeline.operations.rewind import rewind
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import SliceFileName
 from cdc_pipeline.wiring import Pipeline
@@ -182,13 +181,13 @@ def test_a_rewind_goes_no_further_back_than_the_slices_that_are_kept(world: Worl
     apply_changes(world)
     with world.process() as pipeline:
         with pytest.raises(UsageError, match=r"whose slices are kept"):
-            rewind(pipeline, table, moment.isoformat())
+            pipeline.rewind().run(table, moment.isoformat())
         ((last,),) = world.store_query(
             "SELECT min(lake_version) FROM cdc.claim JOIN cdc.source_table USING (table_id)"
             f" WHERE table_name = '{table.table}' AND first_number > forgotten_through"
         )
         assert last is not None
-        rewind(pipeline, table, first_kept_position(world, table))
+        pipeline.rewind().run(table, first_kept_position(world, table))
     go_on(world)
     check(world)
 

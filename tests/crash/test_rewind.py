@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.errors import CdcError, LeaseBusy, SliceDamaged, UsageError
 from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.operations.rewind import Rewound, parse_target, rewind
+from cdc_pipeline.operations.rewind import Rewound, parse_target
 from cdc_pipeline.record import decode_position
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.steps import Moment
@@ -47,12 +47,12 @@ def test_a_table_set_back_equals_what_it_was_and_its_slices_bring_it_forward_to_
     apply_changes(world)
     with world.process() as pipeline:
         latest = [rows(pipeline, table) for table in tables]
-        found = [rewind(pipeline, table.name, lsn_text(decode_position(place))) for table in tables]
+        found = [pipeline.rewind().run(table.name, lsn_text(decode_position(place))) for table in tables]
         assert [rows(pipeline, table) for table in tables] == then != latest
         assert [back.position for back in found] == [place] * len(tables)
         assert [position(pipeline, table) for table in tables] == [place] * len(tables)
         assert all(back.slices_waiting > 0 for back in found)
-        again = [rewind(pipeline, table.name, place) for table in tables]
+        again = [pipeline.rewind().run(table.name, place) for table in tables]
         assert [back.position for back in again] == [place] * len(tables)
         apply_all(pipeline)
         assert [rows(pipeline, table) for table in tables] == latest
@@ -77,7 +77,7 @@ def test_a_rewind_that_dies_leaves_a_table_that_goes_on(world: World, name: str,
         place = position(pipeline, table)
     apply_changes(world)
     with pytest.raises(Crash), world.process(Failpoint(Site(name, moment, 1))) as pipeline:
-        rewind(pipeline, table.name, place)
+        pipeline.rewind().run(table.name, place)
     go_on(world)
     check(world)
 
@@ -91,10 +91,10 @@ def test_a_table_can_be_set_back_to_its_snapshot_and_not_behind_it(world: World)
     with world.process() as pipeline:
         before = rows(pipeline, table)
         with pytest.raises(UsageError, match=r"nothing of .* was applied at or before"):
-            rewind(pipeline, table.name, "0/1")
+            pipeline.rewind().run(table.name, "0/1")
         assert rows(pipeline, table) == before
         assert cutoff.cutoff_time is not None
-        rewind(pipeline, table.name, cutoff.cutoff_time.isoformat())
+        pipeline.rewind().run(table.name, cutoff.cutoff_time.isoformat())
         assert rows(pipeline, table) == snapshot
     go_on(world)
     check(world)
@@ -131,7 +131,7 @@ def test_a_rewind_that_is_refused_changes_nothing(
         before = pipeline.lake.read_version(table)
         spoil(world, pipeline)
         with pytest.raises(error):
-            rewind(pipeline, table.name, place)
+            pipeline.rewind().run(table.name, place)
         assert pipeline.lake.read_version(table) == before
         assert position(pipeline, table) > place
 
@@ -140,6 +140,6 @@ def test_what_a_rewind_says(world: World) -> None:
     apply_changes(world)
     with world.process() as pipeline:
         table = lake_tables(pipeline)[0]
-        found = rewind(pipeline, table.name, position(pipeline, table))
+        found = pipeline.rewind().run(table.name, position(pipeline, table))
     assert isinstance(found, Rewound)
     assert found.slices_waiting == 0
