@@ -25,11 +25,10 @@ with DAG(
 
     @task(max_active_tis_per_dag=1, map_index_template="{{ task.op_kwargs['table'] }}")
     def maintain_table(table: str, params: Any = None) -> dict[str, Any]:
-        from cdc_pipeline.operations.maintenance import maintain
         from cdc_pipeline.wiring import opened_pipeline
 
         with opened_pipeline() as pipeline:
-            return maintain(pipeline, TableName.parse(table), timedelta(days=params["retention_days"]))
+            return pipeline.maintenance().maintain(TableName.parse(table), timedelta(days=params["retention_days"]))
 
     @task
     def delete_old() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
 
 if TYPE_CHECKING:
+    from cdc_pipeline.operations.maintenance import Maintenance
     from cdc_pipeline.operations.rewind import Rewind
 
 
@@ -99,6 +100,19 @@ class Pipeline:
             lake_table=self.lake_table,
             new_id=self.new_id,
             on_step=self.on_step,
+        )
+
+    def maintenance(self) -> "Maintenance":
+        from cdc_pipeline.operations.maintenance import Maintenance
+        from cdc_pipeline.source_setup import oldest_version_to_come
+
+        return Maintenance(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            store=self.store,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            oldest_version_to_come=lambda table: oldest_version_to_come(self, table),
         )
 
     def rewind(self) -> "Rewind":

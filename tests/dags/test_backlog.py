@@ -9,7 +9,6 @@ import pytest
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.apply_tables import run_backfill, run_slices
-from cdc_pipeline.operations.maintenance import maintain
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash
 from tests.crash.world import World, waiting_world
@@ -47,7 +46,7 @@ def test_a_busy_table_keeps_a_backfill_waiting_after_all_others_are_done(world: 
             run_backfill(pipeline, world.tables)
         assert pipeline.store.slices.waiting(free_id).slices == 0
         assert pipeline.store.slices.waiting(busy_id).slices > 0
-        assert "is held by another" in maintain(pipeline, busy, WEEK)["ended"]
+        assert "is held by another" in pipeline.maintenance().maintain(busy, WEEK)["ended"]
         pipeline.store.leases.release(lease)
         assert [report["claims"] for report in run_backfill(pipeline, world.tables)] == [1, 0, 0]
         assert pipeline.store.slices.waiting(busy_id).slices == 0

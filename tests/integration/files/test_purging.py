@@ -13,7 +13,6 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.apply_tables import apply_tables
-from cdc_pipeline.operations.maintenance import maintain
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer
@@ -58,7 +57,7 @@ def go_on(events: EventFolder) -> None:
 
 def keep_up(events: EventFolder) -> None:
     with opened(events) as pipeline:
-        assert maintain(pipeline, NAME, WEEK)["ended"] == "done"
+        assert pipeline.maintenance().maintain(NAME, WEEK)["ended"] == "done"
 
 
 def in_lake(events: EventFolder) -> tuple[dict[int, int], set[int]]:
