@@ -17,7 +17,6 @@ from pathlib import Path
 
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.metadata_store.upgrade import upgrade
-from cdc_pipeline.operations.retention import clean
 from cdc_pipeline.source_setup import consume_until_idle
 from tests.crash.world import World
 from tests.support.guarded import begin_again
@@ -90,7 +89,7 @@ def one_day(world: World, day: int, busy: int) -> None:
         consume_until_idle(pipeline)
         for name in changed:
             pipeline.slice_worker().slice_to_lake(name)
-        clean(pipeline)
+        pipeline.cleanup().clean()
 
 
 def kept(world: World, day: int) -> Kept:

@@ -32,11 +32,10 @@ with DAG(
 
     @task
     def delete_old() -> dict[str, Any]:
-        from cdc_pipeline.operations.retention import clean
         from cdc_pipeline.wiring import opened_pipeline
 
         with opened_pipeline() as pipeline:
-            cleaning = clean(pipeline)
+            cleaning = pipeline.cleanup().clean()
         return {"held_by": dict(cleaning.held_by)} | {found.kind: found.count for found in cleaning.kinds}
 
     delete_old()

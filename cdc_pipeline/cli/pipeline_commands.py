@@ -190,11 +190,9 @@ def clean(
 
     Only what is older than `keep` in pipeline.yml: slice files, cut files, snapshot files and rows of the history.
     """
-    from cdc_pipeline.operations.retention import clean as clean_up
-
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="clean") as pipeline:
-        cleaning = clean_up(pipeline, dry_run=dry_run)
+        cleaning = pipeline.cleanup().clean(dry_run=dry_run)
     context.show([asdict(found) for found in cleaning.kinds])
     for table, reason in cleaning.held_by.items():
         context.console.print(f"cut files are not deleted because of {table}: {reason}", markup=False, soft_wrap=True)

@@ -23,6 +23,7 @@ from cdc_pipeline.steps import OnStep
 
 if TYPE_CHECKING:
     from cdc_pipeline.operations.maintenance import Maintenance
+    from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
 
 
@@ -113,6 +114,22 @@ class Pipeline:
             lake=self.lake,
             lake_table=self.lake_table,
             oldest_version_to_come=lambda table: oldest_version_to_come(self, table),
+        )
+
+    def cleanup(self) -> "Cleanup":
+        from cdc_pipeline.operations.retention import Cleanup
+        from cdc_pipeline.operations.retention.objects import OldObjects
+
+        return Cleanup(
+            keep=self.settings.keep,
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            store=self.store,
+            lake=self.lake,
+            chain=self.cut_chain(),
+            old_objects=OldObjects(
+                stream=self.settings.name, store=self.store, objects=self.objects, on_step=self.on_step
+            ),
         )
 
     def rewind(self) -> "Rewind":

@@ -10,7 +10,7 @@ from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import rebuild
-from cdc_pipeline.operations.retention import Cleaning, clean
+from cdc_pipeline.operations.retention import Cleaning
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import SliceFileName
 from cdc_pipeline.wiring import Pipeline
@@ -31,7 +31,7 @@ def cleaned(world: World, later: timedelta = WEEK, *, dry_run: bool = False) -> 
 
 
 def cleaned_by(pipeline: Pipeline, later: timedelta = WEEK, *, dry_run: bool = False) -> Cleaning:
-    return clean(pipeline, now=pipeline.store.snapshot_history.now() + later, dry_run=dry_run)
+    return pipeline.cleanup().clean(now=pipeline.store.snapshot_history.now() + later, dry_run=dry_run)
 
 
 def apply_changes(world: World) -> None:

@@ -13,28 +13,23 @@ It may be killed at any step; the next run continues:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 import structlog
 
 from cdc_pipeline.consume.chain_base import ChainBase, order_of
+from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import LeaseBusy
-from cdc_pipeline.lake.protocol import Fence, LakeTable
+from cdc_pipeline.lake.protocol import Fence, Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN, OF_CUTS, OLD_ROWS
 from cdc_pipeline.metadata_store.operations.retention import Keep
-from cdc_pipeline.operations.retention.objects import (
-    BATCH_OBJECTS,
-    Doomed,
-    delete,
-    files_without_a_slice,
-    forgotten_cut_files,
-    old_snapshot_files,
-)
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.operations.retention.objects import BATCH_OBJECTS, Doomed, OldObjects
+from cdc_pipeline.settings.work import KeepSettings
 
 log = structlog.get_logger()
 
@@ -68,136 +63,136 @@ class _Forgotten:
     refused: dict[int, str] = field(default_factory=dict)
 
 
-def clean(pipeline: Pipeline, *, now: datetime | None = None, dry_run: bool = False) -> Cleaning:
-    """Deletes everything that is older than `keep` allows at `now`, by default the time by the store's clock.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleanup:
+    """Deletes what is older than `keep` says."""
 
-    A dry run changes nothing. A table that somebody works on keeps its slices until the next run.
-    """
-    now = now or pipeline.store.snapshot_history.now()
-    keep, tables = pipeline.settings.keep, pipeline.store.tables.tables()
-    before = now - keep.slices
-    forgotten = _forget(pipeline, tables, before, dry_run=dry_run)
-    kinds = [_slice_files(pipeline, tables, forgotten, dry_run=dry_run)]
-    parameters = dict(NOTHING_FORGOTTEN)
-    boundary = pipeline.store.retention.base(forgotten.through, before)
-    if boundary is not None:
-        kept = pipeline.store.retention.keep(boundary, forgotten.fenced)
-        base = _base(pipeline, kept, dry_run=dry_run)
-        kinds += _of_the_chain(pipeline, tables, base, dry_run=dry_run)
-        parameters = kept.parameters()
-    snapshot_files = old_snapshot_files(pipeline, tables, now - keep.snapshots)
-    kinds.append(_objects(pipeline, "snapshot files", snapshot_files, dry_run=dry_run))
-    parameters |= {"history_before": now - keep.history, "quarantine_before": now - keep.quarantine}
-    names = [name for name in OLD_ROWS if boundary is not None or name not in OF_CUTS]
-    kinds += [_rows(pipeline, name, parameters, dry_run=dry_run) for name in names]
-    held_by = _held_by(pipeline, tables, forgotten, before)
-    for found in kinds:
-        log.info("cleaned", kind=found.kind, count=found.count, bytes=found.bytes, dry_run=dry_run)
-    return Cleaning(kinds=tuple(kinds), held_by=held_by)
+    keep: KeepSettings
+    owner: str
+    lease_length: timedelta
+    store: MetadataStore
+    lake: Lake
+    chain: CutChain
+    old_objects: OldObjects
 
+    def clean(self, *, now: datetime | None = None, dry_run: bool = False) -> Cleaning:
+        """Deletes everything that is older than `keep` allows at `now`, by default the time by the store's clock.
 
-def _forget(pipeline: Pipeline, tables: Sequence[SourceTable], before: datetime, *, dry_run: bool) -> _Forgotten:
-    forgotten, lease_length = _Forgotten(), pipeline.settings.worker.lease
-    for row in tables:
-        try:
-            with held_lease(pipeline.store.leases, row.table_id, owner=pipeline.owner, duration=lease_length) as held:
-                through = _forgettable(pipeline, row, before, forgotten)
-                if through > row.forgotten_through and not dry_run:
-                    pipeline.store.retention.forget(held[0], through)
-        except LeaseBusy as busy:
-            through = row.forgotten_through
-            _look_at_fence(pipeline, row, forgotten)
-            forgotten.refused[row.table_id] = busy.found
-        forgotten.through[row.table_id] = through
-    return forgotten
+        A dry run changes nothing. A table that somebody works on keeps its slices until the next run.
+        """
+        now = now or self.store.snapshot_history.now()
+        tables = self.store.tables.tables()
+        before = now - self.keep.slices
+        forgotten = self._forget(tables, before, dry_run=dry_run)
+        kinds = [self._slice_files(tables, forgotten, dry_run=dry_run)]
+        parameters = dict(NOTHING_FORGOTTEN)
+        boundary = self.store.retention.base(forgotten.through, before)
+        if boundary is not None:
+            kept = self.store.retention.keep(boundary, forgotten.fenced)
+            base = self._base(kept, dry_run=dry_run)
+            kinds += self._of_the_chain(tables, base, dry_run=dry_run)
+            parameters = kept.parameters()
+        snapshot_files = self.old_objects.old_snapshot_files(tables, now - self.keep.snapshots)
+        kinds.append(self._objects("snapshot files", snapshot_files, dry_run=dry_run))
+        parameters |= {"history_before": now - self.keep.history, "quarantine_before": now - self.keep.quarantine}
+        names = [name for name in OLD_ROWS if boundary is not None or name not in OF_CUTS]
+        kinds += [self._rows(name, parameters, dry_run=dry_run) for name in names]
+        held_by = self._held_by(tables, forgotten, before)
+        for found in kinds:
+            log.info("cleaned", kind=found.kind, count=found.count, bytes=found.bytes, dry_run=dry_run)
+        return Cleaning(kinds=tuple(kinds), held_by=held_by)
 
-
-def _forgettable(pipeline: Pipeline, row: SourceTable, before: datetime, forgotten: _Forgotten) -> int:
-    """The number at or below which slices can be forgotten, by the lake's own fence.
-
-    A table with slices that are applied twice forgets nothing: a rewind will undo them.
-    """
-    fence = _look_at_fence(pipeline, row, forgotten)
-    if fence is None or fence.repeated_at is not None:
-        forgotten.refused[row.table_id] = "it is not in the lake yet" if fence is None else "slices are applied twice"
-        return row.forgotten_through
-    return pipeline.store.retention.forgettable(row.table_id, fence=fence.number, before=before)
-
-
-def _look_at_fence(pipeline: Pipeline, row: SourceTable, forgotten: _Forgotten) -> Fence | None:
-    """Records the slices that the lake's fence names. Their rows stay, because workers compare them with the fence.
-
-    A later fence names only later slices.
-    """
-    if row.schema_id is None:
-        return None
-    schema = pipeline.store.tables.schema(row.table_id, row.schema_id)
-    fence = pipeline.lake.read_fence(LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=schema))
-    forgotten.fenced[row.table_id] = () if fence is None else tuple(identity.number for identity in fence.slices)
-    return fence
-
-
-def _slice_files(pipeline: Pipeline, tables: Sequence[SourceTable], forgotten: _Forgotten, *, dry_run: bool) -> Cleaned:
-    """Deletes files of forgotten slices, table by table, also while another table keeps the cut files."""
-
-    def files() -> Iterator[Doomed]:
+    def _forget(self, tables: Sequence[SourceTable], before: datetime, *, dry_run: bool) -> _Forgotten:
+        forgotten = _Forgotten()
         for row in tables:
-            after, through = row.cleaned_through, forgotten.through[row.table_id]
-            read = pipeline.store.retention.old_files
-            while batch := read(row.table_id, after=after, through=through, batch=BATCH_OBJECTS):
-                yield from (Doomed(key=old.path, size_bytes=old.size_bytes, since=old.since) for old in batch)
-                after = batch[-1].number
+            try:
+                with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
+                    through = self._forgettable(row, before, forgotten)
+                    if through > row.forgotten_through and not dry_run:
+                        self.store.retention.forget(held[0], through)
+            except LeaseBusy as busy:
+                through = row.forgotten_through
+                self._look_at_fence(row, forgotten)
+                forgotten.refused[row.table_id] = busy.found
+            forgotten.through[row.table_id] = through
+        return forgotten
 
-    cleaned = _objects(pipeline, "slice files", files(), dry_run=dry_run)
-    for row in tables:
-        if forgotten.through[row.table_id] > row.cleaned_through and not dry_run:
-            pipeline.store.retention.mark_cleaned(row.table_id, forgotten.through[row.table_id])
-    return cleaned
+    def _forgettable(self, row: SourceTable, before: datetime, forgotten: _Forgotten) -> int:
+        """The number at or below which slices can be forgotten, by the lake's own fence.
 
+        A table with slices that are applied twice forgets nothing: a rewind will undo them.
+        """
+        fence = self._look_at_fence(row, forgotten)
+        if fence is None or fence.repeated_at is not None:
+            why = "it is not in the lake yet" if fence is None else "slices are applied twice"
+            forgotten.refused[row.table_id] = why
+            return row.forgotten_through
+        return self.store.retention.forgettable(row.table_id, fence=fence.number, before=before)
 
-def _base(pipeline: Pipeline, kept: Keep, *, dry_run: bool) -> ChainBase:
-    """The bucket's base if it is as new as `kept`; otherwise a new one, which is put."""
-    chain = pipeline.cut_chain()
-    known = chain.base()
-    if known is not None and order_of(known.chain_position) >= order_of(kept.base.chain_position):
-        return known
-    base = chain.base_behind(kept.base, pipeline.store.base_rows.read(kept))
-    if not dry_run:
-        chain.put_base(base)
-    return base
+    def _look_at_fence(self, row: SourceTable, forgotten: _Forgotten) -> Fence | None:
+        """Records the slices that the lake's fence names. Their rows stay, because workers compare them with the fence.
 
+        A later fence names only later slices.
+        """
+        if row.schema_id is None:
+            return None
+        schema = self.store.tables.schema(row.table_id, row.schema_id)
+        fence = self.lake.read_fence(LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=schema))
+        forgotten.fenced[row.table_id] = () if fence is None else tuple(identity.number for identity in fence.slices)
+        return fence
 
-def _of_the_chain(
-    pipeline: Pipeline, tables: Sequence[SourceTable], base: ChainBase, *, dry_run: bool
-) -> Iterator[Cleaned]:
-    cut_files = forgotten_cut_files(pipeline, base)
-    yield _objects(pipeline, "cut files", cut_files, dry_run=dry_run)
-    yield _objects(pipeline, "files without a slice", files_without_a_slice(pipeline, tables, base), dry_run=dry_run)
+    def _slice_files(self, tables: Sequence[SourceTable], forgotten: _Forgotten, *, dry_run: bool) -> Cleaned:
+        """Deletes files of forgotten slices, table by table, also while another table keeps the cut files."""
 
+        def files() -> Iterator[Doomed]:
+            for row in tables:
+                after, through = row.cleaned_through, forgotten.through[row.table_id]
+                read = self.store.retention.old_files
+                while batch := read(row.table_id, after=after, through=through, batch=BATCH_OBJECTS):
+                    yield from (Doomed(key=old.path, size_bytes=old.size_bytes, since=old.since) for old in batch)
+                    after = batch[-1].number
 
-def _objects(pipeline: Pipeline, kind: str, found: Iterator[Doomed], *, dry_run: bool) -> Cleaned:
-    count, size_bytes, oldest = 0, 0, None
-    while batch := list(islice(found, BATCH_OBJECTS)):
+        cleaned = self._objects("slice files", files(), dry_run=dry_run)
+        for row in tables:
+            if forgotten.through[row.table_id] > row.cleaned_through and not dry_run:
+                self.store.retention.mark_cleaned(row.table_id, forgotten.through[row.table_id])
+        return cleaned
+
+    def _base(self, kept: Keep, *, dry_run: bool) -> ChainBase:
+        """The bucket's base if it is as new as `kept`; otherwise a new one, which is put."""
+        known = self.chain.base()
+        if known is not None and order_of(known.chain_position) >= order_of(kept.base.chain_position):
+            return known
+        base = self.chain.base_behind(kept.base, self.store.base_rows.read(kept))
         if not dry_run:
-            delete(pipeline, [doomed.key for doomed in batch])
-        count += len(batch)
-        size_bytes += sum(doomed.size_bytes for doomed in batch)
-        moments = (oldest, *(doomed.since for doomed in batch))
-        oldest = min((moment for moment in moments if moment is not None), default=None)
-    return Cleaned(kind=kind, count=count, bytes=size_bytes, oldest=oldest)
+            self.chain.put_base(base)
+        return base
 
+    def _of_the_chain(self, tables: Sequence[SourceTable], base: ChainBase, *, dry_run: bool) -> Iterator[Cleaned]:
+        cut_files = self.old_objects.forgotten_cut_files(base)
+        yield self._objects("cut files", cut_files, dry_run=dry_run)
+        unnamed = self.old_objects.files_without_a_slice(tables, base)
+        yield self._objects("files without a slice", unnamed, dry_run=dry_run)
 
-def _rows(pipeline: Pipeline, name: str, parameters: Mapping[str, Any], *, dry_run: bool) -> Cleaned:
-    found = pipeline.store.retention.count(name, parameters)
-    while not dry_run and pipeline.store.retention.delete(name, parameters):
-        pass
-    return Cleaned(kind=f"rows of {name}", count=found.rows, bytes=found.bytes, oldest=found.oldest)
+    def _objects(self, kind: str, found: Iterator[Doomed], *, dry_run: bool) -> Cleaned:
+        count, size_bytes, oldest = 0, 0, None
+        while batch := list(islice(found, BATCH_OBJECTS)):
+            if not dry_run:
+                self.old_objects.delete([doomed.key for doomed in batch])
+            count += len(batch)
+            size_bytes += sum(doomed.size_bytes for doomed in batch)
+            moments = (oldest, *(doomed.since for doomed in batch))
+            oldest = min((moment for moment in moments if moment is not None), default=None)
+        return Cleaned(kind=kind, count=count, bytes=size_bytes, oldest=oldest)
 
+    def _rows(self, name: str, parameters: Mapping[str, Any], *, dry_run: bool) -> Cleaned:
+        found = self.store.retention.count(name, parameters)
+        while not dry_run and self.store.retention.delete(name, parameters):
+            pass
+        return Cleaned(kind=f"rows of {name}", count=found.rows, bytes=found.bytes, oldest=found.oldest)
 
-def _held_by(
-    pipeline: Pipeline, tables: Sequence[SourceTable], forgotten: _Forgotten, before: datetime
-) -> dict[str, str]:
-    holding = pipeline.store.retention.holding(forgotten.through, before)
-    why = {row.table_id: "slices of it are not applied, or applied lately" for row in tables} | forgotten.refused
-    names = {row.table_id: str(row.name) for row in tables}
-    return {names[table_id]: why[table_id] for table_id in holding}
+    def _held_by(self, tables: Sequence[SourceTable], forgotten: _Forgotten, before: datetime) -> dict[str, str]:
+        holding = self.store.retention.holding(forgotten.through, before)
+        why = {row.table_id: "slices of it are not applied, or applied lately" for row in tables} | forgotten.refused
+        names = {row.table_id: str(row.name) for row in tables}
+        return {names[table_id]: why[table_id] for table_id in holding}

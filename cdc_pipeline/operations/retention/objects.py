@@ -19,10 +19,11 @@ from cdc_pipeline.consume.chain_base import ChainBase, order_of
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.protocol import ObjectInfo
-from cdc_pipeline.steps import step
+from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import SliceFileName
-from cdc_pipeline.wiring import Pipeline
 
 BATCH_OBJECTS = 1_000
 _SNAPSHOT_STAMP = "%Y%m%dT%H%M%SZ"
@@ -37,65 +38,74 @@ class Doomed:
     since: datetime | None = None
 
 
-def delete(pipeline: Pipeline, keys: Sequence[str]) -> None:
-    """Deletes one batch. An object that is gone already is no error."""
-    with step(pipeline.on_step, "old_objects.delete"):
-        pipeline.objects.delete_all(keys)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldObjects:
+    """Finds objects of one stream and its tables that are no longer needed, and deletes them."""
 
+    stream: str
+    store: MetadataStore
+    objects: ObjectStore
+    on_step: OnStep
 
-def forgotten_cut_files(pipeline: Pipeline, base: ChainBase) -> Iterator[Doomed]:
-    """Cut files and older bases before the base."""
-    for found in _listed(pipeline, stream_prefix(pipeline.settings.name)):
-        if order_of(place_of_key(found.key)) < order_of(base.chain_position):
-            yield Doomed(key=found.key, size_bytes=found.size_bytes)
+    def delete(self, keys: Sequence[str]) -> None:
+        """Deletes one batch. An object that is gone already is no error."""
+        with step(self.on_step, "old_objects.delete"):
+            self.objects.delete_all(keys)
 
+    def forgotten_cut_files(self, base: ChainBase) -> Iterator[Doomed]:
+        """Cut files and older bases before the base."""
+        for found in self._listed(stream_prefix(self.stream)):
+            if order_of(place_of_key(found.key)) < order_of(base.chain_position):
+                yield Doomed(key=found.key, size_bytes=found.size_bytes)
 
-def files_without_a_slice(pipeline: Pipeline, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:
-    """Slice files of ranges before the base that no slice names.
+    def files_without_a_slice(self, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:
+        """Slice files of ranges before the base that no slice names.
 
-    Their writer died, or another cut was decided. Nobody can decide anything before the base any more, so nobody is
-    going to name them.
-    """
-    ends = {part.stream_partition: part.next_offset for part in base.partitions}
-    for row in tables:
-        found = _slice_files(pipeline, row, base, ends)
-        while batch := list(islice(found, BATCH_OBJECTS)):
-            named = pipeline.store.retention.named(row.table_id, [doomed.key for doomed in batch])
-            yield from (doomed for doomed in batch if doomed.key not in named)
+        Their writer died, or another cut was decided. Nobody can decide anything before the base any more, so nobody is
+        going to name them.
+        """
+        ends = {part.stream_partition: part.next_offset for part in base.partitions}
+        for row in tables:
+            found = self._slice_files(row, base, ends)
+            while batch := list(islice(found, BATCH_OBJECTS)):
+                named = self.store.retention.named(row.table_id, [doomed.key for doomed in batch])
+                yield from (doomed for doomed in batch if doomed.key not in named)
 
+    def _slice_files(self, row: SourceTable, base: ChainBase, ends: Mapping[int, str]) -> Iterator[Doomed]:
+        prefix = table_prefix(CDC_EVENT, row.name)
+        for found in self._listed(prefix):
+            folder, _, name = found.key.removeprefix(f"{prefix}/").rpartition("/")
+            try:
+                written, end = SliceFileName.parse(name), ends[int(folder.partition("/")[0])]
+            except (ValueError, KeyError):
+                continue
+            is_late = written.start_offset == written.end_offset
+            # a late slice's name has the position of the boundary that it lies at
+            if written.end_offset < base.position if is_late else written.end_offset <= end:
+                yield Doomed(key=found.key, size_bytes=found.size_bytes, since=written.label.end)
 
-def _slice_files(pipeline: Pipeline, row: SourceTable, base: ChainBase, ends: Mapping[int, str]) -> Iterator[Doomed]:
-    prefix = table_prefix(CDC_EVENT, row.name)
-    for found in _listed(pipeline, prefix):
-        folder, _, name = found.key.removeprefix(f"{prefix}/").rpartition("/")
-        try:
-            written, end = SliceFileName.parse(name), ends[int(folder.partition("/")[0])]
-        except (ValueError, KeyError):
-            continue
-        is_late = written.start_offset == written.end_offset
-        # a late slice's name has the position of the boundary that it lies at
-        if written.end_offset < base.position if is_late else written.end_offset <= end:
-            yield Doomed(key=found.key, size_bytes=found.size_bytes, since=written.label.end)
+    def old_snapshot_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[Doomed]:
+        """Files of snapshots that ended before `before`, and of unknown snapshots that began before it.
 
+        The quarantined rows of the published snapshot stay: a rebuild needs them.
+        """
+        for row in tables:
+            snapshots = {found.snapshot_id: found for found in self.store.snapshot_history.snapshots(row.table_id)}
+            published = self.store.snapshot_history.published_snapshot(row.table_id)
+            for area in (DB_SNAPSHOT, STAGING_AREA):
+                prefix = table_prefix(area, row.name)
+                for found in self._listed(prefix):
+                    snapshot_id = decode_component(found.key.removeprefix(f"{prefix}/").partition("/")[0])
+                    since = _ended_at(snapshot_id, snapshots.get(snapshot_id))
+                    is_kept = found.key == kept_rows_key(row.name, snapshot_id) and (
+                        snapshot_id not in snapshots or snapshot_id == published
+                    )
+                    if since is not None and since < before and not is_kept:
+                        yield Doomed(key=found.key, size_bytes=found.size_bytes, since=since)
 
-def old_snapshot_files(pipeline: Pipeline, tables: Iterable[SourceTable], before: datetime) -> Iterator[Doomed]:
-    """Files of snapshots that ended before `before`, and of unknown snapshots that began before it.
-
-    The quarantined rows of the published snapshot stay: a rebuild needs them.
-    """
-    for row in tables:
-        snapshots = {found.snapshot_id: found for found in pipeline.store.snapshot_history.snapshots(row.table_id)}
-        published = pipeline.store.snapshot_history.published_snapshot(row.table_id)
-        for area in (DB_SNAPSHOT, STAGING_AREA):
-            prefix = table_prefix(area, row.name)
-            for found in _listed(pipeline, prefix):
-                snapshot_id = decode_component(found.key.removeprefix(f"{prefix}/").partition("/")[0])
-                since = _ended_at(snapshot_id, snapshots.get(snapshot_id))
-                is_kept = found.key == kept_rows_key(row.name, snapshot_id) and (
-                    snapshot_id not in snapshots or snapshot_id == published
-                )
-                if since is not None and since < before and not is_kept:
-                    yield Doomed(key=found.key, size_bytes=found.size_bytes, since=since)
+    def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
+        with step(self.on_step, "old_objects.list"):
+            yield from self.objects.list_prefix(prefix)
 
 
 def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
@@ -109,8 +119,3 @@ def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
         return datetime.strptime(snapshot_id.partition("-")[0], _SNAPSHOT_STAMP).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-def _listed(pipeline: Pipeline, prefix: str) -> Iterator[ObjectInfo]:
-    with step(pipeline.on_step, "old_objects.list"):
-        yield from pipeline.objects.list_prefix(prefix)

@@ -6,7 +6,6 @@ from typing import Any
 
 from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.rebuild import rebuild
-from cdc_pipeline.operations.retention import clean
 from cdc_pipeline.record import TableName
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import EventFolder
@@ -43,7 +42,7 @@ def test_two_folders_of_files_go_on_behind_the_base_where_each_was_read_to(datab
     with events.opened(make_lake) as pipeline:
         found = {
             each.kind: each.count
-            for each in clean(pipeline, now=pipeline.store.snapshot_history.now() + timedelta(8)).kinds
+            for each in pipeline.cleanup().clean(now=pipeline.store.snapshot_history.now() + timedelta(8)).kinds
         }
     assert min(found["slice files"], found["cut files"], found["rows of slice"]) > 0
     before = ledger_of(database)
