@@ -119,11 +119,9 @@ def rebuild(config: Config = None, as_json: Json = False) -> None:
 
     What only an existing store knows is kept.
     """
-    from cdc_pipeline.operations.rebuild import rebuild as rebuild_store
-
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="rebuild") as pipeline:
-        tables = rebuild_store(pipeline)
+        tables = pipeline.rebuild().run()
     context.show([{**asdict(found), "table": str(found.table), "notes": "; ".join(found.notes)} for found in tables])
 
 

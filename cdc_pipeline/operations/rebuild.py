@@ -11,9 +11,11 @@ import structlog
 from cdc_pipeline.apply.next_move import check_ledger
 from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.consume.chain_base import DecidedChain
+from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
 from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
+from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, schema_identity
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
 from cdc_pipeline.metadata_store.ledger.records import Stream
@@ -21,9 +23,9 @@ from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild import EmptyLedger
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import KnownSnapshot
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.steps import step
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
 
@@ -59,31 +61,113 @@ class _Found:
         return None if self.ledger is None else self.ledger.published
 
 
-def rebuild(pipeline: Pipeline) -> tuple[Rebuilt, ...]:
-    """Empties the ledger and fills it again from bucket and lake, in one transaction. Idempotent.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRebuild:
+    """Rebuilds the metadata store of a stream. `tables`: those of pipeline.yml."""
 
-    The consumer may keep running: it loses the stream once and takes it again. What only the store knows stays:
-    decisions about quarantined events, failed claims, tombstone horizons.
+    stream: str
+    tables: tuple[TableName, ...]
+    store: MetadataStore
+    objects: ObjectStore
+    lake: Lake
+    chain: CutChain
+    on_step: OnStep
 
-    Raises LeaseBusy while somebody works on a table, FenceMismatch when lake and cut files contradict each other,
-    RegistryError when the store has a cut that the bucket lacks.
-    """
-    base = pipeline.cut_chain().base()
-    with pipeline.store.rebuild.emptied(pipeline.settings.name, since="" if base is None else base.position) as empty:
-        store = metadata_store(empty.database, empty.stream)
-        chain = replace(pipeline.cut_chain(), store=store)
-        decided = DecidedChain(base=base, files=tuple(chain.files(BEGINNING if base is None else base.chain_position)))
-        _refuse_to_forget(empty, decided)
-        tables = _found(pipeline, decided)
-        _begin(pipeline, empty, store, decided, tables)
-        known = {found.identity.table_uuid for found in tables}
-        for chain_position, file in decided.files:
-            chain.adopt(file.of_tables(known), chain_position)
-        empty.check_nothing_is_lost()
-        rebuilt = tuple(_rebuild_table(empty, store, found) for found in tables)
-    for table in rebuilt:
-        log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
-    return rebuilt
+    def run(self) -> tuple[Rebuilt, ...]:
+        """Empties the ledger and fills it again from bucket and lake, in one transaction. Idempotent.
+
+        The consumer may keep running: it loses the stream once and takes it again. What only the store knows stays:
+        decisions about quarantined events, failed claims, tombstone horizons.
+
+        Raises LeaseBusy while somebody works on a table, FenceMismatch when lake and cut files contradict each other,
+        RegistryError when the store has a cut that the bucket lacks.
+        """
+        base = self.chain.base()
+        with self.store.rebuild.emptied(self.stream, since="" if base is None else base.position) as empty:
+            store = metadata_store(empty.database, empty.stream)
+            chain = replace(self.chain, store=store)
+            decided = DecidedChain(
+                base=base, files=tuple(chain.files(BEGINNING if base is None else base.chain_position))
+            )
+            _refuse_to_forget(empty, decided)
+            tables = self._found(decided)
+            self._begin(empty, store, decided, tables)
+            known = {found.identity.table_uuid for found in tables}
+            for chain_position, file in decided.files:
+                chain.adopt(file.of_tables(known), chain_position)
+            empty.check_nothing_is_lost()
+            rebuilt = tuple(_rebuild_table(empty, store, found) for found in tables)
+        for table in rebuilt:
+            log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
+        return rebuilt
+
+    def _found(self, chain: DecidedChain) -> tuple[_Found, ...]:
+        """The tables of pipeline.yml, in its order, then other tables of the chain.
+
+        Raises FenceMismatch when lake and cut files have different tables under one name.
+        """
+        known = {identity.name: identity for identity in chain.tables}
+        found = []
+        for name in dict.fromkeys((*self.tables, *known)):
+            identity = known.get(name)
+            ledger = self.lake.read_ledger(name, table_uuid=None if identity is None else identity.table_uuid)
+            published = None if ledger is None else ledger.published
+            if published is not None:
+                own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
+                if identity is not None and identity.table_uuid != own.table_uuid:
+                    raise FenceMismatch(
+                        f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
+                        expected="one and the same table",
+                        remedy="bucket and lake do not belong together: restore both from one moment",
+                    )
+                identity = identity or own
+            if identity is not None:
+                found.append(_Found(identity=identity, ledger=ledger))
+        return tuple(found)
+
+    def _begin(self, empty: EmptyLedger, store: MetadataStore, decided: DecidedChain, tables: Sequence[_Found]) -> None:
+        """Registers the stream and its tables, and restores the base of the chain."""
+        streams = [*decided.streams]
+        streams += [Stream(**found.published.stream) for found in tables if found.published is not None]
+        if not streams:
+            raise RegistryError(
+                f"nothing describes the stream {self.stream}: no cut file, no published lake table",
+                expected="the bucket that the pipeline has written to",
+                remedy="mend lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
+            )
+        empty.begin_stream(streams[0], sorted(decided.stream_partitions))
+        table_ids: dict[UUID, int] = {}
+        for found in tables:
+            published = found.published
+            new = NewTable(
+                name=found.identity.name,
+                stream=empty.stream,
+                source_oid=found.identity.source_oid,
+                settings={} if published is None else published.settings,
+                table_uuid=found.identity.table_uuid,
+                publication_mark=found.identity.publication_mark or "",
+            )
+            table_id = empty.begin_table(new)
+            table_ids[found.identity.table_uuid] = table_id
+            for table, step_of in _publications(found.ledger):
+                store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
+                if table.kept:
+                    rows = self._quarantined_rows(found, table)
+                    empty.from_lake.restore_quarantined_rows(table_id, _snapshot(table, step_of), rows)
+        if decided.base is not None:
+            empty.begin_behind(decided.base.read_through(), decided.base.rows, table_ids)
+
+    def _quarantined_rows(self, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
+        """The rows that a snapshot quarantined. Those of a publication before the last one may be deleted already."""
+        key = kept_rows_key(found.identity.name, published.snapshot_id)
+        try:
+            with step(self.on_step, "kept_rows.get"):
+                rows: list[dict[str, Any]] = json.loads(self.objects.get(key))
+        except ObjectMissing:
+            if found.published is not None and found.published.snapshot_id == published.snapshot_id:
+                raise
+            return []
+        return rows
 
 
 def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
@@ -93,70 +177,6 @@ def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
             expected=f"cut files for the {empty.cuts_before} cuts that the metadata store knows",
             remedy="bring the objects back, or restore a backup of the store: nothing was changed",
         )
-
-
-def _found(pipeline: Pipeline, chain: DecidedChain) -> tuple[_Found, ...]:
-    """The tables of pipeline.yml, in its order, then other tables of the chain.
-
-    Raises FenceMismatch when lake and cut files have different tables under one name.
-    """
-    known = {identity.name: identity for identity in chain.tables}
-    found = []
-    for name in dict.fromkeys((*pipeline.table_names(), *known)):
-        identity = known.get(name)
-        ledger = pipeline.lake.read_ledger(name, table_uuid=None if identity is None else identity.table_uuid)
-        published = None if ledger is None else ledger.published
-        if published is not None:
-            own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
-            if identity is not None and identity.table_uuid != own.table_uuid:
-                raise FenceMismatch(
-                    f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
-                    expected="one and the same table",
-                    remedy="bucket and lake do not belong together: restore both from one moment",
-                )
-            identity = identity or own
-        if identity is not None:
-            found.append(_Found(identity=identity, ledger=ledger))
-    return tuple(found)
-
-
-def _begin(
-    pipeline: Pipeline,
-    empty: EmptyLedger,
-    store: MetadataStore,
-    decided: DecidedChain,
-    tables: Sequence[_Found],
-) -> None:
-    """Registers the stream and its tables, and restores the base of the chain."""
-    streams = [*decided.streams]
-    streams += [Stream(**found.published.stream) for found in tables if found.published is not None]
-    if not streams:
-        raise RegistryError(
-            f"nothing describes the stream {pipeline.settings.name}: no cut file, no published lake table",
-            expected="the bucket that the pipeline has written to",
-            remedy="mend lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
-        )
-    empty.begin_stream(streams[0], sorted(decided.stream_partitions))
-    table_ids: dict[UUID, int] = {}
-    for found in tables:
-        published = found.published
-        new = NewTable(
-            name=found.identity.name,
-            stream=empty.stream,
-            source_oid=found.identity.source_oid,
-            settings={} if published is None else published.settings,
-            table_uuid=found.identity.table_uuid,
-            publication_mark=found.identity.publication_mark or "",
-        )
-        table_id = empty.begin_table(new)
-        table_ids[found.identity.table_uuid] = table_id
-        for table, step_of in _publications(found.ledger):
-            store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
-            if table.kept:
-                rows = _quarantined_rows(pipeline, found, table)
-                empty.from_lake.restore_quarantined_rows(table_id, _snapshot(table, step_of), rows)
-    if decided.base is not None:
-        empty.begin_behind(decided.base.read_through(), decided.base.rows, table_ids)
 
 
 def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
@@ -171,19 +191,6 @@ def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, Publi
     if newest is not None and newest.snapshot_id not in [commit.snapshot_id for commit in commits]:
         return [(newest, None), *found]
     return found
-
-
-def _quarantined_rows(pipeline: Pipeline, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
-    """The rows that a snapshot quarantined. Those of a publication before the last one may be deleted already."""
-    key = kept_rows_key(found.identity.name, published.snapshot_id)
-    try:
-        with step(pipeline.on_step, "kept_rows.get"):
-            rows: list[dict[str, Any]] = json.loads(pipeline.objects.get(key))
-    except ObjectMissing:
-        if found.published is not None and found.published.snapshot_id == published.snapshot_id:
-            raise
-        return []
-    return rows
 
 
 def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt:

@@ -23,6 +23,7 @@ from cdc_pipeline.steps import OnStep
 
 if TYPE_CHECKING:
     from cdc_pipeline.operations.maintenance import Maintenance
+    from cdc_pipeline.operations.rebuild import StoreRebuild
     from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
 
@@ -114,6 +115,19 @@ class Pipeline:
             lake=self.lake,
             lake_table=self.lake_table,
             oldest_version_to_come=lambda table: oldest_version_to_come(self, table),
+        )
+
+    def rebuild(self) -> "StoreRebuild":
+        from cdc_pipeline.operations.rebuild import StoreRebuild
+
+        return StoreRebuild(
+            stream=self.settings.name,
+            tables=self.table_names(),
+            store=self.store,
+            objects=self.objects,
+            lake=self.lake,
+            chain=self.cut_chain(),
+            on_step=self.on_step,
         )
 
     def cleanup(self) -> "Cleanup":

@@ -13,7 +13,7 @@ from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.rebuild import Rebuilt, rebuild
+from cdc_pipeline.operations.rebuild import Rebuilt
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
@@ -39,7 +39,7 @@ def lose_store(world: World) -> None:
 def rebuilt(world: World) -> tuple[Rebuilt, ...]:
     world.bury_the_dead()
     with world.process() as pipeline:
-        return rebuild(pipeline)
+        return pipeline.rebuild().run()
 
 
 def keep_aside(world: World, *, number: int) -> None:
@@ -178,7 +178,7 @@ def test_nothing_is_rebuilt_while_somebody_works_on_a_table(world: World) -> Non
     with world.process() as pipeline:
         pipeline.store.leases.acquire(1, owner="a worker", duration=timedelta(minutes=1))
         with pytest.raises(LeaseBusy, match="held by a worker"):
-            rebuild(pipeline)
+            pipeline.rebuild().run()
     assert ledger(world) == before
 
 

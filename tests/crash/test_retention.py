@@ -9,7 +9,6 @@ import pytest
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.operations.retention import Cleaning
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import SliceFileName
@@ -236,7 +235,7 @@ def test_a_store_that_is_older_than_the_cut_files_that_are_kept_is_refused_and_m
         pipeline.cut_chain().catch_up()
     world.bury_the_dead()
     with world.process() as pipeline:
-        rebuild(pipeline)
+        pipeline.rebuild().run()
     go_on(world)
     check(world)
 

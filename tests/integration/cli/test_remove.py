@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.metadata_store.store import open_metadata_store
-from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.operations.removal import remove_pipeline, remove_table
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer
@@ -77,7 +76,7 @@ def test_a_removed_table_that_comes_back_begins_anew_also_after_a_rebuild(world:
     assert in_lake(world, "orders") == in_source(world, "orders")
     before = ledger_of(world.store_url)
     with world.process() as pipeline:
-        rebuild(pipeline)
+        pipeline.rebuild().run()
     assert ledger_of(world.store_url) == before
     assert go_on(world) == {}
 

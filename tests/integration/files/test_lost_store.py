@@ -7,7 +7,6 @@ import pytest
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
@@ -44,7 +43,7 @@ def test_a_lost_store_knows_every_file_and_every_place_again(database: str, tmp_
         events.consume()
     forget_store(database)
     with events.opened() as pipeline:
-        (table,) = rebuild(pipeline)
+        (table,) = pipeline.rebuild().run()
     assert table.fence is None
     events.consume()
     after = ledger_of(database)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from cdc_pipeline.operations.apply_tables import apply_tables
-from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.record import TableName
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import EventFolder
@@ -48,7 +47,7 @@ def test_two_folders_of_files_go_on_behind_the_base_where_each_was_read_to(datab
     before = ledger_of(database)
     forget_store(database)
     with events.opened(make_lake) as pipeline:
-        rebuild(pipeline)
+        pipeline.rebuild().run()
     after = ledger_of(database)
     for name in ("stream_partition", "source_file", "boundary", "slice", "table_schema"):
         assert after[name] == before[name], name

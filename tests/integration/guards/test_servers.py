@@ -8,7 +8,6 @@ import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
-from cdc_pipeline.operations.rebuild import rebuild
 from cdc_pipeline.source_setup import begin_stream_again, look_at_log, set_up_source
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot
 from cdc_pipeline.sources.postgres.session import session
@@ -91,7 +90,7 @@ def test_a_slot_that_held_back_too_much_log_is_given_up_and_begins_again(world: 
     before = ledger_of(world.store_url)
     forget_store(world.store_url)
     with world.process() as pipeline:
-        rebuild(pipeline)
+        pipeline.rebuild().run()
     assert ledger_of(world.store_url) == before
     assert go_on(world) == {}
 
