@@ -47,7 +47,5 @@ def warm_up(config: Config = None) -> None:
 
     The driver loads and compiles its classes at the first MERGE.
     """
-    from cdc_pipeline.operations.warm_up import warm_up as warm_up_driver
-
     with context_of(config, as_json=False).pipeline(POSTGRES_AND_SPARK) as pipeline:
-        warm_up_driver(pipeline)
+        pipeline.warm_up().run()

@@ -1,6 +1,7 @@
 """What one process works with, and the workers and operations that are built from it."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from uuid import UUID
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
-from cdc_pipeline.areas import lake_key
+from cdc_pipeline.areas import STAGING_AREA, lake_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.installation.endpoints import Endpoints
@@ -20,12 +21,14 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
+from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 
 if TYPE_CHECKING:
     from cdc_pipeline.operations.maintenance import Maintenance
     from cdc_pipeline.operations.rebuild import StoreRebuild
     from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
+    from cdc_pipeline.operations.warm_up import WarmUp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,5 +160,16 @@ class Pipeline:
             lake=self.lake,
             lake_table=self.lake_table,
             worker=self.slice_worker(),
+            on_step=self.on_step,
+        )
+
+    def warm_up(self) -> "WarmUp":
+        from cdc_pipeline.operations.warm_up import WarmUp
+
+        objects = open_object_store(self.settings, f"{STAGING_AREA}/.warm-up-{self.new_id().hex}")
+        return WarmUp(
+            objects=objects,
+            open_lake=lambda: closing(open_lake(self.endpoints.spark_url, objects, self.on_step)),
+            new_id=self.new_id,
             on_step=self.on_step,
         )

@@ -77,7 +77,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres/stream.py:send_marker": IN_A_STEP + "source.mark",
     "cdc_pipeline/consume/spill.py:spilled": "a file of this process's own, without a name",
     "cdc_pipeline/operations/verification.py:_copied": "a folder of this process's own",
-    "cdc_pipeline/operations/warm_up.py:warm_up": READS_ONLY,
+    "cdc_pipeline/operations/warm_up.py:run": READS_ONLY,
     "cdc_pipeline/settings/yaml_text.py:read_text": READS_ONLY,
     "plugins/cdc_hosts.py:allowed_hosts": READS_ONLY,
     "snapshot/snapshot_to_staging.py:export": "a folder of this process's own",
