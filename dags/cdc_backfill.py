@@ -25,7 +25,6 @@ with DAG(
 
     @task(max_active_tis_per_dag=1, execution_timeout=timedelta(hours=6))
     def apply_backlog(params: Any = None, partition_date: datetime | None = None) -> list[dict[str, Any]]:
-        from cdc_pipeline.operations.apply_tables import run_backfill
         from cdc_pipeline.wiring import opened_pipeline
 
         limits = [datetime.fromisoformat(params["until"])] if params["until"] else []
@@ -33,6 +32,6 @@ with DAG(
             limits.append(partition_date + HOUR)
         with opened_pipeline() as pipeline:
             names = pipeline.table_names(tuple(params["tables"]))
-            return run_backfill(pipeline, names, until=min(limits, default=None))
+            return pipeline.slice_runs().backfill(names, until=min(limits, default=None))
 
     apply_backlog()

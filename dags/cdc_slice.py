@@ -38,11 +38,10 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
 
         @task(outlets=[lake], execution_timeout=LONGEST_TRY)
         def slice_to_lake(outlet_events: Any = None, dag_run: Any = None) -> dict[str, Any]:
-            from cdc_pipeline.operations.apply_tables import run_slices
             from cdc_pipeline.wiring import opened_pipeline
 
             with opened_pipeline() as pipeline:
-                report = run_slices(pipeline, table, by_hand=dag_run.run_type == MANUAL)
+                report = pipeline.slice_runs().run(table, by_hand=dag_run.run_type == MANUAL)
             outlet_events[lake].extra = report
             return report
 

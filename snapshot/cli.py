@@ -35,7 +35,6 @@ def apply(
     in a way that its stream does not show gets a new snapshot first, unless its on_schema_change is stop.
     Exit code 4: another process works on a table, or the table pauses.
     """
-    from cdc_pipeline.operations.apply_tables import apply_tables
     from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)
@@ -44,7 +43,7 @@ def apply(
         runs, by_hand = snapshot_runs(pipeline), bool(tables)
         while True:
             runs.take_wanted(names, slots=pipeline.settings.snapshot.concurrency)
-            results = apply_tables(pipeline, names, by_hand=by_hand)
+            results = pipeline.slice_runs().apply(names, by_hand=by_hand)
             by_hand = False
             if until_idle:
                 break

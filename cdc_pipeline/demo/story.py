@@ -29,7 +29,6 @@ from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.rights import become_account
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.verification import Verified, verify
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
@@ -131,7 +130,7 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
             airflow.set_paused(dag, paused=False)
     with phases.phase("proof: every row of source and lake compared at one position") as show:
         show("the last slices")
-        apply_tables(pipeline, tables)
+        pipeline.slice_runs().apply(tables)
         show("reading both sides")
         return verify(pipeline, tables)
 

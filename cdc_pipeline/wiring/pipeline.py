@@ -24,6 +24,7 @@ from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 
 if TYPE_CHECKING:
+    from cdc_pipeline.operations.apply_tables import SliceRuns
     from cdc_pipeline.operations.maintenance import Maintenance
     from cdc_pipeline.operations.rebuild import StoreRebuild
     from cdc_pipeline.operations.retention import Cleanup
@@ -105,6 +106,23 @@ class Pipeline:
             lake_table=self.lake_table,
             new_id=self.new_id,
             on_step=self.on_step,
+        )
+
+    def slice_runs(self) -> "SliceRuns":
+        from cdc_pipeline.operations.apply_tables import EmptyLakes, SliceRuns
+
+        empty_lakes = EmptyLakes(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            store=self.store,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            clock=self.clock,
+        )
+        return SliceRuns(
+            store=self.store,
+            worker=self.slice_worker(),
+            empty_lakes=None if self.source.capabilities.copies_tables else empty_lakes,
         )
 
     def maintenance(self) -> "Maintenance":

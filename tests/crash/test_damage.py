@@ -10,7 +10,6 @@ import pytest
 
 from cdc_pipeline.errors import FenceMismatch, SliceDamaged, SourceAway
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
@@ -55,7 +54,7 @@ def test_a_damaged_slice_file_stops_its_table_alone(world: World, damage: Callab
         things, parts, _ = lake_tables(pipeline)
         before = pipeline.lake.read_version(things), pipeline.lake.read_version(parts)
         damage(file, other)
-        first, second = apply_tables(pipeline, [things.name, parts.name])
+        first, second = pipeline.slice_runs().apply([things.name, parts.name])
         assert isinstance(first.error, SliceDamaged)
         assert first.exit_code == 1
         assert second.error is None
@@ -141,7 +140,7 @@ def test_another_slice_under_an_applied_number_is_refused(world: World, column: 
     with world.process() as pipeline:
         things, parts, _ = lake_tables(pipeline)
         before = pipeline.lake.read_version(things)
-        first, second = apply_tables(pipeline, [things.name, parts.name])
+        first, second = pipeline.slice_runs().apply([things.name, parts.name])
         assert isinstance(first.error, FenceMismatch)
         assert second.error is None
         assert pipeline.lake.read_version(things) == before

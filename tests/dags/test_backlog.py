@@ -8,7 +8,6 @@ import pytest
 
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.apply_tables import run_backfill, run_slices
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash
 from tests.crash.world import World, waiting_world
@@ -30,10 +29,10 @@ def crash_at_the_merge(name: str, moment: Moment) -> None:
 
 def test_a_bounded_backfill_finishes_the_claim_of_a_dead_worker_whole(world: World) -> None:
     with pytest.raises(Crash), world.process(crash_at_the_merge) as pipeline:
-        run_slices(pipeline, world.tables[0])
+        pipeline.slice_runs().run(world.tables[0])
     world.bury_the_dead()
     with world.process() as pipeline:
-        reports = run_backfill(pipeline, world.tables, until=LONG_AGO)
+        reports = pipeline.slice_runs().backfill(world.tables, until=LONG_AGO)
     assert [report["claims"] for report in reports] == [1, 0, 0]
 
 
@@ -43,10 +42,10 @@ def test_a_busy_table_keeps_a_backfill_waiting_after_all_others_are_done(world: 
         busy_id, free_id = (pipeline.store.tables.table(name).table_id for name in (busy, free))
         lease = pipeline.store.leases.acquire(busy_id, owner="another", duration=timedelta(minutes=1))
         with pytest.raises(LeaseBusy):
-            run_backfill(pipeline, world.tables)
+            pipeline.slice_runs().backfill(world.tables)
         assert pipeline.store.slices.waiting(free_id).slices == 0
         assert pipeline.store.slices.waiting(busy_id).slices > 0
         assert "is held by another" in pipeline.maintenance().maintain(busy, WEEK)["ended"]
         pipeline.store.leases.release(lease)
-        assert [report["claims"] for report in run_backfill(pipeline, world.tables)] == [1, 0, 0]
+        assert [report["claims"] for report in pipeline.slice_runs().backfill(world.tables)] == [1, 0, 0]
         assert pipeline.store.slices.waiting(busy_id).slices == 0

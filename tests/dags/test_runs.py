@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.apply_tables import run_slices
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.retry_policy import RetryPolicy
@@ -110,7 +109,7 @@ def test_a_slice_run_by_hand_applies_what_waits_and_leaves_as_a_success_while_so
     an_hour = RetryPolicy(first_pause=timedelta(hours=1), longest_pause=timedelta(hours=1))
     installation.pipeline.store.failures.record(lease, "it is broken", retry_policy=an_hour, is_outage=False)
     installation.pipeline.store.leases.release(lease)
-    assert "it is broken" in run_slices(installation.pipeline, installation.items)["ended"]
+    assert "it is broken" in installation.pipeline.slice_runs().run(installation.items)["ended"]
     applied = installation.run(installation.slice_dag)
     assert applied["state"] == "success"
     report = applied["results"]["slice_to_lake[-1]"]

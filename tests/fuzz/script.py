@@ -18,7 +18,6 @@ import psycopg2
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.steps import Moment
@@ -136,7 +135,7 @@ def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
             _snapshot(pipeline, tables)
         case "apply":
             _snapshot(pipeline, snapshot_runs(pipeline).wanted(tables))
-            return [str(found.error) for found in apply_tables(pipeline, tables, by_hand=True) if found.error]
+            return [str(found.error) for found in pipeline.slice_runs().apply(tables, by_hand=True) if found.error]
         case _:
             raise ValueError(verb)
     return []

@@ -9,7 +9,6 @@ import pytest
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.apply_tables import run_slices
 from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, apply_all, memory_lake, take_snapshot
 from tests.support.ledgers import forget_store
@@ -66,7 +65,7 @@ def test_apply_of_one_takes_no_slice_of_the_other(both: Neighbours) -> None:
         consume(pipeline)
     with both.other.process() as pipeline:
         (name,) = pipeline.table_names()
-        assert run_slices(pipeline, name)["claims"] == 0
+        assert pipeline.slice_runs().run(name)["claims"] == 0
     assert (ids_in_lake(both.one), ids_in_lake(both.other)) == ([1], [1])
     with both.one.process() as pipeline:
         apply_all(pipeline)

@@ -9,7 +9,6 @@ from typing import Any
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer, set_up_source
@@ -88,7 +87,7 @@ def replay_misfits(pipeline: Pipeline, told: Sequence[Told], read: Read) -> Diff
 
 
 def apply(pipeline: Pipeline, tables: Sequence[TableName]) -> None:
-    results = apply_tables(pipeline, tables)
+    results = pipeline.slice_runs().apply(tables)
     assert [str(result.error) for result in results if result.error is not None] == []
 
 

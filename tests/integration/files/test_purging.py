@@ -12,7 +12,6 @@ from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer
@@ -52,7 +51,7 @@ def opened(events: EventFolder) -> Iterator[Pipeline]:
 def go_on(events: EventFolder) -> None:
     with opened(events) as pipeline:
         set_up_and_consume(pipeline)
-        assert [result.error for result in apply_tables(pipeline, [NAME])] == [None]
+        assert [result.error for result in pipeline.slice_runs().apply([NAME])] == [None]
 
 
 def keep_up(events: EventFolder) -> None:
@@ -113,7 +112,7 @@ def test_what_is_too_late_may_be_replayed_for_as_long_as_its_tombstone_waits_for
     with opened(late) as pipeline:
         assert {outcome.state for outcome in replay(pipeline, kept(late))} == {QuarantineState.REPLAYED}
         keep_up(late)
-        apply_tables(pipeline, [NAME])
+        pipeline.slice_runs().apply([NAME])
     assert in_lake(late) == ({2: 2, 8: 8, 9: 9}, {1})
     keep_up(late)
     assert in_lake(late) == ({2: 2, 8: 8, 9: 9}, set())

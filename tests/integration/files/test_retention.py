@@ -4,7 +4,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.record import TableName
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import EventFolder
@@ -23,7 +22,7 @@ def go_on(events: EventFolder) -> list[int]:
     """Ids in the lake, once everything is read and applied."""
     events.consume()
     with events.opened(make_lake) as pipeline:
-        (result,) = apply_tables(pipeline, [NAME])
+        (result,) = pipeline.slice_runs().apply([NAME])
         assert result.error is None
         return sorted(row["id"] for row in memory_lake(pipeline).rows(pipeline.lake_table(NAME)))
 

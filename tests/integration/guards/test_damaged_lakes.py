@@ -13,7 +13,6 @@ from cdc_pipeline.errors import CdcError, FenceMismatch, LakeError
 from cdc_pipeline.lake.protocol import Fence, LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.operations.apply_tables import apply_tables
 from cdc_pipeline.steps import OnStep
 from tests.crash.world import World
 from tests.support.guarded import begin_again, guarded_world, in_lake, in_source, name_of
@@ -44,7 +43,7 @@ def applied(world: World) -> dict[str, CdcError | None]:
     run_sql(world.source_url, "UPDATE orders SET note = 'later'", "UPDATE customers SET note = 'later'")
     with world.process() as pipeline:
         consume(pipeline)
-        return {found.table.table: found.error for found in apply_tables(pipeline, pipeline.table_names())}
+        return {found.table.table: found.error for found in pipeline.slice_runs().apply(pipeline.table_names())}
 
 
 @pytest.mark.parametrize(

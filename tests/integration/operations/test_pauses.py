@@ -8,7 +8,6 @@ import pytest
 from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, SliceDamaged, TablePauses
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.models.states import TableState
-from cdc_pipeline.operations.apply_tables import apply_tables, run_backfill, run_slices
 from cdc_pipeline.steps import Moment, OnStep
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.invariants import check
@@ -51,15 +50,15 @@ def test_a_failing_table_is_left_to_its_pause_while_the_others_go_on(world: Worl
     with world.process() as pipeline:
         things, *others = world.tables
         with pytest.raises(SliceDamaged):
-            run_slices(pipeline, things)
-        assert "things pauses, its next try comes at" in run_slices(pipeline, things)["ended"]
-        left, *applied = apply_tables(pipeline, [things, *others])
+            pipeline.slice_runs().run(things)
+        assert "things pauses, its next try comes at" in pipeline.slice_runs().run(things)["ended"]
+        left, *applied = pipeline.slice_runs().apply([things, *others])
         assert (type(left.error), left.exit_code) == (TablePauses, 4)
         assert [result.error for result in applied] == [None] * len(others)
         file.write_bytes(content)
-        assert run_slices(pipeline, things)["claims"] == 0
-        assert run_slices(pipeline, things, by_hand=True)["ended"] == EVERYTHING
-        assert run_slices(pipeline, things)["ended"] == EVERYTHING
+        assert pipeline.slice_runs().run(things)["claims"] == 0
+        assert pipeline.slice_runs().run(things, by_hand=True)["ended"] == EVERYTHING
+        assert pipeline.slice_runs().run(things)["ended"] == EVERYTHING
     check(world)
 
 
@@ -67,18 +66,18 @@ def test_a_table_that_fails_for_an_hour_is_parked_and_comes_back_by_itself(world
     things, *_ = world.tables
     with world.process(refusal(LakeError("the value of no column can be read"))) as pipeline:
         with pytest.raises(LakeError):
-            run_slices(pipeline, things)
+            pipeline.slice_runs().run(things)
         time_passes(world, 1)
         with pytest.raises(LakeError):
-            run_slices(pipeline, things)
+            pipeline.slice_runs().run(things)
         assert states(pipeline) == [TableState.PARKED, TableState.LIVE, TableState.LIVE]
-        assert "things is parked" in run_slices(pipeline, things)["ended"]
+        assert "things is parked" in pipeline.slice_runs().run(things)["ended"]
         time_passes(world, 0.2)
-        assert "things is parked" in run_slices(pipeline, things)["ended"]
+        assert "things is parked" in pipeline.slice_runs().run(things)["ended"]
     register_changes(world)
     time_passes(world, 0.05)
     with world.process() as pipeline:
-        assert run_slices(pipeline, things)["ended"] == EVERYTHING
+        assert pipeline.slice_runs().run(things)["ended"] == EVERYTHING
         assert states(pipeline) == [TableState.LIVE] * 3
         apply_all(pipeline)
     check(world)
@@ -87,12 +86,12 @@ def test_a_table_that_fails_for_an_hour_is_parked_and_comes_back_by_itself(world
 def test_an_outage_pauses_every_table_and_parks_none(world: World) -> None:
     with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
         for _ in range(3):
-            results = apply_tables(pipeline, world.tables)
+            results = pipeline.slice_runs().apply(world.tables)
             assert {type(result.error) for result in results} == {LakeAway}
             time_passes(world, 2)
         assert states(pipeline) == [TableState.LIVE] * 3
     with world.process() as pipeline:
-        assert [result.error for result in apply_tables(pipeline, world.tables)] == [None] * 3
+        assert [result.error for result in pipeline.slice_runs().apply(world.tables)] == [None] * 3
         assert all(row["failures"] is None for row in pipeline.store.inspection.run("lag"))
     check(world)
 
@@ -100,7 +99,7 @@ def test_an_outage_pauses_every_table_and_parks_none(world: World) -> None:
 def test_a_file_that_cannot_be_read_pauses_its_table_and_ends_no_run(world: World) -> None:
     things, *_ = world.tables
     with world.process(refusal(OSError("Input/output error"), at="slice_file.get")) as pipeline:
-        (unread,) = apply_tables(pipeline, [things])
+        (unread,) = pipeline.slice_runs().apply([things])
         assert isinstance(unread.error, ObjectStoreAway)
         (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
         assert failure == "Input/output error"
@@ -108,9 +107,9 @@ def test_a_file_that_cannot_be_read_pauses_its_table_and_ends_no_run(world: Worl
 
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:
     with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
-        apply_tables(pipeline, world.tables)
+        pipeline.slice_runs().apply(world.tables)
     with world.process() as pipeline:
-        assert {report["ended"] for report in run_backfill(pipeline, world.tables)} == {EVERYTHING}
+        assert {report["ended"] for report in pipeline.slice_runs().backfill(world.tables)} == {EVERYTHING}
 
 
 def test_every_damaged_file_of_a_claim_is_known_by_name_until_the_right_object_is_back(world: World) -> None:
@@ -121,13 +120,13 @@ def test_every_damaged_file_of_a_claim_is_known_by_name_until_the_right_object_i
     with world.process() as pipeline:
         things, *_ = world.tables
         with pytest.raises(SliceDamaged):
-            run_slices(pipeline, things)
+            pipeline.slice_runs().run(things)
         damaged = pipeline.store.inspection.run("damaged")
         assert [str(first).endswith(damaged[0]["path"]), str(second).endswith(damaged[1]["path"])] == [True, True]
         assert damaged[1]["found"].endswith("has no content: the object is gone")
         first.write_bytes(contents[first])
         second.write_bytes(contents[second])
-        assert run_slices(pipeline, things, by_hand=True)["claims"] == 1
+        assert pipeline.slice_runs().run(things, by_hand=True)["claims"] == 1
         assert pipeline.store.inspection.run("damaged") == []
         apply_all(pipeline)
     check(world)
