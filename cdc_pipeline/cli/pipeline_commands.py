@@ -140,16 +140,14 @@ def remove(
     Drops it from the publication and the metadata store; --pipeline drops publication, slot and all metadata.
     Statements that the pipeline's role may not run are printed for an administrator.
     """
-    from cdc_pipeline.operations.removal import remove_pipeline, remove_table
-
     if (table is None) is not pipeline_too or (source_is_gone and not pipeline_too):
         raise UsageError("neither a TABLE nor --pipeline, or both", expected="one of them")
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY, command="remove") as pipeline:
         if table is None:
-            removed = remove_pipeline(pipeline, with_lake=lake, source_is_gone=source_is_gone)
+            removed = pipeline.removal().remove_pipeline(with_lake=lake, source_is_gone=source_is_gone)
         else:
-            removed = remove_table(pipeline, _parsed(table), with_lake=lake)
+            removed = pipeline.removal().remove_table(_parsed(table), with_lake=lake)
     left = "".join(f"{statement};\n" for statement in removed.left_to_do)
     shown = {"was_known": removed.was_known, "objects_deleted": removed.objects, "left_to_do": left}
     context.show([{"table": str(name), **shown} for name in removed.tables])

@@ -104,7 +104,6 @@ def replay(
     Events that fit now are registered as a slice, which the next apply takes. Exit code 3 when some stay quarantined.
     """
     from cdc_pipeline.metadata_store.models.states import QuarantineState
-    from cdc_pipeline.operations.replay import replay as replay_events
 
     if everything == bool(quarantine_ids):
         raise UsageError("there are no ids and no --all, or both", expected="either ids or --all")
@@ -115,7 +114,7 @@ def replay(
             entries = quarantine.entries(state=QuarantineState.WAITING)
         else:
             entries = tuple(quarantine.entry(number) for number in dict.fromkeys(quarantine_ids or ()))
-        outcomes = replay_events(pipeline, entries)
+        outcomes = pipeline.replay().run(entries)
         names = _table_names(pipeline)
     context.show([_outcome(outcome, names) for outcome in outcomes])
     raise typer.Exit(_exit_code(outcomes))

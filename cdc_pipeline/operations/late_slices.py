@@ -1,57 +1,69 @@
 """Writes and registers a late slice: rows outside the cuts, numbered behind all registered slices."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from cdc_pipeline.areas import slice_key
+from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.cut import Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
 from cdc_pipeline.metadata_store.ledger.records import Boundary, SourceTable
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import write_slice_file
-from cdc_pipeline.steps import step
+from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import Label, SliceFileName
-from cdc_pipeline.wiring import Pipeline
 
 
-def register_late_slice(
-    pipeline: Pipeline,
-    table: SourceTable,
-    stream_partition: int,
-    folder: str,
-    rows: pa.Table,
-    schema: TableSchema,
-    quarantine_ids: Sequence[int] = (),
-    lease: Lease | None = None,
-) -> int:
-    """Registers `rows` as a late slice and returns its number; durable on return.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateSlices:
+    """Writes and registers late slices."""
 
-    `quarantine_ids`: the events that it replays. `folder`: keeps the files of two late slices apart, which may have the
-    same content for a keyless table. Raises RegistryError while the stream has no boundary, and for an event that is
-    already replayed or dropped; StaleEpoch when somebody else has the `lease`.
-    """
-    boundary = pipeline.store.lake_positions.last_boundary(table.stream)
-    if boundary is None:
-        raise no_boundary(table.stream)
-    file = write_slice_file(rows, schema)
-    key = slice_key(table.name, stream_partition, f"{folder}/{_file_name(boundary, file.sha256)}")
-    with step(pipeline.on_step, "slice_file.put"):
-        pipeline.objects.put_if_absent(key, file.content)
-    schema_id = pipeline.store.tables.record_schema(
-        table.table_id, schema, first_offset=boundary.position, is_newest=table.schema_id is None
-    )
-    new = Slice.of(
-        file,
-        table_id=table.table_id,
-        stream_partition=stream_partition,
-        path=key,
-        schema_id=schema_id,
-        late=True,
-    )
-    late = pipeline.store.quarantine.late_slice(new, quarantine_ids)
-    return pipeline.cut_chain().register_late(late, {schema_id: schema}, lease=lease)
+    store: MetadataStore
+    objects: ObjectStore
+    chain: CutChain
+    on_step: OnStep
+
+    def register(
+        self,
+        table: SourceTable,
+        stream_partition: int,
+        folder: str,
+        rows: pa.Table,
+        schema: TableSchema,
+        quarantine_ids: Sequence[int] = (),
+        lease: Lease | None = None,
+    ) -> int:
+        """Registers `rows` as a late slice and returns its number; durable on return.
+
+        `quarantine_ids`: the events that it replays. `folder`: keeps the files of two late slices apart, which may have
+        the same content for a keyless table. Raises RegistryError while the stream has no boundary, and for an event
+        that is already replayed or dropped; StaleEpoch when somebody else has the `lease`.
+        """
+        boundary = self.store.lake_positions.last_boundary(table.stream)
+        if boundary is None:
+            raise no_boundary(table.stream)
+        file = write_slice_file(rows, schema)
+        key = slice_key(table.name, stream_partition, f"{folder}/{_file_name(boundary, file.sha256)}")
+        with step(self.on_step, "slice_file.put"):
+            self.objects.put_if_absent(key, file.content)
+        schema_id = self.store.tables.record_schema(
+            table.table_id, schema, first_offset=boundary.position, is_newest=table.schema_id is None
+        )
+        new = Slice.of(
+            file,
+            table_id=table.table_id,
+            stream_partition=stream_partition,
+            path=key,
+            schema_id=schema_id,
+            late=True,
+        )
+        late = self.store.quarantine.late_slice(new, quarantine_ids)
+        return self.chain.register_late(late, {schema_id: schema}, lease=lease)
 
 
 def _file_name(boundary: Boundary, sha256: str) -> SliceFileName:

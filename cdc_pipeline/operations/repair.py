@@ -16,7 +16,6 @@ from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.records import Boundary
-from cdc_pipeline.operations.late_slices import register_late_slice
 from cdc_pipeline.operations.verification import held_cut, shown_version, source_copy
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
@@ -111,7 +110,7 @@ def _register(
     if found.num_rows:
         rows = _events(found, lake_table.schema, held.version, held.time)
         row, folder = pipeline.store.tables.table(table), f"repair-{boundary.boundary_id}"
-        number = register_late_slice(pipeline, row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
+        number = pipeline.late_slices().register(row, _STREAM_PARTITION, folder, rows, lake_table.schema, lease=lease)
     else:
         pipeline.store.tables.end_repair(lease)
     return Repaired(

@@ -9,12 +9,13 @@ import structlog
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.models.states import QuarantineState, SnapshotState
-from cdc_pipeline.operations.late_slices import register_late_slice
-from cdc_pipeline.record import TableSchema
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.operations.late_slices import LateSlices
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.source_setup.registered import known_table
+from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.sources.quarantined import DecodedEvents
 from cdc_pipeline.types import changed_types
-from cdc_pipeline.wiring import Pipeline
 
 log = structlog.get_logger()
 
@@ -29,80 +30,88 @@ class Replayed:
     why: str
 
 
-def replay(pipeline: Pipeline, entries: Sequence[QuarantineEntry]) -> tuple[Replayed, ...]:
-    """By id. Events that fit are in registered slices on return, for the next apply; the others wait on."""
-    waiting = sorted(
-        (entry for entry in entries if entry.state is QuarantineState.WAITING),
-        key=lambda entry: (entry.table_id, entry.stream_partition, entry.quarantine_id),
-    )
-    outcomes = [
-        Replayed(kept=entry, state=entry.state, slice_number=entry.slice_number, why=entry.decision or "")
-        for entry in entries
-        if entry.state is not QuarantineState.WAITING
-    ]
-    for (table_id, stream_partition), group in groupby(
-        waiting, key=lambda entry: (entry.table_id, entry.stream_partition)
-    ):
-        table = pipeline.store.tables.table_by_id(table_id)
-        outcomes += _replay_group(pipeline, table, stream_partition, list(group))
-    return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Replays events in quarantine. `listed`: the tables of pipeline.yml."""
 
+    listed: frozenset[TableName]
+    store: MetadataStore
+    source: Source
+    late_slices: LateSlices
 
-def _replay_group(
-    pipeline: Pipeline, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
-) -> list[Replayed]:
-    """Events of one stream partition of one table, as one slice for all with the same columns."""
-    refused = _not_ready(pipeline, table, entries)
-    ready = [entry for entry in entries if entry.quarantine_id not in refused]
-    numbers: dict[int, int] = {}
-    for decoded in _decode(pipeline, table, ready) if ready else ():
-        refused |= decoded.refused
-        changed = _changed_types(pipeline, table, decoded.schema)
-        if changed:
-            refused |= dict.fromkeys(decoded.fitting, changed)
-        elif decoded.fitting:
-            folder = f"replay-{decoded.fitting[0]}"
-            number = register_late_slice(
-                pipeline, table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
-            )
-            numbers |= dict.fromkeys(decoded.fitting, number)
-            log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
-    return [
-        Replayed(kept=entry, state=QuarantineState.WAITING, slice_number=None, why=refused[entry.quarantine_id])
-        if entry.quarantine_id in refused
-        else Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
-        for entry in entries
-    ]
+    def run(self, entries: Sequence[QuarantineEntry]) -> tuple[Replayed, ...]:
+        """Decodes events again; returns the outcomes by id.
 
+        Events that fit are in registered slices on return, for the next apply. The others wait on.
+        """
+        waiting = sorted(
+            (entry for entry in entries if entry.state is QuarantineState.WAITING),
+            key=lambda entry: (entry.table_id, entry.stream_partition, entry.quarantine_id),
+        )
+        outcomes = [
+            Replayed(kept=entry, state=entry.state, slice_number=entry.slice_number, why=entry.decision or "")
+            for entry in entries
+            if entry.state is not QuarantineState.WAITING
+        ]
+        for (table_id, stream_partition), group in groupby(
+            waiting, key=lambda entry: (entry.table_id, entry.stream_partition)
+        ):
+            table = self.store.tables.table_by_id(table_id)
+            outcomes += self._replay_group(table, stream_partition, list(group))
+        return tuple(sorted(outcomes, key=lambda outcome: outcome.kept.quarantine_id))
 
-def _changed_types(pipeline: Pipeline, table: SourceTable, schema: TableSchema) -> str:
-    """What the lake would refuse: the types with which a table began stay."""
-    if table.schema_id is None:
-        return ""
-    known = pipeline.store.tables.schema(table.table_id, table.schema_id)
-    return ", ".join(
-        f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
-        for before, column in changed_types(known.columns, schema.columns)
-    )
+    def _replay_group(
+        self, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
+    ) -> list[Replayed]:
+        """Events of one stream partition of one table, as one slice for all with the same columns."""
+        refused = self._not_ready(table, entries)
+        ready = [entry for entry in entries if entry.quarantine_id not in refused]
+        numbers: dict[int, int] = {}
+        for decoded in self._decode(table, ready) if ready else ():
+            refused |= decoded.refused
+            changed = self._changed_types(table, decoded.schema)
+            if changed:
+                refused |= dict.fromkeys(decoded.fitting, changed)
+            elif decoded.fitting:
+                folder = f"replay-{decoded.fitting[0]}"
+                number = self.late_slices.register(
+                    table, stream_partition, folder, decoded.rows, decoded.schema, decoded.fitting
+                )
+                numbers |= dict.fromkeys(decoded.fitting, number)
+                log.info("events replayed", table=str(table.name), slice=number, events=len(decoded.fitting))
+        return [
+            Replayed(kept=entry, state=QuarantineState.WAITING, slice_number=None, why=refused[entry.quarantine_id])
+            if entry.quarantine_id in refused
+            else Replayed(kept=entry, state=QuarantineState.REPLAYED, slice_number=numbers[entry.quarantine_id], why="")
+            for entry in entries
+        ]
 
+    def _changed_types(self, table: SourceTable, schema: TableSchema) -> str:
+        """What the lake would refuse: the types with which a table began stay."""
+        if table.schema_id is None:
+            return ""
+        known = self.store.tables.schema(table.table_id, table.schema_id)
+        return ", ".join(
+            f"{column.name} is {column.type} now and {before.type} in the lake, which keeps its types"
+            for before, column in changed_types(known.columns, schema.columns)
+        )
 
-def _decode(pipeline: Pipeline, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:
-    return pipeline.source.decode_quarantined(
-        known_table(pipeline.store, table),
-        entries,
-        columns=pipeline.store.tables.known_columns(table.table_id),
-        stream_partitions=pipeline.store.streams.stream_partitions(table.stream),
-    )
+    def _decode(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:
+        return self.source.decode_quarantined(
+            known_table(self.store, table),
+            entries,
+            columns=self.store.tables.known_columns(table.table_id),
+            stream_partitions=self.store.streams.stream_partitions(table.stream),
+        )
 
-
-def _not_ready(pipeline: Pipeline, table: SourceTable, entries: Sequence[QuarantineEntry]) -> dict[int, str]:
-    """Until a snapshot is published its rows are not the lake's, neither those that fit nor these."""
-    if all(listed.table != table.name for listed in pipeline.settings.tables):
-        return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}
-    snapshots = {entry.snapshot_id for entry in entries if entry.snapshot_id is not None}
-    states = {snapshot_id: pipeline.store.snapshots.snapshot(snapshot_id).state for snapshot_id in snapshots}
-    return {
-        entry.quarantine_id: f"its snapshot {entry.snapshot_id} is {states[entry.snapshot_id]}"
-        for entry in entries
-        if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
-    }
+    def _not_ready(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> dict[int, str]:
+        """Until a snapshot is published its rows are not the lake's, neither those that fit nor these."""
+        if table.name not in self.listed:
+            return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}
+        snapshots = {entry.snapshot_id for entry in entries if entry.snapshot_id is not None}
+        states = {snapshot_id: self.store.snapshots.snapshot(snapshot_id).state for snapshot_id in snapshots}
+        return {
+            entry.quarantine_id: f"its snapshot {entry.snapshot_id} is {states[entry.snapshot_id]}"
+            for entry in entries
+            if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
+        }

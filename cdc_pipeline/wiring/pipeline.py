@@ -25,8 +25,11 @@ from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 
 if TYPE_CHECKING:
     from cdc_pipeline.operations.apply_tables import SliceRuns
+    from cdc_pipeline.operations.late_slices import LateSlices
     from cdc_pipeline.operations.maintenance import Maintenance
     from cdc_pipeline.operations.rebuild import StoreRebuild
+    from cdc_pipeline.operations.removal import PipelineRemoval
+    from cdc_pipeline.operations.replay import Replay
     from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
     from cdc_pipeline.operations.warm_up import WarmUp
@@ -165,6 +168,33 @@ class Pipeline:
             old_objects=OldObjects(
                 stream=self.settings.name, store=self.store, objects=self.objects, on_step=self.on_step
             ),
+        )
+
+    def late_slices(self) -> "LateSlices":
+        from cdc_pipeline.operations.late_slices import LateSlices
+
+        return LateSlices(store=self.store, objects=self.objects, chain=self.cut_chain(), on_step=self.on_step)
+
+    def removal(self) -> "PipelineRemoval":
+        from cdc_pipeline.operations.removal import PipelineRemoval
+
+        return PipelineRemoval(
+            stream=self.settings.name,
+            listed=self.table_names(),
+            store=self.store,
+            source=self.source,
+            objects=self.objects,
+            on_step=self.on_step,
+        )
+
+    def replay(self) -> "Replay":
+        from cdc_pipeline.operations.replay import Replay
+
+        return Replay(
+            listed=frozenset(self.table_names()),
+            store=self.store,
+            source=self.source,
+            late_slices=self.late_slices(),
         )
 
     def rewind(self) -> "Rewind":

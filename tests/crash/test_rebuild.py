@@ -14,7 +14,6 @@ from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.operations.rebuild import Rebuilt
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
@@ -53,7 +52,7 @@ def keep_aside(world: World, *, number: int) -> None:
 def replay_all(world: World) -> None:
     run_sql(world.store_url, MEND)
     with world.process() as pipeline:
-        replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+        pipeline.replay().run(pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
 
 
 def apply(world: World) -> None:

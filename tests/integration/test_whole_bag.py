@@ -9,7 +9,6 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import (
@@ -77,7 +76,7 @@ def test_the_lake_has_every_row_as_often_as_the_source(pipeline: Pipeline, datab
     apply(pipeline)
     assert sum(in_lake(pipeline).values()) == len(query(database, SOURCE)) - 3
     run_sql(pipeline.endpoints.metadata_store_url, MEND)
-    outcomes = replay(pipeline, pipeline.store.quarantine.entries())
+    outcomes = pipeline.replay().run(pipeline.store.quarantine.entries())
     assert [outcome.state for outcome in outcomes] == [QuarantineState.REPLAYED] * 3
     apply(pipeline)
     assert in_lake(pipeline) == Counter(query(database, SOURCE))

@@ -9,7 +9,6 @@ from typing import Any
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
@@ -75,7 +74,7 @@ def replay_misfits(pipeline: Pipeline, told: Sequence[Told], read: Read) -> Diff
     run_sql(pipeline.endpoints.metadata_store_url, _MEND)
     ids = {pipeline.store.tables.table(name).table_id for name in names}
     entries = pipeline.store.quarantine.entries(state=QuarantineState.WAITING)
-    outcomes = replay(pipeline, [entry for entry in entries if entry.table_id in ids])
+    outcomes = pipeline.replay().run([entry for entry in entries if entry.table_id in ids])
     assert [outcome.why for outcome in outcomes if outcome.why] == []
     assert len(outcomes) >= len(mended)
     apply(pipeline, sorted(names, key=str))

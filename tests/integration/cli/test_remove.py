@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.metadata_store.store import open_metadata_store
-from cdc_pipeline.operations.removal import remove_pipeline, remove_table
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.steps import Moment
@@ -42,7 +41,7 @@ def without_orders(world: World) -> World:
 
 def remove_orders(world: World, *, with_lake: bool = False) -> None:
     with without_orders(world).process() as pipeline:
-        remove_table(pipeline, name_of(world, "orders"), with_lake=with_lake)
+        pipeline.removal().remove_table(name_of(world, "orders"), with_lake=with_lake)
 
 
 def files_of(world: World) -> list[str]:
@@ -83,13 +82,13 @@ def test_a_removed_table_that_comes_back_begins_anew_also_after_a_rebuild(world:
 
 def test_a_removed_pipeline_leaves_nothing_but_its_lake_and_with_the_lake_nothing(world: World) -> None:
     with world.process() as pipeline:
-        remove_pipeline(pipeline, with_lake=False)
+        pipeline.removal().remove_pipeline(with_lake=False)
     assert rows_of_store(world.store_url) == {}
     assert world.query(SLOTS) == world.query(PUBLICATIONS) == [(0,)]
     assert any(path.startswith("datalake/") for path in files_of(world))
     assert not any("stream=" in path for path in files_of(world))
     with world.process() as pipeline:
-        assert not remove_pipeline(pipeline, with_lake=True).was_known
+        assert not pipeline.removal().remove_pipeline(with_lake=True).was_known
     assert files_of(world) == []
     begin_again(world)
     assert go_on(world) == {}
@@ -115,7 +114,7 @@ def test_a_removal_that_was_killed_anywhere_is_ended_by_the_next(world: World) -
         steps += 1
         try:
             with world.process(killed_at(steps)) as pipeline:
-                remove_pipeline(pipeline, with_lake=True)
+                pipeline.removal().remove_pipeline(with_lake=True)
             ended = True
         except Killed:
             continue
@@ -131,7 +130,7 @@ def test_a_publication_that_holds_tables_of_others_only_loses_ours(world: World)
         world.source_url, "CREATE TABLE theirs (id int PRIMARY KEY)", f'ALTER PUBLICATION "{name}" ADD TABLE theirs'
     )
     with world.process() as pipeline:
-        remove_pipeline(pipeline, with_lake=False)
+        pipeline.removal().remove_pipeline(with_lake=False)
     assert world.query(PUBLISHED) == [("theirs",)]
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from tests.support.event_files import EventFolder, Row, slices_of
 
@@ -41,7 +40,7 @@ def test_another_type_in_the_settings_is_refused_before_anything_is_registered(e
 
 def test_an_event_that_would_need_another_type_waits_on_and_says_so(events: EventFolder) -> None:
     with replace(events, tables=(WIDE,)).opened() as pipeline:
-        (outcome,) = replay(pipeline, pipeline.store.quarantine.entries())
+        (outcome,) = pipeline.replay().run(pipeline.store.quarantine.entries())
         assert len(slices_of(pipeline, NAME)) == 1
     assert outcome.state is QuarantineState.WAITING
     assert outcome.why == "n is int8 now and int4 in the lake, which keeps its types"

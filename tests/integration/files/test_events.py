@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from tests.support.event_files import EventFolder, events_of, slices_of
 
@@ -261,7 +260,7 @@ def test_a_table_that_cannot_be_kept_waits_with_its_reason_and_its_neighbours_go
     mended = replace(events, tables=(TABLE, {**TABLE, "name": "public.other"}))
     mended.consume()
     with mended.opened() as pipeline:
-        replayed = replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+        replayed = pipeline.replay().run(pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
     assert [outcome.why for outcome in replayed] == [""]
     assert mended.rows("public.t") == [row(1)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import Replayed, replay
+from cdc_pipeline.operations.replay import Replayed
 from tests.support.event_files import EventFolder, Row
 from tests.support.postgres import fresh_database
 from tests.support.streams import run_sql
@@ -32,7 +32,7 @@ def folder(path: Path, store_url: str, table: Row = NARROW, source: Row | None =
 
 def replay_all(events: EventFolder) -> tuple[Replayed, ...]:
     with events.opened() as pipeline:
-        return replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+        return pipeline.replay().run(pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
 
 
 def why(outcomes: Sequence[Replayed]) -> list[str]:

@@ -7,7 +7,6 @@ import pytest
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
@@ -31,7 +30,7 @@ def test_a_lost_store_knows_every_file_and_every_place_again(database: str, tmp_
     events.write("0/c.jsonl", create(6, id=3_000_000_000))
     events.consume()
     with events.opened() as pipeline:
-        replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+        pipeline.replay().run(pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
     events.write("0/c.jsonl", create(7))
     registered = Failpoint(Site("registry.register", Moment.BEFORE, 1))
     before = ledger_of(database)

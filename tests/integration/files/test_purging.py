@@ -12,7 +12,6 @@ from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.wiring import Pipeline
@@ -99,7 +98,7 @@ def test_an_event_below_the_horizon_is_kept_aside_and_never_revives_a_purged_row
     (entry,) = kept(late)
     assert "is too late" in entry.reason
     with opened(late) as pipeline:
-        (outcome,) = replay(pipeline, [entry])
+        (outcome,) = pipeline.replay().run([entry])
     assert outcome.state is QuarantineState.WAITING
     assert "is too late" in outcome.why
 
@@ -110,7 +109,7 @@ def test_what_is_too_late_may_be_replayed_for_as_long_as_its_tombstone_waits_for
     keep_up(late)
     assert in_lake(late) == ({2: 2, 8: 8, 9: 9}, {1})
     with opened(late) as pipeline:
-        assert {outcome.state for outcome in replay(pipeline, kept(late))} == {QuarantineState.REPLAYED}
+        assert {outcome.state for outcome in pipeline.replay().run(kept(late))} == {QuarantineState.REPLAYED}
         keep_up(late)
         pipeline.slice_runs().apply([NAME])
     assert in_lake(late) == ({2: 2, 8: 8, 9: 9}, {1})

@@ -10,7 +10,6 @@ import pytest
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.models.states import QuarantineState
-from cdc_pipeline.operations.replay import replay
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from tests.crash.world import apply_all, lake_tables, make_lake, memory_lake, take_snapshot
 from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
@@ -69,7 +68,7 @@ def go_on(pipeline: Pipeline, *statements: str) -> None:
 def mend_and_replay(pipeline: Pipeline) -> int:
     """How many events came back; none is left."""
     run_sql(pipeline.endpoints.metadata_store_url, MEND)
-    outcomes = replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
+    outcomes = pipeline.replay().run(pipeline.store.quarantine.entries(state=QuarantineState.WAITING))
     assert {outcome.state for outcome in outcomes} == {QuarantineState.REPLAYED}, outcomes
     apply_all(pipeline)
     return len(outcomes)
@@ -152,7 +151,7 @@ def test_a_truncate_empties_the_table_of_what_comes_back_too(pipeline: Pipeline)
 
 def replays_nothing(pipeline: Pipeline) -> bool:
     before = visible_rows(pipeline)
-    assert replay(pipeline, pipeline.store.quarantine.entries(state=QuarantineState.WAITING)) == ()
+    assert pipeline.replay().run(pipeline.store.quarantine.entries(state=QuarantineState.WAITING)) == ()
     apply_all(pipeline)
     return visible_rows(pipeline) == before
 
@@ -194,6 +193,6 @@ def test_events_of_a_table_that_is_no_longer_listed_wait_on(pipeline: Pipeline) 
     begin(pipeline)
     go_on(pipeline, SMALL.replace("{id}", "1"))
     others = pipeline.settings.model_copy(update={"tables": pipeline.settings.tables[1:]})
-    (outcome,) = replay(changed(pipeline, settings=others), pipeline.store.quarantine.entries())
+    (outcome,) = changed(pipeline, settings=others).replay().run(pipeline.store.quarantine.entries())
     assert outcome.state is QuarantineState.WAITING
     assert outcome.why.startswith("pipeline.yml does not list ")
