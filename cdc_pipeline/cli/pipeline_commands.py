@@ -105,11 +105,9 @@ def repair(
 
     No other rows are written. The stream may go on meanwhile. Exit code 1 when a table could not be repaired.
     """
-    from cdc_pipeline.operations.repair import repair_tables
-
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="repair") as pipeline:
-        repaired = repair_tables(pipeline, pipeline.table_names(tuple(tables)))
+        repaired = pipeline.repair().run_each(pipeline.table_names(tuple(tables)))
     context.show([{**asdict(found), "table": str(found.table)} for found in repaired])
     raise typer.Exit(1 if any(found.problem for found in repaired) else 0)
 

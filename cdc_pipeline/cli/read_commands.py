@@ -64,12 +64,10 @@ def verify(
     Compares every column that the source has now. Each table gets its own verdict. Exit code 3 when a table differs
     or could not be compared.
     """
-    from cdc_pipeline.operations.verification import verify as verify_tables
-
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="verify") as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
-        verdicts = verify_tables(pipeline, names, timeout=timedelta(seconds=timeout))
+        verdicts = pipeline.verification().verify(names, timeout=timedelta(seconds=timeout))
     differences = [found for verdict in verdicts for found in _differences(verdict)]
     if as_json:
         context.show(

@@ -29,7 +29,7 @@ from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
 from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.rights import become_account
-from cdc_pipeline.operations.verification import Verified, verify
+from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
@@ -132,7 +132,7 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         show("the last slices")
         pipeline.slice_runs().apply(tables)
         show("reading both sides")
-        return verify(pipeline, tables)
+        return pipeline.verification().verify(tables)
 
 
 def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:

@@ -25,13 +25,17 @@ from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 
 if TYPE_CHECKING:
     from cdc_pipeline.operations.apply_tables import SliceRuns
+    from cdc_pipeline.operations.held_cuts import HeldCuts
     from cdc_pipeline.operations.late_slices import LateSlices
     from cdc_pipeline.operations.maintenance import Maintenance
     from cdc_pipeline.operations.rebuild import StoreRebuild
     from cdc_pipeline.operations.removal import PipelineRemoval
+    from cdc_pipeline.operations.repair import Repair
     from cdc_pipeline.operations.replay import Replay
     from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
+    from cdc_pipeline.operations.source_copies import SourceCopies
+    from cdc_pipeline.operations.verification import Verification
     from cdc_pipeline.operations.warm_up import WarmUp
 
 
@@ -127,6 +131,54 @@ class Pipeline:
             worker=self.slice_worker(),
             empty_lakes=None if self.source.capabilities.copies_tables else empty_lakes,
         )
+
+    def verification(self) -> "Verification":
+        from cdc_pipeline.operations.verification import Verification
+
+        return Verification(
+            store=self.store,
+            objects=self.objects,
+            source=self.source,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            worker=self.slice_worker(),
+            cuts=self._held_cuts(),
+            copies=self._source_copies(),
+            on_step=self.on_step,
+        )
+
+    def repair(self) -> "Repair":
+        from cdc_pipeline.operations.repair import Repair
+
+        return Repair(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            store=self.store,
+            source=self.source,
+            lake=self.lake,
+            lake_table=self.lake_table,
+            worker=self.slice_worker(),
+            cuts=self._held_cuts(),
+            copies=self._source_copies(),
+            late_slices=self.late_slices(),
+        )
+
+    def _held_cuts(self) -> "HeldCuts":
+        from cdc_pipeline.operations.held_cuts import HeldCuts
+        from cdc_pipeline.source_setup import consume_until_idle
+
+        return HeldCuts(
+            stream=self.settings.name,
+            store=self.store,
+            source=self.source,
+            new_id=self.new_id,
+            consume_until_idle=lambda: consume_until_idle(self),
+        )
+
+    def _source_copies(self) -> "SourceCopies":
+        from cdc_pipeline.operations.source_copies import SourceCopies
+
+        return SourceCopies(objects=self.objects, new_id=self.new_id, on_step=self.on_step)
 
     def maintenance(self) -> "Maintenance":
         from cdc_pipeline.operations.maintenance import Maintenance

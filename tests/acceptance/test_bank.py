@@ -21,7 +21,6 @@ from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.demo.seed import Scale, seed
 from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume, spark_session, take_snapshot
@@ -146,7 +145,7 @@ def test_the_four_sums_agree_at_every_boundary_and_at_the_end_lake_equals_source
         assert [found for found in sums if len(set(found.values())) != 1] == []
         assert len({found["history"] for found in sums}) >= SECONDS / SLICE_SECONDS / 2
         assert killed >= SECONDS / 9
-        verdicts = verify(pipeline, pipeline.table_names())
+        verdicts = pipeline.verification().verify(pipeline.table_names())
     assert [verdict for verdict in verdicts if not verdict.is_equal] == []
 
 

@@ -76,7 +76,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/postgres/stream.py:confirm": IN_A_STEP + "slot.confirm",
     "cdc_pipeline/sources/postgres/stream.py:send_marker": IN_A_STEP + "source.mark",
     "cdc_pipeline/consume/spill.py:spilled": "a file of this process's own, without a name",
-    "cdc_pipeline/operations/verification.py:_copied": "a folder of this process's own",
+    "cdc_pipeline/operations/source_copies.py:of": "a folder of this process's own",
     "cdc_pipeline/operations/warm_up.py:run": READS_ONLY,
     "cdc_pipeline/settings/yaml_text.py:read_text": READS_ONLY,
     "plugins/cdc_hosts.py:allowed_hosts": READS_ONLY,

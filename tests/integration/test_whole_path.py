@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import (
     consume,
@@ -109,14 +108,14 @@ def test_verify_finds_every_row_that_differs_and_says_how(pipeline: Pipeline, da
     set_up_and_consume(pipeline)
     take_snapshot(pipeline, items)
     run_sql(database, "UPDATE items SET name = 'later' WHERE id = 4")
-    (equal,) = verify(pipeline, [items])
+    (equal,) = pipeline.verification().verify([items])
     assert equal.comparison is not None
     assert (equal.is_equal, equal.comparison.source_rows, equal.comparison.lake_rows) == (True, 4, 4)
     lake = f"delta.`{pipeline.lake_url(items)}`"
     spark_session(pipeline).sql(f"UPDATE {lake} SET name = 'tampered' WHERE id = 1").collect()
     spark_session(pipeline).sql(f"DELETE FROM {lake} WHERE id = 2").collect()
     spark_session(pipeline).sql(f"INSERT INTO {lake} SELECT 9, * EXCEPT (id) FROM {lake} WHERE id = 3").collect()
-    (found,) = verify(pipeline, [items])
+    (found,) = pipeline.verification().verify([items])
     assert not found.is_equal
     assert found.comparison is not None
     assert found.comparison.differing_rows == len(found.comparison.differences)

@@ -9,7 +9,6 @@ import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap, StaleEpoch, UsageError
-from cdc_pipeline.operations.verification import verify
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
 from cdc_pipeline.steps import Moment
@@ -187,7 +186,7 @@ def test_setting_up_needs_no_statements_and_registers_the_tables(events: EventFo
 
 def refuse(pipeline: Pipeline) -> None:
     with pytest.raises(UsageError, match="the source of shop is of the kind debezium_files"):
-        verify(pipeline, [NAME])
+        pipeline.verification().verify([NAME])
     with pytest.raises(UsageError, match="its tables begin empty and need no snapshot"):
         pipeline.source.copy_at("")
 

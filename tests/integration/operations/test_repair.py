@@ -9,8 +9,7 @@ import pytest
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.repair import Repaired, repair
-from cdc_pipeline.operations.verification import verify
+from cdc_pipeline.operations.repair import Repaired
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import (
@@ -67,18 +66,18 @@ def test_only_the_rows_that_differ_are_written_and_flagged_ones_stay(pipeline: P
         spark_session(pipeline).sql(statement).collect()
     before = written_by(pipeline)
     run_sql(database, "UPDATE things SET name = 'meanwhile' WHERE id = 4", "INSERT INTO things VALUES (10, 'new', 1)")
-    repaired = repair(pipeline, things)
+    repaired = pipeline.repair().run(things)
     assert (repaired.rows_written, repaired.rows_removed) == (2, 1)
-    (verdict,) = verify(pipeline, [things])
+    (verdict,) = pipeline.verification().verify([things])
     assert verdict.is_equal
     after = written_by(pipeline)
     assert {id_ for id_, version in after.items() if version != before.get(id_)} >= {1, 2, 4, 10, 77}
     assert all(after[id_] == before[id_] for id_ in (3, 5, 6, 7, 8, 9))
     assert [row["name"] for row in lake_rows(pipeline, things) if row["id"] == 9] == ["name 9"]
-    again = repair(pipeline, things)
+    again = pipeline.repair().run(things)
     assert again == Repaired(table=things, position=again.position, rows_written=0, rows_removed=0, slice_number=None)
     with pytest.raises(UsageError, match="no key to tell its rows apart by"):
-        repair(pipeline, notes)
+        pipeline.repair().run(notes)
 
 
 class Killed(BaseException):
@@ -105,12 +104,12 @@ def test_a_repair_killed_before_its_slice_is_registered_brings_no_deleted_row_ba
             raise Killed
 
     with pytest.raises(Killed):
-        repair(replace(pipeline, on_step=delete_then_die), name)
+        replace(pipeline, on_step=delete_then_die).repair().run(name)
     pipeline.slice_worker().slice_to_lake(name)
     assert [row["id"] for row in lake_rows(pipeline, name) if not row["_cdc_deleted"]] == []
     consume(pipeline)
     pipeline.slice_worker().slice_to_lake(name)
-    (verdict,) = verify(pipeline, [name])
+    (verdict,) = pipeline.verification().verify([name])
     assert verdict.is_equal, verdict
     assert [row["id"] for row in lake_rows(pipeline, name) if not row["_cdc_deleted"]] == [2]
     assert not pipeline.store.tables.table(name).under_repair

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.operations.verification import Verified, verify
+from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
@@ -68,7 +68,7 @@ def tamper(pipeline: Pipeline, table: str, *statements: str) -> None:
 
 
 def verdicts(pipeline: Pipeline) -> dict[str, Verified]:
-    return {found.table.table: found for found in verify(pipeline, pipeline.table_names(), timeout=SHORT)}
+    return {found.table.table: found for found in pipeline.verification().verify(pipeline.table_names(), timeout=SHORT)}
 
 
 def test_each_table_has_a_verdict_whatever_became_of_the_others(pipeline: Pipeline, database: str) -> None:

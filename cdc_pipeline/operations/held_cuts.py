@@ -1,0 +1,84 @@
+"""Positions at which the stream is cut, and the lake's version that equals the source there."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Event
+from uuid import UUID
+
+import structlog
+
+from cdc_pipeline.consume.slice_cutter import CUT_AT
+from cdc_pipeline.errors import CdcError
+from cdc_pipeline.lake.protocol import Lake, LakeTable
+from cdc_pipeline.metadata_store.ledger.records import Boundary
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.protocol import Source
+
+log = structlog.get_logger()
+
+POLL = timedelta(milliseconds=200)
+_MOST_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldCuts:
+    """Holds positions of a source. `consume_until_idle` reads the stream where no consumer does."""
+
+    stream: str
+    store: MetadataStore
+    source: Source
+    new_id: Callable[[], UUID]
+    consume_until_idle: Callable[[], object]
+
+    @contextmanager
+    def held(self, deadline: float, *, purpose: str) -> Iterator[tuple[HeldPosition, Boundary]]:
+        """A position at which the stream is cut, and the source can be read while the block runs."""
+        with ExitStack() as holding:
+            for _ in range(_MOST_TRIES):
+                name = self.new_id().hex[:8]
+                held = holding.enter_context(self.source.hold_position(purpose, name=name))
+                boundary = self._cut_at(held, deadline)
+                if boundary is not None:
+                    yield held, boundary
+                    return
+                holding.close()
+                log.info("the stream had moved on before it could be cut; taking a later position")
+        raise CdcError(
+            f"the stream could not be cut at any of {_MOST_TRIES} positions",
+            expected="a cut before the consumer closes the slice",
+            remedy=f"run {purpose} again; a longer slice_length makes it easier",
+        )
+
+    def _cut_at(self, held: HeldPosition, deadline: float) -> Boundary | None:
+        """The boundary at the held position; None when an earlier boundary is already behind it."""
+        if not self.source.send_marker(f"{CUT_AT}{held.offset}:{self.new_id()}"):
+            self.consume_until_idle()
+        while time.monotonic() < deadline:
+            boundary = self.store.lake_positions.boundary_at(self.stream, held.offset)
+            if boundary is not None:
+                return boundary
+            if (self.store.streams.next_offset(self.stream) or "") > held.offset:
+                return None
+            Event().wait(POLL.total_seconds())
+        raise CdcError(
+            "the consumer did not register the cut",
+            expected="it within the time given to verify",
+            remedy="look at cdc status, then try again",
+        )
+
+
+def shown_version(store: MetadataStore, lake: Lake, table: LakeTable, boundary: Boundary) -> int | None:
+    """What readers saw last before the first claim behind the boundary, whoever wrote it; None: not applied so far."""
+    table_id = store.tables.table(table.name).table_id
+    claimed = store.lake_positions.applied_version(table_id, boundary.boundary_id)
+    fence = lake.read_fence(table)
+    if claimed is None or fence is None:
+        return claimed
+    following = store.lake_positions.next_change(table_id, boundary.boundary_id)
+    if following is None or fence.number < following.number:
+        return fence.lake_version
+    return claimed if following.lake_version is None else following.lake_version - 1

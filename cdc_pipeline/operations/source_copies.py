@@ -1,0 +1,56 @@
+"""A table of the source as of a held position -> one Parquet file in the bucket, to compare the lake with."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow.parquet as pq
+
+from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.sources.protocol import TableCopy
+from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.types import arrow_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCopy:
+    """Rows of the source as one Parquet file in the object store, under `key`.
+
+    `rows_withheld` counts those with a value that the lake's type cannot hold; the file has NULL in its place.
+    """
+
+    key: str
+    rows_withheld: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCopies:
+    """Writes such files, and deletes them."""
+
+    objects: ObjectStore
+    new_id: Callable[[], UUID]
+    on_step: OnStep
+
+    @contextmanager
+    def of(self, table: TableName, source: TableCopy, schema: TableSchema) -> Iterator[SourceCopy]:
+        """Rows of the table with the schema's columns, while the block runs. Memory holds one block of rows."""
+        key = f"{staging_prefix(table, f'verify-{self.new_id().hex}')}/source.parquet"
+        rows_withheld = 0
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "source.parquet"
+            with pq.ParquetWriter(path, arrow_schema(schema), compression="zstd") as writer:
+                for copied in source.rows(table, schema):
+                    writer.write_batch(copied.rows)
+                    rows_withheld += len(copied.unfit_rows)
+            with step(self.on_step, "verification_file.put"):
+                self.objects.put_file_if_absent(key, path)
+        try:
+            yield SourceCopy(key=key, rows_withheld=rows_withheld)
+        finally:
+            with step(self.on_step, "verification_file.delete"):
+                self.objects.delete(key)
