@@ -17,7 +17,6 @@ from pathlib import Path
 
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.metadata_store.upgrade import upgrade
-from cdc_pipeline.source_setup import consume_until_idle
 from tests.crash.world import World
 from tests.support.guarded import begin_again
 from tests.support.pipelines import pipeline_settings
@@ -86,7 +85,7 @@ def one_day(world: World, day: int, busy: int) -> None:
         *(CHANGE.format(table=name.table, first=first, last=first + CHANGES_PER_DAY - 1) for name in changed),
     )
     with world.process() as pipeline:
-        consume_until_idle(pipeline)
+        pipeline.consumer_runs().consume_until_idle()
         for name in changed:
             pipeline.slice_worker().slice_to_lake(name)
         pipeline.cleanup().clean()

@@ -59,13 +59,12 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
     Run it again to resume a snapshot that was killed. Exit code 3: rows that the lake cannot hold are quarantined.
     """
     from cdc_pipeline.metadata_store.models.states import SnapshotState
-    from cdc_pipeline.source_setup import set_up_source
     from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="snapshot") as pipeline:
         chosen = pipeline.table_names(tuple(tables or ()))
-        refused = set_up_source(pipeline, begin_again=chosen).refused
+        refused = pipeline.source_setup().set_up(begin_again=chosen).refused
         ready = [name for name in chosen if name not in refused]
         slots = pipeline.settings.snapshot.concurrency
         snapshots = snapshot_runs(pipeline).take(ready, slots=slots) if ready else ()

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
 from snapshot.orchestrator import SnapshotOrchestrator
 from snapshot.runs import SnapshotRuns
@@ -19,7 +18,7 @@ def snapshot_runs(
     return SnapshotRuns(
         store=pipeline.store,
         table_names=pipeline.table_names,
-        set_up=lambda tables: set_up_source(pipeline, begin_again=tables).refused,
+        set_up=lambda tables: pipeline.source_setup().set_up(begin_again=tables).refused,
         orchestrator=snapshot_orchestrator(pipeline, target_file_bytes=target_file_bytes, poll_interval=poll_interval),
         worker=lambda number: snapshot_worker(pipeline, f"{pipeline.owner}:{number}"),
     )

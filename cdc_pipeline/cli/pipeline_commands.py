@@ -43,21 +43,19 @@ def setup_source(
 
     Prints what was done, and each table that cannot be read with the reason. Exit code 1 when there is such a table.
     """
-    from cdc_pipeline.source_setup import begin_stream_again, missing_sql, set_up_source
-
     context = context_of(config, as_json=False)
     settings = None if unattended else context.matched_settings(keep=not print_sql)
     if print_sql:
         with context.pipeline(POSTGRES_ONLY, settings) as pipeline:
-            statements = missing_sql(pipeline)
+            statements = pipeline.source_setup().missing_sql()
         typer.echo("".join(f"{statement};\n" for statement in statements), nl=False)
         return
     with context.pipeline(POSTGRES_ONLY, settings, command="setup-source") as pipeline:
         if begin_again:
-            stale = ", ".join(map(str, begin_stream_again(pipeline)))
+            stale = ", ".join(map(str, pipeline.source_setup().begin_stream_again()))
             context.console.print(f"new slot created; run cdc snapshot for these tables: {stale}")
             return
-        prepared = set_up_source(pipeline)
+        prepared = pipeline.source_setup().set_up()
         for statement in prepared.statements:
             context.console.print(f"done: {statement}")
         names = ", ".join(map(str, prepared.tables))
@@ -74,8 +72,7 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
     Runs until SIGTERM or Ctrl-C.
     """
     from cdc_pipeline.launcher.heartbeat import Heartbeat
-    from cdc_pipeline.source_setup import consume as read_stream
-    from cdc_pipeline.source_setup import consume_until_idle, retried
+    from cdc_pipeline.source_setup import retried
 
     context = context_of(config, as_json=False)
     with stopped_in_time() as stop:
@@ -84,14 +81,14 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
                 context.shown_steps("consume", POSTGRES_ONLY) as on_step,
                 context.opened_pipeline(POSTGRES_ONLY, on_step=on_step) as pipeline,
             ):
-                consume_until_idle(pipeline)
+                pipeline.consumer_runs().consume_until_idle()
             return
 
         heartbeat = Heartbeat(os.environ)
 
         def read() -> None:
             with context.opened_pipeline(POSTGRES_ONLY, on_step=heartbeat.on_step) as pipeline:
-                read_stream(pipeline, stop, heartbeat.beat)
+                pipeline.consumer_runs().consume(stop, heartbeat.beat)
 
         retried(read, stop, heartbeat.beat)
 

@@ -177,9 +177,7 @@ def schema() -> None:
 
 def describe_retained_log(pipeline: "Pipeline") -> str | None:
     """One line about what the source keeps for the reader. None if it keeps nothing, or if that is unknown."""
-    from cdc_pipeline.source_setup import look_at_log
-
-    seen = look_at_log(pipeline)
+    seen = pipeline.source_log().look()
     if seen is None or seen.retained_bytes is None:
         return None if seen is None else seen.warning
     return f"ALARM: {seen.warning}" if seen.warning else seen.summary

@@ -7,41 +7,40 @@ from cdc_pipeline.areas import lake_key, owner_key
 from cdc_pipeline.errors import ObjectExists, SettingsError
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.steps import step
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.steps import OnStep, step
 
 
-def own_lake_table(pipeline: Pipeline, table: TableName) -> None:
-    """Puts an object beside the table's slices that names their pipeline. Durable on return, idempotent.
+def own_lake_table(table: TableName, *, pipeline: str, objects: ObjectStore, on_step: OnStep) -> None:
+    """Puts an object beside the table's slices that names their `pipeline`. Durable on return, idempotent.
 
     Lakes of older versions have no such object, but their log names the pipeline. Raises SettingsError for the table of
     another pipeline.
     """
-    own = pipeline.settings.name
-    published = _published_by(pipeline, table)
-    if published is not None and published != own:
-        raise _belongs_to(pipeline, table, published)
+    published = _published_by(table, objects, on_step)
+    if published is not None and published != pipeline:
+        raise _belongs_to(published, table, pipeline, objects)
     key = owner_key(table)
     try:
-        with step(pipeline.on_step, "lake_owner.put"):
-            pipeline.objects.put_if_absent(key, json.dumps({"pipeline": own}).encode())
+        with step(on_step, "lake_owner.put"):
+            objects.put_if_absent(key, json.dumps({"pipeline": pipeline}).encode())
     except ObjectExists as error:
-        with step(pipeline.on_step, "lake_owner.get"):
-            owner = json.loads(pipeline.objects.get(key))["pipeline"]
-        raise _belongs_to(pipeline, table, owner) from error
+        with step(on_step, "lake_owner.get"):
+            owner = json.loads(objects.get(key))["pipeline"]
+        raise _belongs_to(owner, table, pipeline, objects) from error
 
 
-def _published_by(pipeline: Pipeline, table: TableName) -> str | None:
+def _published_by(table: TableName, objects: ObjectStore, on_step: OnStep) -> str | None:
     """The pipeline that published the table, by the newest of our commits; None for a table that is not published."""
-    with step(pipeline.on_step, "ledger.read"):
-        ledger = read_ledger(DeltaLog(pipeline.objects, lake_key(table)), None, after=sys.maxsize)
+    with step(on_step, "ledger.read"):
+        ledger = read_ledger(DeltaLog(objects, lake_key(table)), None, after=sys.maxsize)
     return None if ledger is None or ledger.published is None else ledger.published.stream["name"]
 
 
-def _belongs_to(pipeline: Pipeline, table: TableName, owner: str) -> SettingsError:
+def _belongs_to(owner: str, table: TableName, pipeline: str, objects: ObjectStore) -> SettingsError:
     return SettingsError(
-        f"{table} in the lake {pipeline.objects.url} belongs to the pipeline {owner}",
-        expected=f"a lake in which no other pipeline than {pipeline.settings.name} has a table of this name",
+        f"{table} in the lake {objects.url} belongs to the pipeline {owner}",
+        expected=f"a lake in which no other pipeline than {pipeline} has a table of this name",
         remedy="give this pipeline another lake in pipeline.yml, or the name of the one that is there",
     )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event
 
 import structlog
@@ -10,9 +11,8 @@ import structlog
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import CdcError, StreamMoved
-from cdc_pipeline.source_setup.alarm import kept_alarm
-from cdc_pipeline.source_setup.opening import opened_consumer
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.source_setup.opening import ConsumerOpening
+from cdc_pipeline.source_setup.registered import RegisteredStream
 
 log = structlog.get_logger()
 
@@ -27,24 +27,42 @@ def _no_beat() -> None:
     """The beat of a consumer that nobody watches."""
 
 
-@contextmanager
-def open_consumer(pipeline: Pipeline) -> Iterator[Consumer]:
-    """As `opened_consumer`. What stops the stream is kept as its alarm in the metadata store, until the next cut."""
-    with kept_alarm(pipeline), opened_consumer(pipeline) as consumer:
-        yield consumer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRuns:
+    """Reads a stream into registered slices."""
 
+    registered: RegisteredStream
+    opening: ConsumerOpening
 
-def consume(pipeline: Pipeline, stop: Event, beat: Beat = _no_beat) -> None:
-    """Reads until `stop` is set. While a server is away, or somebody else holds the slot, it tries again and again.
+    @contextmanager
+    def open(self) -> Iterator[Consumer]:
+        """Opens a consumer where the registry stands, as `ConsumerOpening.opened` does.
 
-    `beat` is called every few seconds, also while it waits.
-    """
+        What stops the stream is kept as its alarm in the metadata store, until the next cut.
+        """
+        with self.registered.kept_alarm(), self.opening.opened() as consumer:
+            yield consumer
 
-    def read() -> None:
-        with open_consumer(pipeline) as consumer:
-            stream_to_slices(consumer, stop.is_set, beat)
+    def consume(self, stop: Event, beat: Beat = _no_beat) -> None:
+        """Reads until `stop` is set. While a server is away, or somebody else holds the slot, it tries again and again.
 
-    retried(read, stop, beat)
+        `beat` is called every few seconds, also while it waits.
+        """
+
+        def read() -> None:
+            with self.open() as consumer:
+                stream_to_slices(consumer, stop.is_set, beat)
+
+        retried(read, stop, beat)
+
+    def consume_until_idle(self) -> int:
+        """Registers everything that the source held when this was called; returns the position behind it."""
+        while True:
+            try:
+                with self.open() as consumer:
+                    return stream_to_slices_until_idle(consumer)
+            except StreamMoved as error:
+                log.warning("stream opened again", found=error.found)
 
 
 def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> None:
@@ -79,13 +97,3 @@ def _wait(stop: Event, seconds: float, beat: Beat) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop.wait(min(left, _BEAT_SECONDS)):
         beat()
-
-
-def consume_until_idle(pipeline: Pipeline) -> int:
-    """Registers everything that the source held when this was called; returns the position behind it."""
-    while True:
-        try:
-            with open_consumer(pipeline) as consumer:
-                return stream_to_slices_until_idle(consumer)
-        except StreamMoved as error:
-            log.warning("stream opened again", found=error.found)

@@ -1,71 +1,86 @@
 """The stream of a pipeline as the metadata store has it, for a source that does not know the store."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch
 from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
 from cdc_pipeline.metadata_store.models.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable, StreamIdentity
 from cdc_pipeline.sources.protocol import SourceSurvey
-from cdc_pipeline.wiring import Pipeline
 
 _NOT_NOTED = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredStream:
-    """Follows `KnownStream`. Every call reads the store."""
+    """Follows `KnownStream`. Every call reads the store. `listed`: the tables of pipeline.yml."""
 
-    pipeline: Pipeline
+    name: str
+    listed: frozenset[TableName]
+    store: MetadataStore
 
     def identity(self) -> StreamIdentity | None:
-        name, streams = self.pipeline.settings.name, self.pipeline.store.streams
-        if not streams.stream_partitions(name):
+        if not self.store.streams.stream_partitions(self.name):
             return None
-        stream = streams.stream(name)
+        stream = self.store.streams.stream(self.name)
         return StreamIdentity(
             system=stream.source_system_identifier, timeline=stream.source_timeline, channel=stream.slot
         )
 
     def next_offset(self) -> str | None:
-        return self.pipeline.store.streams.next_offset(self.pipeline.settings.name)
+        return self.store.streams.next_offset(self.name)
 
     def tables(self) -> dict[TableName, KnownTable]:
-        listed = {table.table for table in self.pipeline.settings.tables}
-        return {
-            row.name: known_table(self.pipeline.store, row)
-            for row in stored_tables(self.pipeline)
-            if row.name in listed
-        }
+        return {row.name: known_table(self.store, row) for row in self.stored_tables() if row.name in self.listed}
 
+    def stored_tables(self) -> list[SourceTable]:
+        """The registered tables of the stream, also those that pipeline.yml does not list any more."""
+        return [row for row in self.store.tables.tables() if row.stream == self.name]
 
-def stream_of(pipeline: Pipeline, identity: StreamIdentity) -> Stream:
-    return Stream(
-        name=pipeline.settings.name,
-        source_system_identifier=identity.system,
-        source_timeline=identity.timeline,
-        slot=identity.channel,
-    )
+    def table_ids(self) -> dict[TableName, int]:
+        """Of the tables of pipeline.yml that are registered."""
+        return {row.name: row.table_id for row in self.stored_tables() if row.name in self.listed}
 
+    def stream_of(self, identity: StreamIdentity) -> Stream:
+        return Stream(
+            name=self.name,
+            source_system_identifier=identity.system,
+            source_timeline=identity.timeline,
+            slot=identity.channel,
+        )
 
-def register_stream(pipeline: Pipeline, survey: SourceSurvey) -> None:
-    """Registers the stream and its partitions, or a successor of its server. Durable on return, idempotent.
+    def register(self, survey: SourceSurvey, *, adds_partitions: bool) -> None:
+        """Registers the stream and its partitions, or a successor of its server. Durable on return, idempotent.
 
-    Raises SourceChanged for a stream that was registered for another source, and for a stream partition that is gone.
-    """
-    stream, streams = stream_of(pipeline, survey.identity), pipeline.store.streams
-    if survey.is_successor:
-        streams.follow(stream)
-    if pipeline.source.capabilities.adds_partitions:
-        streams.extend_stream(stream, survey.stream_partitions)
-    else:
-        streams.register_stream(stream, stream_partitions=len(survey.stream_partitions))
+        Raises SourceChanged for a stream that was registered for another source, and for a stream partition that is
+        gone.
+        """
+        stream, streams = self.stream_of(survey.identity), self.store.streams
+        if survey.is_successor:
+            streams.follow(stream)
+        if adds_partitions:
+            streams.extend_stream(stream, survey.stream_partitions)
+        else:
+            streams.register_stream(stream, stream_partitions=len(survey.stream_partitions))
 
+    @contextmanager
+    def kept_alarm(self) -> Iterator[None]:
+        """Keeps an error that leaves the block as the stream's alarm, until the next cut. Raises it again.
 
-def stored_tables(pipeline: Pipeline) -> list[SourceTable]:
-    """The registered tables of the pipeline's stream, also those that pipeline.yml does not list any more."""
-    return [row for row in pipeline.store.tables.tables() if row.stream == pipeline.settings.name]
+        A newer owner is no alarm, nor is an outage of anything but the source: the next try may succeed.
+        """
+        try:
+            yield
+        except StaleEpoch:
+            raise
+        except CdcError as error:
+            if not error.retryable or isinstance(error, SourceError):
+                self.store.streams.raise_alarm(self.name, f"{type(error).__name__}: {error}")
+            raise
 
 
 def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:

@@ -3,14 +3,19 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import structlog
+
+from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup.alarm import kept_alarm
-from cdc_pipeline.source_setup.registered import RegisteredStream, register_stream
-from cdc_pipeline.source_setup.stale_tables import note_refused, note_stale, note_unlisted
-from cdc_pipeline.source_setup.tables import register_table
+from cdc_pipeline.source_setup.registered import RegisteredStream
+from cdc_pipeline.source_setup.stale_tables import StaleMarks, note_refused
+from cdc_pipeline.source_setup.tables import TableRegistration
 from cdc_pipeline.sources.known import PartitionPlace
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.sources.protocol import Source
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,46 +30,73 @@ class SetUp:
     refused: Mapping[TableName, SourceError] = field(default_factory=dict)
 
 
-def missing_sql(pipeline: Pipeline) -> tuple[str, ...]:
-    """The statements after which the source can be read, for an administrator; changes nothing."""
-    return pipeline.source.missing_statements(RegisteredStream(pipeline=pipeline))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSetup:
+    """Makes a source ready, and registers what it has."""
 
+    registered: RegisteredStream
+    source: Source
+    store: MetadataStore
+    chain: CutChain
+    tables: TableRegistration
+    stale: StaleMarks
 
-def set_up_source(pipeline: Pipeline, *, begin_again: Collection[TableName] = ()) -> SetUp:
-    """Makes the source ready, registers stream and tables; idempotent. Tables that cannot be read are `refused`.
+    def missing_sql(self) -> tuple[str, ...]:
+        """The statements after which the source can be read, for an administrator; changes nothing."""
+        return self.source.missing_statements(self.registered)
 
-    Stale tables that are to `begin_again` are read again from now on, for their new snapshot. Known tables that cannot
-    be read on become stale. What stops the whole stream is raised, and kept as its alarm.
-    """
-    with kept_alarm(pipeline):
-        return _set_up(pipeline, begin_again)
+    def set_up(self, *, begin_again: Collection[TableName] = ()) -> SetUp:
+        """Makes the source ready, registers stream and tables; idempotent. Tables that cannot be read are `refused`.
 
+        Stale tables that are to `begin_again` are read again from now on, for their new snapshot. Known tables that
+        cannot be read on become stale. What stops the whole stream is raised, and kept as its alarm.
+        """
+        with self.registered.kept_alarm():
+            return self._set_up(begin_again)
 
-def _set_up(pipeline: Pipeline, begin_again: Collection[TableName]) -> SetUp:
-    pipeline.cut_chain().catch_up()
-    known = RegisteredStream(pipeline=pipeline)
-    before = known.tables()
-    survey = pipeline.source.survey(known, begin_again)
-    register_stream(pipeline, survey)
-    note_stale(pipeline, survey, before)
-    note_unlisted(pipeline)
-    again = survey.stale.keys() & set(begin_again)
-    ready = survey.set_up()
-    note_refused(ready)
-    for table in ready.tables:
-        register_table(pipeline, table, begins_again=table.name in again)
-    names = tuple(table.name for table in ready.tables)
-    stale = {name: error for name, error in survey.stale.items() if name not in names}
-    return SetUp(tables=names, statements=survey.statements, refused={**stale, **ready.refused})
+    def _set_up(self, begin_again: Collection[TableName]) -> SetUp:
+        self.chain.catch_up()
+        before = self.registered.tables()
+        survey = self.source.survey(self.registered, begin_again)
+        self.registered.register(survey, adds_partitions=self.source.capabilities.adds_partitions)
+        self.stale.note_stale(survey, before)
+        self.stale.note_unlisted()
+        again = survey.stale.keys() & set(begin_again)
+        ready = survey.set_up()
+        note_refused(ready)
+        for table in ready.tables:
+            self.tables.register(table, begins_again=table.name in again)
+        names = tuple(table.name for table in ready.tables)
+        stale = {name: error for name, error in survey.stale.items() if name not in names}
+        return SetUp(tables=names, statements=survey.statements, refused={**stale, **ready.refused})
 
+    def begin_stream_again(self) -> tuple[TableName, ...]:
+        """Begins a stream again that cannot be read on; returns its tables, which wait for a new snapshot.
 
-def oldest_version_to_come(pipeline: Pipeline, table: TableName) -> str:
-    """No event of the table that is registered from now on is older, except what comes back from quarantine."""
-    name, streams = pipeline.settings.name, pipeline.store.streams
-    places = streams.next_positions(name)
-    if places.keys() != set(streams.stream_partitions(name)):
-        return ""
-    return pipeline.source.oldest_version_to_come(
-        table,
-        {number: PartitionPlace(offset=offset, last_position=seen) for number, (offset, seen) in places.items()},
-    )
+        Gives up what lies between the registered offset and the new beginning. Killed, it is run again: nothing is
+        registered behind the new beginning before the registry has it.
+        """
+        name = self.registered.name
+        self.chain.catch_up()
+        offset = self.registered.next_offset()
+        if offset is None:
+            raise SourceError(f"the stream {name} was never read", remedy="run cdc setup-source without --begin-again")
+        beginning = self.source.begin_again(offset)
+        self.store.stale_tables.begin_stream_again(
+            self.registered.stream_of(beginning.identity),
+            position=beginning.offset,
+            reason=f"changes of the source from {beginning.gap} were never read; run cdc snapshot on the table",
+        )
+        log.warning("stream begun again", stream=name, gap=beginning.gap)
+        return tuple(row.name for row in self.store.tables.tables())
+
+    def oldest_version_to_come(self, table: TableName) -> str:
+        """No event of the table that is registered from now on is older, except what comes back from quarantine."""
+        name, streams = self.registered.name, self.store.streams
+        places = streams.next_positions(name)
+        if places.keys() != set(streams.stream_partitions(name)):
+            return ""
+        return self.source.oldest_version_to_come(
+            table,
+            {number: PartitionPlace(offset=offset, last_position=seen) for number, (offset, seen) in places.items()},
+        )

@@ -1,27 +1,16 @@
-"""What one process works with, and the workers and operations that are built from it."""
+"""The workers and operations of one process, each built from what it uses."""
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
-from cdc_pipeline.areas import STAGING_AREA, lake_key
+from cdc_pipeline.areas import STAGING_AREA
 from cdc_pipeline.consume.cut_chain import CutChain
-from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.installation.endpoints import Endpoints
-from cdc_pipeline.lake.protocol import Lake, LakeTable
-from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.retry_policy import RetryPolicy
-from cdc_pipeline.sources.protocol import Source
-from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store
+from cdc_pipeline.wiring.resources import Resources
 
 if TYPE_CHECKING:
     from cdc_pipeline.operations.apply_tables import SliceRuns
@@ -37,61 +26,16 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.source_copies import SourceCopies
     from cdc_pipeline.operations.verification import Verification
     from cdc_pipeline.operations.warm_up import WarmUp
+    from cdc_pipeline.source_setup import ConsumerRuns, SourceSetup
+    from cdc_pipeline.source_setup.log_watch import SourceLog
+    from cdc_pipeline.source_setup.registered import RegisteredStream
+    from cdc_pipeline.source_setup.stale_tables import StaleMarks
+    from cdc_pipeline.source_setup.tables import TableRegistration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """Builds every worker and operation from what it uses. One per process; threads share it, except for `lake`."""
-
-    settings: Settings
-    endpoints: Endpoints
-    source: Source
-    objects: ObjectStore
-    store: MetadataStore
-    open_lake: Callable[[], Lake]
-    owner: str
-    clock: Callable[[], datetime]
-    new_id: Callable[[], UUID]
-    on_step: OnStep
-
-    @property
-    def lake(self) -> Lake:
-        return self.open_lake()
-
-    def lake_table(self, name: TableName) -> LakeTable:
-        """As the registry and pipeline.yml describe it now. Raises UsageError for a table that is not registered."""
-        row = self.store.tables.table(name)
-        if row.schema_id is None:
-            raise SettingsError(f"{name} has no schema yet", remedy="run cdc setup-source")
-        settings = self.settings.table(name)
-        return LakeTable(
-            name=name,
-            table_uuid=str(row.table_uuid),
-            schema=self.store.tables.schema(row.table_id, row.schema_id),
-            ordered=self.source.capabilities.orders_ids(len(self.store.streams.stream_partitions(self.settings.name))),
-            partition_by=settings.partition_by,
-            deletes=settings.deletes,
-            create_time=settings.create_time,
-            update_time=settings.update_time,
-            keeps_dropped=settings.dropped_columns == "keep",
-            deletion_vectors=settings.deletion_vectors,
-        )
-
-    def lake_url(self, name: TableName) -> str:
-        """Where Spark finds the lake's table."""
-        return self.objects.spark_url(lake_key(name))
-
-    def table_names(self, chosen: tuple[str, ...] = ()) -> tuple[TableName, ...]:
-        """The chosen tables, or all of pipeline.yml. Raises SettingsError for one that it does not list."""
-        known = {table.name: table.table for table in self.settings.tables}
-        for name in chosen:
-            if name not in known:
-                raise SettingsError(
-                    f"pipeline.yml lists no table {name!r}",
-                    expected=f"one of {', '.join(known)}",
-                    remedy="add it there, or mend the name",
-                )
-        return tuple(known[name] for name in chosen or known)
+class Pipeline(Resources):
+    """Builds every worker and operation. Opened by commands, DAGs and the demo; nothing below them receives it."""
 
     def cut_chain(self) -> CutChain:
         return CutChain(name=self.settings.name, objects=self.objects, store=self.store, on_step=self.on_step)
@@ -114,6 +58,69 @@ class Pipeline:
             new_id=self.new_id,
             on_step=self.on_step,
         )
+
+    def registered_stream(self) -> "RegisteredStream":
+        from cdc_pipeline.source_setup.registered import RegisteredStream
+
+        return RegisteredStream(name=self.settings.name, listed=frozenset(self.table_names()), store=self.store)
+
+    def source_log(self) -> "SourceLog":
+        from cdc_pipeline.source_setup.log_watch import SourceLog
+
+        return SourceLog(stream=self.settings.name, source=self.source, store=self.store)
+
+    def source_setup(self) -> "SourceSetup":
+        from cdc_pipeline.source_setup import SourceSetup
+
+        return SourceSetup(
+            registered=self.registered_stream(),
+            source=self.source,
+            store=self.store,
+            chain=self.cut_chain(),
+            tables=self._table_registration(),
+            stale=self._stale_marks(),
+        )
+
+    def consumer_runs(self) -> "ConsumerRuns":
+        from cdc_pipeline.source_setup import ConsumerRuns
+        from cdc_pipeline.source_setup.opening import ConsumerOpening
+
+        tables = self.settings.tables
+        opening = ConsumerOpening(
+            owner=self.owner,
+            slice_length=self.settings.slice_length,
+            slice_rows=self.settings.source.slice_rows,
+            ignored_truncates=frozenset(table.table for table in tables if table.truncate == "ignore"),
+            registered=self.registered_stream(),
+            source=self.source,
+            store=self.store,
+            objects=self.objects,
+            chain=self.cut_chain(),
+            tables=self._table_registration(),
+            stale=self._stale_marks(),
+            source_log=self.source_log(),
+            clock=self.clock,
+            on_step=self.on_step,
+        )
+        return ConsumerRuns(registered=self.registered_stream(), opening=opening)
+
+    def _table_registration(self) -> "TableRegistration":
+        from cdc_pipeline.source_setup.tables import TableRegistration
+
+        return TableRegistration(
+            registered=self.registered_stream(),
+            table_settings=self.settings.table,
+            store=self.store,
+            objects=self.objects,
+            new_id=self.new_id,
+            on_step=self.on_step,
+        )
+
+    def _stale_marks(self) -> "StaleMarks":
+        from cdc_pipeline.source_setup.stale_tables import StaleMarks
+
+        followed = frozenset(table.table for table in self.settings.tables if table.on_schema_change == "follow")
+        return StaleMarks(registered=self.registered_stream(), followed=followed, store=self.store)
 
     def slice_runs(self) -> "SliceRuns":
         from cdc_pipeline.operations.apply_tables import EmptyLakes, SliceRuns
@@ -165,14 +172,13 @@ class Pipeline:
 
     def _held_cuts(self) -> "HeldCuts":
         from cdc_pipeline.operations.held_cuts import HeldCuts
-        from cdc_pipeline.source_setup import consume_until_idle
 
         return HeldCuts(
             stream=self.settings.name,
             store=self.store,
             source=self.source,
             new_id=self.new_id,
-            consume_until_idle=lambda: consume_until_idle(self),
+            consume_until_idle=self.consumer_runs().consume_until_idle,
         )
 
     def _source_copies(self) -> "SourceCopies":
@@ -182,7 +188,6 @@ class Pipeline:
 
     def maintenance(self) -> "Maintenance":
         from cdc_pipeline.operations.maintenance import Maintenance
-        from cdc_pipeline.source_setup import oldest_version_to_come
 
         return Maintenance(
             owner=self.owner,
@@ -190,7 +195,7 @@ class Pipeline:
             store=self.store,
             lake=self.lake,
             lake_table=self.lake_table,
-            oldest_version_to_come=lambda table: oldest_version_to_come(self, table),
+            oldest_version_to_come=self.source_setup().oldest_version_to_come,
         )
 
     def rebuild(self) -> "StoreRebuild":

@@ -12,8 +12,6 @@ import pytest
 from cdc_pipeline.errors import SourceBusy, SourceError, UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import OPERATION, VERSION, encode_position
-from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
-from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.sources.known import LastCut, PartitionPlace, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, Proof
 from cdc_pipeline.wiring import Pipeline
@@ -53,7 +51,7 @@ def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str,
 def written(arm: SourceArm) -> SourceArm:
     """Set up, with transactions that nobody has read."""
     with arm.opened() as pipeline:
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
     for transaction in TRANSACTIONS:
         arm.commit(*transaction)
     return arm
@@ -77,7 +75,7 @@ def reader(
     pipeline: Pipeline, places: Mapping[int, PartitionPlace] | None = None, end: int = 0
 ) -> Iterator[ChangeStream]:
     """The source's stream, read from its beginning or from these places on, which a cut at `end` left."""
-    known, begun = RegisteredStream(pipeline=pipeline), dict[tuple[int, str], int]()
+    known, begun = pipeline.registered_stream(), dict[tuple[int, str], int]()
     survey = pipeline.source.survey(known)
     start = StreamStart(
         places=places or {number: PartitionPlace(offset=survey.first_offset) for number in survey.stream_partitions},
@@ -188,7 +186,7 @@ def test_a_restarted_consumer_registers_nothing_twice(written: SourceArm) -> Non
 
 def test_a_marker_message_comes_behind_all_that_was_committed_before_it(arm: SourceArm) -> None:
     with arm.opened() as pipeline:
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
         with reader(pipeline) as stream:
             assert read_to_now(stream, "cut:1").events == []
             arm.commit(("i", 1, "one"))
@@ -199,19 +197,19 @@ def test_a_marker_message_comes_behind_all_that_was_committed_before_it(arm: Sou
 
 def test_set_up_is_idempotent(arm: SourceArm) -> None:
     with arm.opened() as pipeline:
-        first = set_up_source(pipeline)
+        first = pipeline.source_setup().set_up()
         made, registered = arm.made(), registry(pipeline)
-        again = set_up_source(pipeline)
+        again = pipeline.source_setup().set_up()
         assert (arm.made(), registry(pipeline)) == (made, registered)
         assert (again.tables, again.statements, again.refused) == (first.tables, (), {})
-        assert missing_sql(pipeline) == ()
+        assert pipeline.source_setup().missing_sql() == ()
 
 
 def test_looking_at_what_is_missing_changes_nothing(arm: SourceArm) -> None:
     made = arm.made()
     with arm.opened() as pipeline:
-        missing_sql(pipeline)
-        pipeline.source.survey(RegisteredStream(pipeline=pipeline))
+        pipeline.source_setup().missing_sql()
+        pipeline.source.survey(pipeline.registered_stream())
         assert (arm.made(), registry(pipeline)) == (made, [(), ()])
 
 
@@ -219,7 +217,7 @@ def test_a_reader_that_finds_nothing_set_up_names_the_command_and_creates_nothin
     arm.commit(("i", 1, "one"))
     made = arm.made()
     with arm.opened() as pipeline:
-        with pytest.raises(SourceError, match="run cdc setup-source"), open_consumer(pipeline):
+        with pytest.raises(SourceError, match="run cdc setup-source"), pipeline.consumer_runs().open():
             pass
         assert (arm.made(), registry(pipeline)) == (made, [(), ()])
 
@@ -227,7 +225,7 @@ def test_a_reader_that_finds_nothing_set_up_names_the_command_and_creates_nothin
 def test_opening_a_reader_creates_nothing(written: SourceArm) -> None:
     with written.opened() as pipeline:
         before = written.made(), registry(pipeline)
-        with open_consumer(pipeline):
+        with pipeline.consumer_runs().open():
             pass
         assert (written.made(), registry(pipeline)) == before
 
@@ -243,7 +241,7 @@ def test_only_a_source_that_copies_tables_holds_positions_and_proves_by_rows(wri
                 source.copy_at("")
             return
         assert Proof.ROWS_AT_A_POSITION in source.capabilities.proofs
-        table = RegisteredStream(pipeline=pipeline).tables()[written.table]
+        table = pipeline.registered_stream().tables()[written.table]
         assert table.schema is not None
         with source.hold_position("test", name="a") as held:
             assert source.is_held("test", name="a")
@@ -278,7 +276,7 @@ def test_order_is_what_the_capabilities_say(written: SourceArm) -> None:
 def test_no_event_is_older_than_the_oldest_version_to_come(written: SourceArm) -> None:
     with written.opened() as pipeline:
         consume(pipeline)
-        oldest = oldest_version_to_come(pipeline, written.table)
+        oldest = pipeline.source_setup().oldest_version_to_come(written.table)
     written.commit(("i", 7, "later"))
     with written.opened() as pipeline:
         consume(pipeline)

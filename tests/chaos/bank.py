@@ -35,7 +35,6 @@ from cdc_pipeline.launcher.project import JARS, JARS_LOCK
 from cdc_pipeline.launcher.spark import available_cores, s3_settings, server_command, spark_home
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings
-from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import opened_pipeline, take_snapshot
@@ -159,7 +158,7 @@ def _fill(bank: Bank, source: PostgresServer, store: PostgresServer) -> None:
         create_database(server.url("postgres"), DATABASE)
     initialize_pgbench(bank.source_url, scale=1, environment=os.environ)
     with bank.pipeline() as pipeline:
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
 
 
 def with_own_workers(

@@ -19,7 +19,6 @@ from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import utc_now
 from tests.chaos.victim import Order, Victim, started
@@ -162,7 +161,7 @@ def chaos_world(postgres: PostgresServer, folder: Path, spark_url: str, s3_endpo
         )
         try:
             with world.process() as pipeline:
-                set_up_source(pipeline)
+                pipeline.source_setup().set_up()
             world.register()
             for table in world.tables:
                 world.snapshot(table)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, go_on, new_world, take_snapshot
 
 
@@ -22,7 +21,7 @@ def new(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
 def world(new: World) -> World:
     """The same with every table published in the lake."""
     with new.process() as pipeline:
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
     go_on(new)
     with new.process() as pipeline:
         states = [snapshot.state for snapshot in take_snapshot(pipeline, new.tables)]

@@ -4,7 +4,7 @@ import pytest
 
 from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import set_up_source
+from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Site
 from tests.crash.faults import Fault, faults, first_and_last, recorded
 from tests.crash.invariants import check
@@ -86,14 +86,18 @@ def survive_snapshot(world: World, table: TableName, fault: Fault, site: Site) -
 
 
 def test_a_set_up_killed_at_any_step_is_completed_by_the_next_one(new: World) -> None:
-    sites = lethal(recorded(new, set_up_source), SET_UP)
+    sites = lethal(recorded(new, set_up), SET_UP)
     for fault, site in faults(first_and_last(sites)):
         new.forget_everything()
-        fault(new, set_up_source, site)
+        fault(new, set_up, site)
         with new.process() as pipeline:
-            set_up_source(pipeline)
+            set_up(pipeline)
             consume(pipeline)
             new.change()
             take_snapshot(pipeline, new.tables)
         go_on(new)
         check(new)
+
+
+def set_up(pipeline: Pipeline) -> None:
+    pipeline.source_setup().set_up()

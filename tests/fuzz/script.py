@@ -19,7 +19,6 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import DELETED, TableName
-from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from snapshot.wiring import snapshot_runs
@@ -65,7 +64,7 @@ def shop_world(
         with closing(world):
             world.query("SET lock_timeout = '500ms'")
             with world.process() as pipeline:
-                set_up_source(pipeline)
+                pipeline.source_setup().set_up()
             yield world
 
 
@@ -145,7 +144,7 @@ def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...]) -> None:
     """As `SnapshotRuns.take`, in one thread: the steps of a run come in the same order whenever it is repeated."""
     if not tables:
         return
-    refused = set_up_source(pipeline, begin_again=tables).refused
+    refused = pipeline.source_setup().set_up(begin_again=tables).refused
     take_snapshot(pipeline, [name for name in tables if name not in refused])
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_snapshot
 from tests.support.delta_rows import seen
 from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
@@ -68,4 +67,4 @@ def test_columns_as_text_hold_every_value_by_snapshot_and_by_stream(world: World
 def test_a_column_that_is_not_there_is_refused_by_name(world: World) -> None:
     run_sql(world.source_url, "ALTER TABLE odd DROP COLUMN list")
     with world.process() as pipeline, pytest.raises(SourceError, match=r"has no column 'list'.*as_text"):
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()

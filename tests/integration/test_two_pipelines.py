@@ -9,7 +9,6 @@ import pytest
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, apply_all, memory_lake, take_snapshot
 from tests.support.ledgers import forget_store
 from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
@@ -49,7 +48,7 @@ def settings_of(folder: Path, url: str, name: str, *, lake: str | None = None) -
 
 def begin(world: World) -> None:
     with world.process() as pipeline:
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
         set_up_and_consume(pipeline)
         take_snapshot(pipeline, pipeline.table_names())
 
@@ -93,7 +92,7 @@ def test_a_lake_in_which_another_pipeline_has_the_table_is_refused_by_name(both:
     settings = settings_of(both.one.settings.folder, both.one.source_url, "third", lake="lake_one")
     third = replace(both.one, settings=settings)
     with third.process() as pipeline, pytest.raises(SettingsError) as refused:
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
     assert f"{database_of(third.source_url)}.public.orders in the lake file:" in refused.value.found
     assert refused.value.found.endswith("/lake_one belongs to the pipeline one")
     assert third.store_query("SELECT count(*) FROM cdc.source_table WHERE stream = 'third'") == [(0,)]

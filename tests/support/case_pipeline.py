@@ -10,7 +10,6 @@ from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from tests.support.acceptance_cases import Row
 from tests.support.case_runs import ordered_rows
@@ -56,8 +55,8 @@ def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = F
                 _write(pipeline, number, chunk)
             if consumer is None or anew:
                 consumers.close()
-                set_up_source(pipeline)
-                consumer = consumers.enter_context(open_consumer(pipeline))
+                pipeline.source_setup().set_up()
+                consumer = consumers.enter_context(pipeline.consumer_runs().open())
             stream_to_slices_until_idle(consumer)
             apply(pipeline, list(dict.fromkeys(name for each, _ in chunks for name in each.tables())))
             for each, chunk in chunks:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.source_setup import consume_until_idle, set_up_source
 from cdc_pipeline.wiring import LakeFactory, Pipeline
 from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
 from tests.support.fold.model import Bag, Event, visible
@@ -65,13 +64,13 @@ class EventFolder:
     def set_up(self) -> Iterator[Pipeline]:
         """The same, after `cdc setup-source`."""
         with self.opened() as pipeline:
-            set_up_source(pipeline)
+            pipeline.source_setup().set_up()
             yield pipeline
 
     def consume(self) -> None:
         """Everything that is there now, by a consumer that was not there before, after the set-up that people run."""
         with self.set_up() as pipeline:
-            consume_until_idle(pipeline)
+            pipeline.consumer_runs().consume_until_idle()
 
     def rows(self, table: str) -> list[Row]:
         """What a reader would see once every registered slice is applied, boundary by boundary."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, memory_lake, take_snapshot
 from tests.support.pipelines import consume, pipeline_settings
 from tests.support.streams import database_of, run_sql
@@ -44,7 +43,7 @@ def begin_again(world: World, tables: Sequence[TableName] = ()) -> None:
     """What `cdc snapshot` does."""
     with world.process() as pipeline:
         chosen = tuple(tables) or pipeline.table_names()
-        set_up_source(pipeline, begin_again=chosen)
+        pipeline.source_setup().set_up(begin_again=chosen)
         take_snapshot(pipeline, chosen)
 
 

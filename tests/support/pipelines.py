@@ -15,7 +15,6 @@ from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.source_setup import consume_until_idle, set_up_source
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from snapshot.wiring import snapshot_runs
@@ -70,13 +69,13 @@ def opened_pipeline(
 
 def consume(pipeline: Pipeline) -> int:
     """Register everything that the source holds now."""
-    return consume_until_idle(pipeline)
+    return pipeline.consumer_runs().consume_until_idle()
 
 
 def set_up_and_consume(pipeline: Pipeline) -> int:
     """The same, for a pipeline whose source may be new."""
-    set_up_source(pipeline)
-    return consume_until_idle(pipeline)
+    pipeline.source_setup().set_up()
+    return pipeline.consumer_runs().consume_until_idle()
 
 
 def take_snapshot(pipeline: Pipeline, *tables: TableName, slots: int = 1) -> tuple[Snapshot, ...]:

@@ -8,7 +8,6 @@ import pytest
 
 from cdc_pipeline.metadata_store.store import open_metadata_store
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.steps import Moment
 from tests.crash.world import World
 from tests.support.command_line import CommandLine, query, rows_of_store
@@ -67,7 +66,7 @@ def test_a_removed_table_that_comes_back_begins_anew_also_after_a_rebuild(world:
     remove_orders(world, with_lake=True)
     run_sql(world.source_url, "DELETE FROM orders WHERE id = 1", "INSERT INTO orders VALUES (9, 'meanwhile')")
     go_on(without_orders(world))
-    with world.process() as pipeline, open_consumer(pipeline):
+    with world.process() as pipeline, pipeline.consumer_runs().open():
         pass
     begin_again(world, [name_of(world, "orders")])
     run_sql(world.source_url, "INSERT INTO orders VALUES (10, 'later')")
@@ -139,7 +138,7 @@ def test_nothing_is_removed_while_somebody_is_at_work(world: World) -> None:
     cdc = CommandLine(folder=world.settings.folder, source_url=world.source_url, store_url=world.store_url)
     cdc.write_settings(tables=[{"name": f"{cdc.name}.public.customers"}])
     orders = f"{cdc.name}.public.orders"
-    with world.process() as pipeline, open_consumer(pipeline):
+    with world.process() as pipeline, pipeline.consumer_runs().open():
         before = rows_of_store(world.store_url)
         for words in (("--pipeline",), (orders,)):
             refused = cdc.run("remove", *words)

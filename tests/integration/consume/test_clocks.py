@@ -11,7 +11,6 @@ import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.command_line import query
@@ -31,7 +30,7 @@ def pipeline(postgres: PostgresServer, database: str, tmp_path: Path) -> Iterato
         fresh_store(postgres) as store_url,
         opened_pipeline(settings, store_url=store_url, spark_url="") as pipeline,
     ):
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
         yield pipeline
 
 
@@ -41,7 +40,7 @@ def test_an_idle_stream_is_cut_at_every_slice_by_a_clock_that_is_hours_behind_or
 ) -> None:
     stop, store_url = Event(), pipeline.endpoints.metadata_store_url
     there = replace(pipeline, clock=lambda: utc_now() + timedelta(hours=hours))
-    with open_consumer(there) as consumer:
+    with there.consumer_runs().open() as consumer:
         thread = Thread(target=stream_to_slices, args=(consumer, stop.is_set))
         thread.start()
         try:
@@ -61,7 +60,8 @@ def test_a_consumer_that_has_not_read_its_last_heartbeat_sends_no_other(pipeline
         if (name, moment) == ("source.mark", Moment.BEFORE):
             sent.append(name)
 
-    with open_consumer(replace(pipeline, clock=lambda: utc_now() + timedelta(hours=10), on_step=record)) as consumer:
+    there = replace(pipeline, clock=lambda: utc_now() + timedelta(hours=10), on_step=record)
+    with there.consumer_runs().open() as consumer:
 
         def heartbeats_after(seconds: float) -> int | None:
             consumer.send_heartbeat_if_due()

@@ -13,7 +13,6 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import open_consumer
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
@@ -187,7 +186,7 @@ def test_a_horizon_that_rises_while_a_consumer_reads_stops_it_before_it_register
 ) -> None:
     events = folder(tmp_path, database)
     events.write("0/a.jsonl", event("c", 1, 10))
-    with events.set_up() as pipeline, open_consumer(pipeline) as consumer:
+    with events.set_up() as pipeline, pipeline.consumer_runs().open() as consumer:
         pipeline.store.tombstone_horizons.promise(pipeline.store.tables.table(NAME).table_id, "1")
         with pytest.raises(RegistryError, match="goes back to the version"):
             stream_to_slices_until_idle(consumer)

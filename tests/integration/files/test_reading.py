@@ -10,7 +10,6 @@ import pytest
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap, StaleEpoch, UsageError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import missing_sql, oldest_version_to_come, open_consumer, set_up_source
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
@@ -135,7 +134,7 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
     events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,), more=more)
     events.write("0/a.jsonl", create(1))
     stop = Event()
-    with events.set_up() as pipeline, open_consumer(pipeline) as consumer:
+    with events.set_up() as pipeline, pipeline.consumer_runs().open() as consumer:
         thread = Thread(target=stream_to_slices, args=(consumer, stop.is_set))
         thread.start()
         try:
@@ -150,7 +149,7 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
 
 def test_a_second_consumer_takes_the_folder_from_the_first(events: EventFolder) -> None:
     events.write("0/a.jsonl", create(1))
-    with events.set_up() as pipeline, open_consumer(pipeline) as first:
+    with events.set_up() as pipeline, pipeline.consumer_runs().open() as first:
         events.consume()
         events.write("0/a.jsonl", create(2))
         with pytest.raises(StaleEpoch):
@@ -178,8 +177,8 @@ def test_a_folder_that_is_missing_is_refused_before_anything_is_registered(event
 def test_setting_up_needs_no_statements_and_registers_the_tables(events: EventFolder) -> None:
     events.write("0/a.jsonl", create(1))
     with events.opened() as pipeline:
-        assert missing_sql(pipeline) == ()
-        assert set_up_source(pipeline) == set_up_source(pipeline)
+        assert pipeline.source_setup().missing_sql() == ()
+        assert pipeline.source_setup().set_up() == pipeline.source_setup().set_up()
         assert [row.name for row in pipeline.store.tables.tables()] == [NAME]
         assert pipeline.lake_table(NAME).ordered
 
@@ -204,7 +203,7 @@ def test_nothing_that_comes_is_older_than_what_every_stream_partition_has_shown(
     events.write("1/a.jsonl", second)
     events.consume()
     with events.opened() as pipeline:
-        oldest = oldest_version_to_come(pipeline, NAME)
+        oldest = pipeline.source_setup().oldest_version_to_come(NAME)
     later = create(3)
     later["source"]["lsn"] = 50
     events.write("0/a.jsonl", later)
@@ -225,7 +224,7 @@ def test_a_consumer_that_dies_anywhere_registers_every_line_once(events: EventFo
         dying = opened_pipeline(
             events.settings, store_url=events.store_url, spark_url=NOBODY_LISTENS, on_step=Failpoint(site)
         )
-        with pytest.raises(Crash), dying as pipeline, open_consumer(pipeline) as consumer:
+        with pytest.raises(Crash), dying as pipeline, pipeline.consumer_runs().open() as consumer:
             stream_to_slices_until_idle(consumer)
     events.consume()
     assert ids(events) == list(range(2 * len(sites)))

@@ -10,7 +10,6 @@ import pytest
 
 from cdc_pipeline.errors import CdcError, SourceGap
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import set_up_source
 from tests.crash.world import World, take_snapshot
 from tests.support.guarded import begin_again, go_on, guarded_world, in_lake, in_source, name_of
 from tests.support.pipelines import consume
@@ -61,7 +60,7 @@ def damage_by_half_a_snapshot(world: World) -> World:
     )
     pass_time(world)
     with world.process() as pipeline:
-        set_up_source(pipeline, begin_again=[name_of(world, "orders")])
+        pipeline.source_setup().set_up(begin_again=[name_of(world, "orders")])
     return world
 
 

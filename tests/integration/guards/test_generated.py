@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import missing_sql, set_up_source
 from snapshot.wiring import snapshot_runs
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, states, world_of
@@ -145,12 +144,12 @@ def test_a_table_that_could_not_be_written_any_more_is_not_published(world: Worl
         f"{publication} SET (publish_generated_columns = none)",
     )
     with world.process() as pipeline:
-        refused = set_up_source(pipeline, begin_again=[name]).refused[name]
+        refused = pipeline.source_setup().set_up(begin_again=[name]).refused[name]
         assert "PostgreSQL refuses its updates and deletes" in str(refused)
-        assert f"{publication} SET (publish_generated_columns = stored)" in missing_sql(pipeline)
+        assert f"{publication} SET (publish_generated_columns = stored)" in pipeline.source_setup().missing_sql()
     run_sql(world.source_url, "ALTER TABLE customers ADD virtual int GENERATED ALWAYS AS (id) VIRTUAL")
     with world.process() as pipeline:
-        refused = set_up_source(pipeline, begin_again=[name]).refused[name]
+        refused = pipeline.source_setup().set_up(begin_again=[name]).refused[name]
     assert "virtual generated columns" in str(refused)
 
 
@@ -215,7 +214,7 @@ def test_a_table_that_was_registered_without_them_is_taken_anew(world: World) ->
 def test_what_an_event_cannot_tell_is_refused(world: World, statements: tuple[str, ...], reason: str) -> None:
     run_sql(world.source_url, "DROP TABLE customers", *statements)
     with world.process() as pipeline:
-        refused = set_up_source(pipeline, begin_again=pipeline.table_names()).refused
+        refused = pipeline.source_setup().set_up(begin_again=pipeline.table_names()).refused
     assert reason in str(refused[name_of(world, "customers")])
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap
 from cdc_pipeline.launcher.postgres import PostgresServer, create_database, running_server
-from cdc_pipeline.source_setup import begin_stream_again, look_at_log, set_up_source
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot
 from cdc_pipeline.sources.postgres.session import session
 from cdc_pipeline.sources.postgres.slot_guards import refuse_gap
@@ -48,7 +47,7 @@ def refusal(world: World, error: type[SourceError]) -> str:
         with pytest.raises(error) as stopped:
             consume(pipeline)
         with pytest.raises(error):
-            set_up_source(pipeline, begin_again=pipeline.table_names())
+            pipeline.source_setup().set_up(begin_again=pipeline.table_names())
         alarm = pipeline.store.inspection.run("lag")[0]["stream_alarm"]
     assert alarm == f"{error.__name__}: {stopped.value}"
     assert (stopped.value.exit_code, stopped.value.retryable) == (1, False)
@@ -59,7 +58,7 @@ def refusal(world: World, error: type[SourceError]) -> str:
 def check_new_beginning(world: World) -> None:
     """What the refusal asks for: everything stops at first, and after the snapshots the lake equals the source."""
     with world.process() as pipeline:
-        stale = begin_stream_again(pipeline)
+        stale = pipeline.source_setup().begin_stream_again()
     assert len(stale) == len(states(world)) == 2
     run_sql(world.source_url, "UPDATE orders SET note = 'before the snapshot'")
     stopped = go_on(world)
@@ -99,12 +98,12 @@ def test_log_that_the_slot_keeps_back_is_shown_and_an_alarm_before_it_is_lost(wo
     """The alarm stops nothing: the consumer reads on, and takes it back."""
     run_sql(world.source_url, "ALTER SYSTEM SET max_slot_wal_keep_size = '64MB'", "SELECT pg_reload_conf()")
     with world.process() as pipeline:
-        seen = look_at_log(pipeline)
+        seen = pipeline.source_log().look()
         assert seen is not None
         assert (seen.most_bytes, seen.warning) == (64 << 20, None)
         assert seen.bytes_left is not None
         run_sql(world.source_url, WRITE, *[f"{AHEAD}; SELECT txid_current()"] * 4)
-        later = look_at_log(pipeline)
+        later = pipeline.source_log().look()
         assert later is not None
         assert later.retained_bytes is not None
         assert later.retained_bytes > (seen.retained_bytes or 0) + (32 << 20)
@@ -126,7 +125,7 @@ def no_alarm(world: World, pipeline: Pipeline) -> bool:
     """The slot lets go of the log when somebody has confirmed that it is read."""
     run_sql(world.source_url, WRITE, "CHECKPOINT")
     go_on(world)
-    seen = look_at_log(pipeline)
+    seen = pipeline.source_log().look()
     return seen is not None and seen.warning is None
 
 
@@ -180,7 +179,7 @@ def test_a_server_that_was_set_back_stops_the_stream_also_when_its_log_is_ahead_
             error = refusal(back, SourceChanged)
             assert "the server was set back; expected a log that reaches " in error
             with back.process() as pipeline, pytest.raises(SourceError, match="expected a log that has passed"):
-                begin_stream_again(pipeline)
+                pipeline.source_setup().begin_stream_again()
             run_sql(back.source_url, "UPDATE customers SET note = 'another history'", AHEAD, WRITE)
             with back.process() as pipeline, pytest.raises(SourceChanged, match="expected the registered transaction"):
                 consume(pipeline)

@@ -9,7 +9,6 @@ from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import SourceError, StreamMoved, TableStale
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import open_consumer, set_up_source
 from cdc_pipeline.sources.postgres.catalogue import canonical_type
 from cdc_pipeline.sources.postgres.stream import events_or_stale
 from cdc_pipeline.sources.protocol import TableEvents
@@ -153,7 +152,7 @@ def test_what_is_not_mended_is_refused_by_name_and_its_neighbour_begins_again(wo
     go_on(world)
     before = states(world)
     with world.process() as pipeline:
-        refused = set_up_source(pipeline, begin_again=pipeline.table_names()).refused
+        refused = pipeline.source_setup().set_up(begin_again=pipeline.table_names()).refused
     assert {name.table: "the source has no table" in str(error) for name, error in refused.items()} == {"orders": True}
     assert states(world) == before
 
@@ -161,7 +160,7 @@ def test_what_is_not_mended_is_refused_by_name_and_its_neighbour_begins_again(wo
 def test_a_publication_that_goes_while_it_is_read_registers_nothing_more(world: World) -> None:
     with world.process() as pipeline:
         before = pipeline.store.lake_positions.last_boundary(pipeline.settings.name)
-        with open_consumer(pipeline) as consumer:
+        with pipeline.consumer_runs().open() as consumer:
             damage(world, ('DROP PUBLICATION "{name}"', UNSEEN))
             with pytest.raises(StreamMoved, match="otherwise than when its stream was opened"):
                 stream_to_slices_until_idle(consumer)
@@ -180,7 +179,7 @@ def test_a_snapshot_under_way_is_abandoned_when_its_table_is_made_again(world: W
     with world.process() as pipeline:
         table_id = pipeline.store.tables.table(name_of(world, "orders")).table_id
         pipeline.store.stale_tables.mark(table_id, "damaged")
-        set_up_source(pipeline, begin_again=[name_of(world, "orders")])
+        pipeline.source_setup().set_up(begin_again=[name_of(world, "orders")])
         assert pipeline.store.tables.table_by_id(table_id).publication_mark is not None
         pipeline.store.stale_tables.mark(table_id, "damaged again")
         assert pipeline.store.tables.table_by_id(table_id).publication_mark is None

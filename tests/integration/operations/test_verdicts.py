@@ -9,7 +9,6 @@ import pytest
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
-from cdc_pipeline.source_setup import set_up_source
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import (
     consume,
@@ -40,7 +39,7 @@ def pipeline(postgres: PostgresServer, database: str, spark_url: str, tmp_path: 
             pipeline_settings(tmp_path, database, tables), store_url=store_url, spark_url=spark_url
         ) as pipeline,
     ):
-        set_up_source(pipeline)
+        pipeline.source_setup().set_up()
         set_up_and_consume(pipeline)
         take_snapshot(pipeline, *(name for name in pipeline.table_names() if name.table != "new"))
         run_sql(database, *(f"UPDATE {name} SET note = 'changed' WHERE id = 2" for name in NAMES))

@@ -8,7 +8,6 @@ import pytest
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.source_setup import begin_stream_again, set_up_source
 from tests.crash.invariants import check
 from tests.crash.world import go_on, new_world, register_changes, take_snapshot
 from tests.support.guarded import begin_again, guarded_world, in_lake, in_source
@@ -31,7 +30,7 @@ def test_the_lake_equals_a_source_of_an_older_version(older_postgres: PostgresSe
     with new_world(older_postgres, tmp_path) as world:
         world.change()
         with world.process() as pipeline:
-            set_up_source(pipeline)
+            pipeline.source_setup().set_up()
         go_on(world)
         with world.process() as pipeline:
             take_snapshot(pipeline, world.tables)
@@ -56,7 +55,7 @@ def test_a_stream_whose_publication_was_dropped_says_so_and_begins_again(
         ):
             go_on_guarded(world)
         with world.process() as pipeline:
-            begin_stream_again(pipeline)
+            pipeline.source_setup().begin_stream_again()
         run_sql(world.source_url, "UPDATE orders SET note = 'before the snapshot' WHERE id = 1")
         begin_again(world)
         run_sql(world.source_url, "DELETE FROM orders WHERE id = 2")

@@ -1,0 +1,72 @@
+"""What one process has open, and what settings and registry say of a table together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.lake.protocol import Lake, LakeTable
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.sources.protocol import Source
+from cdc_pipeline.steps import OnStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one process has open. Threads share it, except for `lake`."""
+
+    settings: Settings
+    endpoints: Endpoints
+    source: Source
+    objects: ObjectStore
+    store: MetadataStore
+    open_lake: Callable[[], Lake]
+    owner: str
+    clock: Callable[[], datetime]
+    new_id: Callable[[], UUID]
+    on_step: OnStep
+
+    @property
+    def lake(self) -> Lake:
+        return self.open_lake()
+
+    def lake_table(self, name: TableName) -> LakeTable:
+        """As the registry and pipeline.yml describe it now. Raises UsageError for a table that is not registered."""
+        row = self.store.tables.table(name)
+        if row.schema_id is None:
+            raise SettingsError(f"{name} has no schema yet", remedy="run cdc setup-source")
+        settings = self.settings.table(name)
+        return LakeTable(
+            name=name,
+            table_uuid=str(row.table_uuid),
+            schema=self.store.tables.schema(row.table_id, row.schema_id),
+            ordered=self.source.capabilities.orders_ids(len(self.store.streams.stream_partitions(self.settings.name))),
+            partition_by=settings.partition_by,
+            deletes=settings.deletes,
+            create_time=settings.create_time,
+            update_time=settings.update_time,
+            keeps_dropped=settings.dropped_columns == "keep",
+            deletion_vectors=settings.deletion_vectors,
+        )
+
+    def lake_url(self, name: TableName) -> str:
+        """Where Spark finds the lake's table."""
+        return self.objects.spark_url(lake_key(name))
+
+    def table_names(self, chosen: tuple[str, ...] = ()) -> tuple[TableName, ...]:
+        """The chosen tables, or all of pipeline.yml. Raises SettingsError for one that it does not list."""
+        known = {table.name: table.table for table in self.settings.tables}
+        for name in chosen:
+            if name not in known:
+                raise SettingsError(
+                    f"pipeline.yml lists no table {name!r}",
+                    expected=f"one of {', '.join(known)}",
+                    remedy="add it there, or mend the name",
+                )
+        return tuple(known[name] for name in chosen or known)
