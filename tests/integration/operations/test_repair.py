@@ -96,7 +96,7 @@ def test_a_repair_killed_before_its_slice_is_registered_brings_no_deleted_row_ba
     compared = Event()
 
     def delete_then_die(step: str, moment: Moment) -> None:
-        if step == "lake_table.compare" and moment is Moment.AFTER:
+        if step == "verification_file.delete" and moment is Moment.AFTER:  # the rows are compared
             run_sql(database, "DELETE FROM parts WHERE id = 1")
             consume(pipeline)
             compared.set()
