@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.models.states import SliceState
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import MOST_KEY_RANGES
 
-REMEDY = "do not apply; run cdc rebuild: it makes the metadata store anew from bucket and lake"
+REMEDY = "do not apply; run cdc rebuild: it rebuilds the metadata store from bucket and lake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

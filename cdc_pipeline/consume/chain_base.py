@@ -95,7 +95,7 @@ def chain_base(
         raise RegistryError(
             f"the cut file before the chain position {boundary.chain_position} describes another cut",
             expected=f"the cut at {boundary.position}",
-            remedy="run cdc rebuild: it makes the metadata store anew from bucket and lake",
+            remedy="run cdc rebuild: it rebuilds the metadata store from bucket and lake",
         )
     known = {**identities, **{table.table_uuid: table for table in decided.tables}}
     return ChainBase(

@@ -29,7 +29,7 @@ from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
 
-REMEDY = "run cdc rebuild: it makes the metadata store anew from bucket and lake"
+REMEDY = "run cdc rebuild: it rebuilds the metadata store from bucket and lake"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
