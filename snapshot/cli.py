@@ -58,7 +58,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
 
     Run it again to resume a snapshot that was killed. Exit code 3: rows that the lake cannot hold are quarantined.
     """
-    from cdc_pipeline.metadata_store.models.states import SnapshotState
+    from cdc_pipeline.metadata_store.states import SnapshotState
     from snapshot.wiring import snapshot_runs
 
     context = context_of(config, as_json=as_json)

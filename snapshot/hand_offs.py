@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.lake.protocol import DataFile
-from cdc_pipeline.metadata_store.models.states import TaskKind
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
+from cdc_pipeline.metadata_store.states import TaskKind
 
 HandOff = TypeVar("HandOff")
 

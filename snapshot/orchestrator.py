@@ -13,8 +13,8 @@ import structlog
 from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.lease_keeper import awaited_lease
-from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import known_table

@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError
-from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from snapshot.hand_offs import PublishedRows, SlotOrder, from_json, to_json

@@ -12,10 +12,10 @@ from cdc_pipeline.areas import kept_rows_key
 from cdc_pipeline.lake.history import PublishedTable
 from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakePublication, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
-from cdc_pipeline.metadata_store.models.states import TaskKind
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.snapshots.snapshots import SnapshotPublication
+from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName

@@ -12,9 +12,9 @@ import structlog
 
 from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.lease_keeper import renewed
-from cdc_pipeline.metadata_store.models.states import TaskKind
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName

@@ -11,7 +11,7 @@ from cdc_pipeline.lake.fitting import in_one_claim
 from cdc_pipeline.lake.history import LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence, KeyRange, joined
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import SliceState
+from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.slice_file import MOST_KEY_RANGES
 

@@ -27,7 +27,7 @@ from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
 from cdc_pipeline.metadata_store.ledger.records import Claim, SourceTable
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName

@@ -48,7 +48,7 @@ def list_events(
     as_json: Json = False,
 ) -> None:
     """List quarantined events with their reasons, without values."""
-    from cdc_pipeline.metadata_store.models.states import QuarantineState
+    from cdc_pipeline.metadata_store.states import QuarantineState
 
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
@@ -103,7 +103,7 @@ def replay(
 
     Events that fit now are registered as a slice, which the next apply takes. Exit code 3 when some stay quarantined.
     """
-    from cdc_pipeline.metadata_store.models.states import QuarantineState
+    from cdc_pipeline.metadata_store.states import QuarantineState
 
     if everything == bool(quarantine_ids):
         raise UsageError("there are no ids and no --all, or both", expected="either ids or --all")
@@ -182,6 +182,6 @@ def _outcome(outcome: "Replayed", names: dict[int, str]) -> dict[str, Any]:
 
 
 def _exit_code(outcomes: "Sequence[Replayed]") -> int:
-    from cdc_pipeline.metadata_store.models.states import QuarantineState
+    from cdc_pipeline.metadata_store.states import QuarantineState
 
     return 0 if all(outcome.state is QuarantineState.REPLAYED for outcome in outcomes) else STILL_QUARANTINED

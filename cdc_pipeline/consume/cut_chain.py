@@ -21,7 +21,7 @@ from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice, Sl
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableSchema

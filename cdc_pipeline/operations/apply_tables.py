@@ -15,8 +15,8 @@ from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway,
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Lake, LakePublication, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.models.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.snapshots import snapshots as registry
+from cdc_pipeline.metadata_store.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName, encode_position
 

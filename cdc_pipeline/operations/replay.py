@@ -8,7 +8,7 @@ import structlog
 
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.models.states import QuarantineState, SnapshotState
+from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.record import TableName, TableSchema

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch
 from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.known import KnownTable, StreamIdentity

@@ -15,7 +15,7 @@ from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.models.states import SnapshotState
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings

@@ -10,7 +10,7 @@ from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import SliceState
+from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.record import DELETED
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import World, lake_tables

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc_pipeline.metadata_store.models.states import SnapshotState
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Site

@@ -12,7 +12,7 @@ from cdc_pipeline.areas import CDC_EVENT, DATALAKE
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.rebuild import Rebuilt
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site

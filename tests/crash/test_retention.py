@@ -8,7 +8,7 @@ import pytest
 
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.errors import RegistryError, UsageError
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.retention import Cleaning
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import SliceFileName

@@ -12,7 +12,7 @@ import pytest
 from cdc_pipeline.apply.claim_work import ClaimLimits
 from cdc_pipeline.errors import LakeError, LeaseBusy, SnapshotError, SourceAway, StaleEpoch
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper
-from cdc_pipeline.metadata_store.models.states import SnapshotState
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows

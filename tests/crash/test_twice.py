@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from cdc_pipeline.metadata_store.models.states import SnapshotState
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Countdown, Crash, Failpoint, Site

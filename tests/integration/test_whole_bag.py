@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import (

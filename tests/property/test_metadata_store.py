@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Claim
-from cdc_pipeline.metadata_store.models.states import SliceState
+from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import label_of

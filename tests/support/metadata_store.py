@@ -14,8 +14,8 @@ from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, Claim, SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
-from cdc_pipeline.metadata_store.models.states import SnapshotState
 from cdc_pipeline.metadata_store.snapshots.snapshots import NewSnapshot, SnapshotPublication
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.record import Column, TableName, TableSchema, encode_position

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import SliceState
+from cdc_pipeline.metadata_store.states import SliceState
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)
 

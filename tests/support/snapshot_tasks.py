@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from cdc_pipeline.metadata_store.models.states import TaskKind, TaskState
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
+from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.database import Database, as_optional_record, a
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_known_claim
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 
 _CLAIM, _SLICE = models.claim, models.slice_table
 

@@ -13,7 +13,7 @@ from cdc_pipeline.metadata_store.database import Database, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.tables import end_halt, halt
 from cdc_pipeline.metadata_store.models import damaged_slice, failing_table
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.settings.retry_policy import Pause, RetryPolicy, next_pause
 
 _TABLE = models.source_table

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 
 _REBUILD = "cdc rebuild"
 _CLAIM, _SLICE = models.claim, models.slice_table

@@ -14,7 +14,7 @@ from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity
 from cdc_pipeline.metadata_store.ledger.streams import locked_partitions, read_chain_position
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 
 _EVENT, _SLICE, _TABLE = models.quarantine, models.slice_table, models.source_table
 _PARTITION, _BOUNDARY = models.stream_partition, models.boundary

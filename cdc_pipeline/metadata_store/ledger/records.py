@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Slice, chain_position_behind
-from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState, TableState
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState, TableState
 from cdc_pipeline.record import TableName
 from cdc_pipeline.time_slice import Label
 

@@ -10,7 +10,7 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice, Waiting
-from cdc_pipeline.metadata_store.models.states import QuarantineState, SliceState
+from cdc_pipeline.metadata_store.states import QuarantineState, SliceState
 
 _SLICE, _BOUNDARY = models.slice_table, models.boundary
 

@@ -14,7 +14,7 @@ from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapsho
 from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
 from cdc_pipeline.metadata_store.ledger.tables import halt
-from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS, SnapshotState, TableState
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TableState
 
 _TABLE, _SNAPSHOT, _PARTITION = models.source_table, models.snapshot, models.stream_partition
 _STREAM, _BOUNDARY = models.stream, models.boundary

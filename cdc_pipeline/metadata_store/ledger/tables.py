@@ -14,7 +14,7 @@ from cdc_pipeline.metadata_store.database import Database, as_optional_record, a
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import schema_identity
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import Column, TableName, TableSchema
 
 FIXED_SETTINGS = ("id", "partition_by", "deletes")

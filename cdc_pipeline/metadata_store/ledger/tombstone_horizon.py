@@ -12,7 +12,7 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.cut import Slice
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 
 _TABLE, _ENTRY = models.source_table, models.quarantine
 

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import JSON
 
 from cdc_pipeline.metadata_store.models.columns import NOW, State, offset, one_of, table_id, time
 from cdc_pipeline.metadata_store.models.ledger import metadata
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 
 failing_table = Table(
     "failing_table",

@@ -31,7 +31,7 @@ from cdc_pipeline.metadata_store.models.columns import (
     table_id,
     time,
 )
-from cdc_pipeline.metadata_store.models.states import (
+from cdc_pipeline.metadata_store.states import (
     ClaimState,
     SliceState,
     TableState,

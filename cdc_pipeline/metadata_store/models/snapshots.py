@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from cdc_pipeline.metadata_store.models.columns import NOW, State, count, offset, one_of, quoted, table_id, time
 from cdc_pipeline.metadata_store.models.ledger import metadata
-from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TaskKind, TaskState
 
 snapshot = Table(
     "snapshot",

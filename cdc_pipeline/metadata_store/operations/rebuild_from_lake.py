@@ -15,17 +15,17 @@ from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim, apply_kn
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Claim
 from cdc_pipeline.metadata_store.ledger.tables import halt
-from cdc_pipeline.metadata_store.models.states import (
+from cdc_pipeline.metadata_store.operations.restored_events import restore_events
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import columns_of
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.snapshots.snapshots import begin_live
+from cdc_pipeline.metadata_store.states import (
     FINISHED_SNAPSHOTS,
     ClaimState,
     SliceState,
     SnapshotState,
     TableState,
 )
-from cdc_pipeline.metadata_store.operations.restored_events import restore_events
-from cdc_pipeline.metadata_store.snapshots.quarantined_rows import columns_of
-from cdc_pipeline.metadata_store.snapshots.records import Snapshot
-from cdc_pipeline.metadata_store.snapshots.snapshots import begin_live
 
 _SLICE, _CLAIM, _SNAPSHOT, _TABLE = models.slice_table, models.claim, models.snapshot, models.source_table
 _ERROR = "the metadata store was rebuilt, and the lake does not have it"

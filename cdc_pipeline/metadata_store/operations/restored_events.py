@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 
 _EVENT, _SNAPSHOT = models.quarantine, models.snapshot
 _DECISION = ("state", "slice_number", "decision", "decided_at")

@@ -8,7 +8,7 @@ from sqlalchemy import func, text, update
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
-from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 
 _CLAIM, _SLICE = models.claim, models.slice_table
 _TARGET = text("""

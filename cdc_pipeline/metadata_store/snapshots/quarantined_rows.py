@@ -14,8 +14,8 @@ from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
-from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
 
 _EVENT = models.quarantine
 _PARTITION = 0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cdc_pipeline.metadata_store.models.states import SnapshotState, TaskKind, TaskState
+from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind, TaskState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
-from cdc_pipeline.metadata_store.models.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 
 _SNAPSHOT = models.snapshot
 _ENDED = (SnapshotState.PUBLISHED, SnapshotState.FAILED)

@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import insert
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
-from cdc_pipeline.metadata_store.models.states import TaskKind, TaskState
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask, TaskProgress
+from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
 _TASK = models.snapshot_task
 _ID = (_TASK.c.snapshot_id, _TASK.c.kind, _TASK.c.ordinal)

@@ -14,15 +14,15 @@ from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.failures import clear_failures
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.tables import end_halt
-from cdc_pipeline.metadata_store.models.states import (
+from cdc_pipeline.metadata_store.snapshots.quarantined_rows import drop_events_before
+from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.states import (
     FINISHED_SNAPSHOTS,
     ClaimState,
     SliceState,
     SnapshotState,
     TableState,
 )
-from cdc_pipeline.metadata_store.snapshots.quarantined_rows import drop_events_before
-from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 
 _SNAPSHOT, _TABLE, _SLICE, _CLAIM = models.snapshot, models.source_table, models.slice_table, models.claim
 _ORDER = (SnapshotState.EXPORTING, SnapshotState.STAGING, SnapshotState.COMPACTING, SnapshotState.PUBLISHING)

@@ -17,8 +17,8 @@ from cdc_pipeline.areas import (
 )
 from cdc_pipeline.consume.chain_base import ChainBase, order_of
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
-from cdc_pipeline.metadata_store.models.states import FINISHED_SNAPSHOTS
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
+from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.protocol import ObjectInfo

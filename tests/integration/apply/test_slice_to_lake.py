@@ -16,7 +16,7 @@ from cdc_pipeline.errors import LakeError, StaleEpoch
 from cdc_pipeline.lake.protocol import ClaimWork, LakePublication, LakeTable, SliceInput
 from cdc_pipeline.metadata_store.ledger.cut import Slice
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import SliceState
+from cdc_pipeline.metadata_store.states import SliceState
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Operation, TableName, encode_position, encode_version
 from cdc_pipeline.steps import Moment, OnStep, no_step

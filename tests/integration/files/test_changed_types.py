@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
 from tests.support.event_files import EventFolder, Row, slices_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
 from tests.support.event_files import EventFolder, events_of, slices_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.replay import Replayed
 from tests.support.event_files import EventFolder, Row
 from tests.support.postgres import fresh_database

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.support.event_files import NOBODY_LISTENS, EventFolder

@@ -11,7 +11,7 @@ import pytest
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import make_lake, memory_lake

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
-from cdc_pipeline.metadata_store.models.states import SliceState, SnapshotState
+from cdc_pipeline.metadata_store.states import SliceState, SnapshotState
 from cdc_pipeline.record import encode_position
 from cdc_pipeline.steps import Moment
 from tests.support.metadata_store import MINUTE, Shop, opened_shop

@@ -7,7 +7,7 @@ import pytest
 
 from cdc_pipeline.errors import LakeAway, LakeError, ObjectStoreAway, SliceDamaged, TablePauses
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.steps import Moment, OnStep
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.invariants import check

@@ -12,7 +12,7 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 from tests.support.slice_rows import slice_row
 
 MORNING = datetime(2024, 1, 1, tzinfo=UTC)

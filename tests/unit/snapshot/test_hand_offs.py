@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.lake.protocol import DataFile
-from cdc_pipeline.metadata_store.models.states import TaskKind
+from cdc_pipeline.metadata_store.states import TaskKind
 from snapshot.hand_offs import (
     CompactedFiles,
     SlotOrder,

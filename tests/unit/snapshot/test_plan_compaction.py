@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_pipeline.metadata_store.models.states import TaskKind
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask
+from cdc_pipeline.metadata_store.states import TaskKind
 from snapshot.staging_to_lake import plan_compaction
 from tests.support.snapshot_tasks import finished_task
 

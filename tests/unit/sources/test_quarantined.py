@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
-from cdc_pipeline.metadata_store.models.states import QuarantineState
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import VERSION, Column, TableSchema, encode_version
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
 from cdc_pipeline.sources.quarantined import decode_texts

@@ -10,7 +10,7 @@ import pytest
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
-from cdc_pipeline.metadata_store.models.states import ClaimState, SliceState
+from cdc_pipeline.metadata_store.states import ClaimState, SliceState
 from tests.support.metadata_store import Shop, opened_shop
 
 

@@ -9,7 +9,7 @@ import pytest
 from cdc_pipeline.errors import StaleEpoch
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.failures import Damage, FailingTable
-from cdc_pipeline.metadata_store.models.states import TableState
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
 from tests.support.streams import run_sql

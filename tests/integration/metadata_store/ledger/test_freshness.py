@@ -7,8 +7,8 @@ import pytest
 
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
 from cdc_pipeline.metadata_store.ledger.records import LakePosition
-from cdc_pipeline.metadata_store.models.states import QuarantineState, SnapshotState
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
+from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.record import encode_position, encode_version
 from cdc_pipeline.settings.retry_policy import RetryPolicy
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop

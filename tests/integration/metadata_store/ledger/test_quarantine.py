@@ -8,8 +8,8 @@ import pytest
 from cdc_pipeline.errors import RegistryError, UsageError
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent, Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
-from cdc_pipeline.metadata_store.models.states import QuarantineState, SliceState, SnapshotState
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
+from cdc_pipeline.metadata_store.states import QuarantineState, SliceState, SnapshotState
 from cdc_pipeline.record import encode_position, encode_version
 from tests.support.metadata_store import Shop, opened_shop
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.metadata_store.ledger.cut import QuarantinedEvent
-from cdc_pipeline.metadata_store.models.states import QuarantineState
 from cdc_pipeline.metadata_store.operations.restored_events import restore_events
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow, columns_of
+from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.record import encode_position
 from tests.support.metadata_store import Shop, opened_shop
 

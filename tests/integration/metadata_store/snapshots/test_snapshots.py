@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
-from cdc_pipeline.metadata_store.models.states import SliceState, SnapshotState, TableState, TaskKind, TaskState
 from cdc_pipeline.metadata_store.snapshots.records import SnapshotTask, TaskProgress
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.snapshots.snapshots import SnapshotPublication
+from cdc_pipeline.metadata_store.states import SliceState, SnapshotState, TableState, TaskKind, TaskState
 from tests.support.metadata_store import MINUTE, Shop, opened_shop
 
 ALREADY_OVER = timedelta(seconds=-1)
