@@ -134,6 +134,7 @@ def test_a_consumer_reads_on_after_its_sessions_were_ended_and_its_network_was_c
 
 
 def test_a_consumer_with_a_wrong_url_says_so_at_once_and_again_and_ends_in_time(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     port = urlsplit(cdc.source_url).port or 0
     wrong = {
         "no_such_user:x": "correct user and password in source.url",
