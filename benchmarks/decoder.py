@@ -1,25 +1,21 @@
-"""Events per second of pgoutput -> typed Arrow columns, beside a plain decoder that makes a Python object per field.
-
-Run: python -m benchmarks.decoder [events]
-"""
+"""Events per second of pgoutput -> typed Arrow columns, beside a plain decoder that makes a Python object per field."""
 
 import struct
-import sys
-import time
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from benchmarks.arms import Arm, Contest
+from benchmarks.bench import OURS, Bench, plus
 from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop, plain_tuple
+from benchmarks.results import RowFigures
 from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
 from cdc_pipeline.types import parse_text, resolve
 
 OID = 16_400
-EVENTS = 500_000
 EVENTS_PER_TRANSACTION = 1_000
 EVENTS_PER_FEED = 25_000
-ROUNDS = 3
+LOOP, TEXTS = "plain loop", "plain loop, texts alone"
 
 
 def synthetic_stream(events: int) -> list[bytes]:
@@ -63,29 +59,22 @@ def decode_texts(stream: list[bytes]) -> int:
     return len([plain_tuple(message) for message in stream if message[0] in EVENT_KINDS])
 
 
-def main(words: Sequence[str]) -> None:
-    events = int(words[0]) if words else EVENTS
-    stream = synthetic_stream(events)
-    size = sum(map(len, stream))
-    print(f"{events:,} events, {len(SCHEMA.columns)} columns, {size / events:.0f} bytes each, best of {ROUNDS}")
-    columns = _rate(events, lambda: decode_columns(stream))
-    fields = _rate(events, lambda: decode_fields(stream))
-    texts = _rate(events, lambda: decode_texts(stream))
-    print(f"columns to typed Arrow          {columns:12,.0f} events/s")
-    print(f"plain loop to typed Arrow       {fields:12,.0f} events/s   ratio {columns / fields:.1f}")
-    print(f"plain loop to texts, no types   {texts:12,.0f} events/s   ratio {columns / texts:.1f}")
-
-
-def _rate(events: int, decode: Callable[[], int]) -> float:
-    best = float("inf")
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        rows = decode()
-        best = min(best, time.perf_counter() - start)
-        if rows != events:
-            message = f"{rows} rows decoded of {events}"
-            raise ValueError(message)
-    return events / best
+def measure(bench: Bench) -> RowFigures:
+    sizes = bench.sizes("decoder")
+    stream = synthetic_stream(sizes["events"])
+    contest = Contest(
+        name="decoder without a server",
+        rows=sizes["events"],
+        arms=(
+            Arm(name=OURS, run=lambda: decode_columns(stream)),
+            Arm(name=LOOP, run=lambda: decode_fields(stream)),
+            Arm(name=TEXTS, run=lambda: decode_texts(stream)),
+        ),
+        parameters={"events": sizes["events"], "columns": len(SCHEMA.columns)},
+    )
+    found = bench.clockwork.measure(contest)
+    values = plus({f"events/s over {peer}": found.speed(OURS, peer) for peer in (LOOP, TEXTS)})
+    return RowFigures(contests=(found,), values=values, sizes=sizes)
 
 
 def _relation(relation: Relation) -> bytes:
@@ -115,7 +104,3 @@ def _event(number: int) -> bytes:
     fields = b"".join(b"t" + struct.pack(">I", len(text)) + text.encode() for text in texts)
     kind = b"U" if number % 5 < 3 else b"I"
     return struct.pack(">cIcH", kind, OID, b"N", len(texts)) + fields
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

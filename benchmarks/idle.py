@@ -1,7 +1,5 @@
 """Processor time of an installation at rest, by process: Airflow without DAGs, few idle tables, many of them.
 
-    python -m benchmarks.idle [tables ... seconds]
-
 Each arm is an installation of `cdc up` of its own, with its tables' snapshots in the lake. Nobody writes: what is
 counted is what it costs to wait. Ended children count with their parents.
 """
@@ -9,11 +7,10 @@ counted is what it costs to wait. Ended children count with their parents.
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +19,8 @@ from threading import Event
 
 import psutil
 
+from benchmarks.bench import Bench
+from benchmarks.results import RowFigures
 from cdc_pipeline.demo.airflow_api import open_airflow
 from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.installation.state import PORT_NAMES, open_installation
@@ -38,7 +37,6 @@ from snapshot.wiring import snapshot_runs
 from tests.support.command_line import query
 from tests.support.streams import run_sql
 
-TABLES, SECONDS = (8, 100), 300
 CALM_SECONDS = 60
 TRIGGERS = 5
 TIMEOUT_SECONDS = 600
@@ -143,23 +141,15 @@ def started_after(endpoints: Endpoints, dag_id: str) -> float:
     return statistics.median(found)
 
 
-def show(title: str, shares: Mapping[str, float]) -> None:
-    print(f"{title}: {sum(shares.values()):.1%} of a core")
-    for name, share in sorted(shares.items(), key=lambda found: -found[1]):
-        print(f"{share:>12.2%}   {name}")
-
-
-def main(words: Sequence[str]) -> None:
-    *numbers, seconds = [int(word) for word in words] or (*TABLES, SECONDS)
-    alone = airflow_alone(seconds)
-    show("Airflow without DAGs, and its database", alone)
-    for tables in numbers:
-        shares, waited = idle_tables(tables, seconds)
-        show(f"{tables} idle tables", shares)
-        print(f"a manual trigger runs after {waited:.2f} s")
-        print(f"{sum(shares.values()) / sum(alone.values()):.2f} x Airflow without DAGs")
-
-
-if __name__ == "__main__":
+def measure(bench: Bench) -> RowFigures:
+    """Shares of one core."""
     os.environ.pop("CDC_CONFIG", None)
-    main(sys.argv[1:])
+    sizes = bench.sizes("rest")
+    alone = airflow_alone(sizes["seconds"])
+    values = {f"Airflow without DAGs: {name}": share for name, share in alone.items()}
+    for tables in (sizes["few"], sizes["many"]):
+        shares, waited = idle_tables(tables, sizes["seconds"])
+        values |= {f"{tables} idle tables: {name}": share for name, share in shares.items()}
+        values[f"{tables} idle tables: seconds from a manual trigger until it runs"] = waited
+        values[f"{tables} idle tables over Airflow without DAGs"] = sum(shares.values()) / sum(alone.values())
+    return RowFigures(values=values, sizes=sizes)

@@ -1,20 +1,21 @@
 """A simulated year: what slices, cut files and the metadata store take, month by month, while `cdc clean` runs daily.
 
-    python -m benchmarks.year [tables busy days]
-
 Every day some tables change, one cut is registered and applied, and what is older than `keep` says is deleted; all
 other tables are idle. Then a day passes: every time in the metadata store is set back by one, and the server is
 vacuumed. The lake is the tests' fast one: a real one is cleaned up by Spark with Delta's own retention, not by `keep`.
 """
 
 import os
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import structlog
+
+from benchmarks.bench import Bench
+from benchmarks.results import RowFigures
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.metadata_store.upgrade import upgrade
 from tests.crash.world import World
@@ -23,8 +24,9 @@ from tests.support.pipelines import pipeline_settings
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.streams import run_sql
 
-DEFAULTS = (100, 10, 365)
-"""Tables, busy ones, days."""
+log = structlog.get_logger()
+
+GROWING = ("rows", "row_bytes", "objects", "object_bytes")
 DAYS_PER_MONTH = 30
 REACHED_DAYS = 60
 """By then everything that `keep` names has been deleted for the first time."""
@@ -115,24 +117,15 @@ def year(tables: int, busy: int, days: int) -> Iterator[Kept]:
                 world.store_query(statement)
 
 
-def main(arguments: Sequence[str]) -> None:
-    tables, busy, days = (*map(int, arguments), *DEFAULTS[len(arguments) :])
-    print(f"{tables} tables, {busy} of them busy, one cut a day")
-    print(f"{'day':>5} {'rows':>9} {'store':>9} {'objects':>9} {'bytes':>9}")
+def measure(bench: Bench) -> RowFigures:
+    """A ratio of one: nothing has grown since everything that `keep` names was deleted for the first time."""
+    sizes = bench.sizes("year")
     months = list[Kept]()
-    for found in year(tables, busy, days):
+    for found in year(sizes["tables"], sizes["busy"], sizes["days"]):
         months.append(found)
-        sizes = f"{found.row_bytes / 1e6:>6.1f} MB {found.objects:>9} {found.object_bytes / 1e6:>6.1f} MB"
-        print(f"{found.day:>5} {found.rows:>9} {sizes}", flush=True)
+        log.info("month", **asdict(found))
     begin = next((found for found in months if found.day >= REACHED_DAYS), months[0])
-    end = months[-1]
-    ratios = {
-        name: getattr(end, name) / getattr(begin, name) for name in ("rows", "row_bytes", "objects", "object_bytes")
-    }
-    print(
-        f"day {end.day} over day {begin.day}:", ", ".join(f"{name} ratio {each:.2f}" for name, each in ratios.items())
-    )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    grown = {name: (getattr(begin, name), getattr(months[-1], name)) for name in GROWING}
+    values = {f"{name} on the last day": float(end) for name, (_, end) in grown.items()}
+    values |= {f"{name}, last day over day {begin.day}": end / start for name, (start, end) in grown.items()}
+    return RowFigures(values=values, sizes=sizes)

@@ -1,37 +1,66 @@
-"""docs/reports/benchmarks.md: each benchmark runs, and gives figures only if its arms did the same work."""
+"""docs/reports/performance.md: each row runs, and gives figures only if its arms did the same work."""
 
-import re
-from importlib import import_module
+from contextlib import ExitStack
+from datetime import UTC, datetime
 
 import pytest
 
+from benchmarks.__main__ import ROWS, run
+from benchmarks.bench import Bench
+from benchmarks.goals import GOALS, TITLES, WITHOUT_ARM
+from benchmarks.page import block
+from benchmarks.results import PAGE, RowFigures, is_whole, merged, row_entry, run_facts
+from benchmarks.sizes import parse_setting
 from tests.support.doc_pages import text_of
 
-PAGE = text_of("docs/reports/benchmarks.md")
-COMMANDS = re.findall(r"^\.venv/bin/python -m (benchmarks\.\w+)$", PAGE, re.MULTILINE)
-WITH_STACK = {"benchmarks.idle"}
-WITH_SPARK = {"benchmarks.slice", "benchmarks.snapshot_memory"}
-SMALL = {
-    "benchmarks.decoder": ("2000",),
-    "benchmarks.consumer": ("1000", "1"),
-    "benchmarks.slice": ("1", "500"),
-    "benchmarks.snapshot_memory": ("500", "2"),
-    "benchmarks.large_transaction": ("500", "2"),
-    "benchmarks.year": ("3", "1", "3"),
-    "benchmarks.idle": ("1", "1"),
-}
+WITH_STACK = {"rest"}
+WITHOUT_SPARK = {"B1", "decoder", "large-transaction", "year", "rest"}
+MEASURED = [row for row in ROWS if row not in WITH_STACK]
 
 
-def test_the_page_names_every_benchmark() -> None:
-    assert sorted(COMMANDS) == sorted(SMALL)
+def measured(row: str, spark_url: str, *overrides: str) -> RowFigures:
+    """At the sizes of tests; the driver is the one of all tests, and is not measured."""
+    with ExitStack() as opened:
+        settings = [parse_setting("B6.claims=3")]
+        bench = Bench(scale="tiny", opened=opened, given_spark=spark_url, overrides=overrides, settings=settings)
+        found = run(bench, [row])[row]
+    assert isinstance(found, RowFigures), found
+    return found
 
 
-@pytest.mark.parametrize(
-    "module", [pytest.param(name, marks=[pytest.mark.stack] if name in WITH_STACK else []) for name in COMMANDS]
-)
-def test_a_benchmark_runs_and_finds_that_its_arms_did_the_same(
-    module: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spark = [request.getfixturevalue("spark_url")] if module in WITH_SPARK else []
-    import_module(module).main([*spark, *SMALL[module]])
-    assert re.search(r"\d x |ratio \d", capsys.readouterr().out)
+def check(row: str, found: RowFigures) -> None:
+    facts = run_facts(at=datetime.now(UTC), scale="tiny", seed=1, rounds=1, overrides=(), postgres="", load_before=0.0)
+    content = merged({}, [row_entry(row, found, facts)], facts)
+    assert is_whole(content, [row]), found.refused
+    assert {goal.value for goal in GOALS if goal.row == row} <= {*found.values}
+    assert all(f"### {row}: {contest.name}" in block(content) for contest in found.contests)
+
+
+def test_every_row_of_the_table_has_arms_or_says_why_it_has_none() -> None:
+    assert {*TITLES} == {row for row in ROWS if row in TITLES} | {*WITHOUT_ARM}
+
+
+def test_the_page_names_every_row() -> None:
+    page = text_of(f"docs/reports/{PAGE.name}")
+    assert [row for row in {*TITLES, *ROWS} if f"| {row} |" not in page and f"`{row}`" not in page] == []
+
+
+@pytest.mark.parametrize("row", [row for row in MEASURED if row in WITHOUT_SPARK])
+def test_a_row_runs_and_its_arms_did_the_same(row: str) -> None:
+    check(row, measured(row, ""))
+
+
+@pytest.mark.parametrize("row", [row for row in MEASURED if row not in WITHOUT_SPARK])
+def test_a_row_with_spark_runs_and_its_arms_did_the_same(row: str, spark_url: str) -> None:
+    check(row, measured(row, spark_url))
+
+
+def test_a_setting_of_the_pipeline_is_a_further_arm(spark_url: str) -> None:
+    found = measured("B8", spark_url, "worker.claim_slices=2")
+    assert "this project, worker.claim_slices=2" in found.contests[1].arms
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("row", sorted(WITH_STACK))
+def test_a_row_of_the_whole_stack_runs(row: str) -> None:
+    check(row, measured(row, ""))

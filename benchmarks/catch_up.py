@@ -1,0 +1,120 @@
+"""B8: waiting slices applied in as few claims as the settings allow, beside one MERGE for each slice."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from benchmarks.arms import Arm, Contest, ContestFigures
+from benchmarks.bench import OURS, Bench
+from benchmarks.claim_arms import ClaimWorld, WrongRowsError, documented_arm, our_arms
+from benchmarks.claims import opened_world, slice_maker
+from benchmarks.results import RowFigures
+from benchmarks.slice_files import MadeSlice, SliceMaker, claim_work
+from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.wiring import Pipeline
+
+PEER = "one MERGE per slice"
+
+
+def measure(bench: Bench) -> RowFigures:
+    sizes = bench.sizes("B8")
+    with opened_world(bench, sizes["rows"]) as world:
+        backlog = Backlog(world=world, maker=slice_maker(world), changes=sizes["changes"])
+        ours = our_arms(world, claim=backlog.caught_up, check=backlog.checked)
+        merges = min(sizes["merges"], sizes["slices"])
+        documented = documented_arm(world, tuned=False)
+        peer = Arm(name=PEER, run=lambda: backlog.first(merges, documented.run), rows=merges * sizes["changes"])
+        contests = (
+            bench.clockwork.measure(backlog.contest(max(1, sizes["slices"] // 10), ours)),
+            bench.clockwork.measure(backlog.contest(sizes["slices"], (*ours, peer))),
+        )
+    values = {}
+    speed = contests[1].speed(OURS, PEER)
+    if speed is not None:
+        values["events/s over one MERGE per slice"] = speed
+    peaks = [peak_of(found) for found in contests]
+    if all(peaks):
+        values["peak memory of all slices over that of a tenth"] = peaks[1] / peaks[0]
+    return RowFigures(contests=contests, values=values, sizes=sizes)
+
+
+def peak_of(figures: ContestFigures) -> int:
+    """The sum of the peaks of client and servers; 0 without figures."""
+    return sum(figures.arms[OURS].peak_bytes.values()) if OURS in figures.arms else 0
+
+
+@dataclass(kw_only=True)
+class Backlog:
+    """Slices that wait. `amounts`: what the table must hold at the end, by id."""
+
+    world: ClaimWorld
+    maker: SliceMaker
+    changes: int
+    amounts: dict[int, int] = field(default_factory=dict)
+
+    def contest(self, slices: int, arms: Sequence[Arm]) -> Contest:
+        return Contest(
+            name=f"{slices:,} waiting slices",
+            rows=slices * self.changes,
+            arms=tuple(arms),
+            prepare=lambda _: self.next_slices(slices),
+            parameters={"rows": self.world.rows, "slices": slices, "changes": self.changes},
+            warm_ups=0,
+        )
+
+    def next_slices(self, number: int) -> None:
+        """Their events are not kept: a thousand slices would take gigabytes."""
+        self.world.slices = []
+        for _ in range(number):
+            made = self.maker.make(self.changes)
+            ids, amounts = (np.asarray(made.events[name]).tolist() for name in ("id", "amount"))
+            self.amounts.update(zip(ids, amounts, strict=True))
+            self.world.slices.append(replace(made, events=made.events.slice(0, 0)))
+
+    def first(self, number: int, run: Callable[[], int]) -> int:
+        """Applies the first slices alone."""
+        every, self.world.slices = self.world.slices, self.world.slices[:number]
+        try:
+            return run()
+        finally:
+            self.world.slices = every
+
+    def caught_up(self, pipeline: Pipeline, table: LakeTable) -> Callable[[], int]:
+        worker = pipeline.settings.worker
+
+        def run() -> int:
+            claims = in_claims(self.world.slices, worker.claim_slices, worker.claim_rows)
+            return sum(pipeline.lake.upsert(table, claim_work(slices)).rows_read for slices in claims)
+
+        return run
+
+    def checked(self, table: LakeTable) -> Callable[[], object]:
+        session, target = self.world.session(), self.world.target(table)
+        query = f"SELECT count(*), count(amount), CAST(sum(amount) AS BIGINT) FROM {target} WHERE id > "
+
+        def check() -> None:
+            """The ids that the filled table did not have, and those that the last changes updated."""
+            new = {id_: amount for id_, amount in self.amounts.items() if id_ > self.world.rows - 2 * self.changes}
+            found = tuple(session.sql(f"{query}{self.world.rows - 2 * self.changes}").collect()[0])
+            untouched = range(max(1, self.world.rows - 2 * self.changes + 1), self.world.rows + 1)
+            total = sum(new.values()) + sum(id_ - 1 for id_ in untouched if id_ not in new)
+            rows = len(new) + sum(id_ not in new for id_ in untouched)
+            if found != (rows, rows, total):
+                message = f"the table holds {found} (rows, amounts, their sum), the slices tell {(rows, rows, total)}"
+                raise WrongRowsError(message)
+
+        return check
+
+
+def in_claims(slices: Sequence[MadeSlice], most_slices: int, most_rows: int) -> Iterator[list[MadeSlice]]:
+    """In order, each claim with at least one slice."""
+    claim: list[MadeSlice] = []
+    for made in slices:
+        rows = sum(each.content.rows for each in claim) + made.content.rows
+        if claim and (len(claim) == most_slices or rows > most_rows):
+            yield claim
+            claim = []
+        claim.append(made)
+    if claim:
+        yield claim
