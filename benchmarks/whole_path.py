@@ -6,10 +6,12 @@ from contextlib import ExitStack, contextmanager
 
 from benchmarks.arms import Arm, Contest
 from benchmarks.bench import OURS, Bench
-from benchmarks.claim_arms import WrongRowsError
-from benchmarks.consumer import CREATE_ORDERS, REGISTERED, ROW
+from benchmarks.claim_arms import WrongRowsError, filling
+from benchmarks.consumer import CLIENT, CREATE_ORDERS, REGISTERED, ROW, SLOTS, receive
 from benchmarks.memory import snapshot_peaks
 from benchmarks.results import RowFigures
+from cdc_pipeline.lake.quoting import table_at
+from cdc_pipeline.lake.session import connect
 from tests.support.command_line import query
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, set_up_and_consume, take_snapshot
 from tests.support.postgres import fresh_database, fresh_store
@@ -26,6 +28,7 @@ END LOOP; END $$
 """
 """Updates alone, each transaction one block of the last ids."""
 _BLOCKS = 20
+LIMITS = "received into nothing, and appended"
 
 
 def measure(bench: Bench) -> RowFigures:
@@ -38,6 +41,9 @@ def measure(bench: Bench) -> RowFigures:
         values["processor seconds per million events, with the source's server"] = ours.processor_seconds_per_million
         without = ours.processor_seconds_of["client"] + ours.processor_seconds_of.get("spark", 0.0)
         values["processor seconds per million events"] = without / ours.rows * 1e6
+        if LIMITS in figures.arms:
+            limits = figures.arms[LIMITS].processor_seconds_per_million
+            values["processor seconds over those of the limits"] = ours.processor_seconds_per_million / limits
     small, large = snapshot_peaks(bench, sizes["memory_rows"] // sizes["memory_times"], sizes["memory_rows"])
     values["peak memory over table size: exponent"] = math.log(large / small) / math.log(sizes["memory_times"])
     return RowFigures(contests=(figures,), values=values, sizes=sizes)
@@ -51,19 +57,39 @@ def contest(bench: Bench, sizes: dict[str, int]) -> Iterator[Contest]:
         databases = {name: opened.enter_context(fresh_database(bench.postgres)) for name in bench.variants()}
         for url in databases.values():
             run_sql(url, CREATE_ORDERS, FILL.format(rows=sizes["rows"]))
+        first = next(iter(databases.values()))
+        ours = [path_arm(bench, opened, name, url, sizes["slice_rows"]) for name, url in databases.items()]
+        limit = limit_arm(bench, opened, first, parts * block)
         statement = LOAD.format(parts=parts, blocks=_BLOCKS, block=block, first=sizes["rows"] - _BLOCKS * block)
 
         def prepare(_: int) -> None:
+            run_sql(first, f"SELECT pg_replication_slot_advance('{SLOTS[CLIENT]}', pg_current_wal_lsn())")
             for url in databases.values():
                 run_sql(url, statement)
 
         yield Contest(
             name="events from the source into the lake",
             rows=parts * block,
-            arms=tuple(path_arm(bench, opened, name, url, sizes["slice_rows"]) for name, url in databases.items()),
+            arms=(*ours, limit),
             prepare=prepare,
             parameters={name: sizes[name] for name in ("rows", "events", "slice_rows")},
         )
+
+
+def limit_arm(bench: Bench, opened: ExitStack, url: str, rows: int) -> Arm:
+    """PostgreSQL's client receives the events into nothing, and Spark appends as many rows to a table."""
+    session = connect(bench.spark_url)
+    opened.callback(session.stop)
+    target = table_at(f"file://{bench.folder(opened)}/appended")
+    session.sql(f"CREATE TABLE {target} USING delta AS {filling(1)}").collect()
+    run_sql(url, f"SELECT pg_create_logical_replication_slot('{SLOTS[CLIENT]}', 'pgoutput')")
+
+    def run() -> int:
+        seen = receive(bench.postgres, url, rows)
+        session.sql(f"INSERT INTO {target} {filling(seen)}").collect()
+        return seen
+
+    return Arm(name=LIMITS, run=run)
 
 
 def path_arm(bench: Bench, opened: ExitStack, name: str, url: str, slice_rows: int) -> Arm:
