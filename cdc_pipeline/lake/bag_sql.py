@@ -9,7 +9,7 @@ from cdc_pipeline.lake.fold_sql import EVENT, FoldShape
 from cdc_pipeline.lake.lake_rows_sql import HIDDEN
 from cdc_pipeline.lake.merge_sql import insert_clause, partition_values
 from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
+from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.record import DELETED, OPERATION, STATE, STATE_TYPE, VERSION
 
 NET, COPIES = "cdc_net_change", "cdc_copies"
@@ -29,10 +29,16 @@ def without_looking(shape: FoldShape) -> str:
     return f"SELECT *, {_no_copies(shape)} AS _cdc_copies, 0 AS _cdc_owed, _cdc_net AS _cdc_final FROM {NET}"
 
 
-def with_copies(shape: FoldShape, url: str, truncated_at: str, *, owing: bool) -> str:
-    """COPIES: NET with the lake's copies, newest first, `_cdc_owed` hidden ones, and how many there are to be."""
-    wanted = f"SELECT * FROM {NET}" + ("" if owing else " WHERE _cdc_net < 0")
-    same = _same(shape, "t", "n")
+def rows_like(shape: FoldShape, lake: str, wanted: str) -> str:
+    """Rows of the relation `lake` whose content is one of `wanted` (SQL)."""
+    return f"SELECT t.* FROM {lake} AS t LEFT SEMI JOIN ({wanted}) AS n ON {_same(shape, 't', 'n')}"
+
+
+def with_copies(shape: FoldShape, lake: str, wanted: str, truncated_at: str, *, owing: bool) -> str:
+    """COPIES: NET with the lake's copies, newest first, `_cdc_owed` hidden ones, and how many there are to be.
+
+    `lake` is SQL of a relation that has at least the rows of the lake whose content is one of `wanted` (SQL).
+    """
     final = "_cdc_net + size(_cdc_copies) - _cdc_owed"
     return f"""
         SELECT *, {final if owing else f"greatest(0, {final})"} AS _cdc_final
@@ -41,8 +47,8 @@ def with_copies(shape: FoldShape, url: str, truncated_at: str, *, owing: bool) -
               FROM {NET} AS n
               LEFT JOIN (SELECT {_columns(shape)}, count_if({HIDDEN}) AS owed,
                                 sort_array(collect_list({_copy(shape)}) FILTER (WHERE NOT {HIDDEN}), false) AS copies
-                         FROM (SELECT t.* FROM {table_at(url)} AS t LEFT SEMI JOIN ({wanted}) AS n ON {same}
-                               WHERE t.{VERSION} > {text_literal(truncated_at)})
+                         FROM ({rows_like(shape, lake, wanted)})
+                         WHERE {VERSION} > {text_literal(truncated_at)}
                          GROUP BY {_columns(shape)}) AS found ON {_same(shape, "found", "n")})"""
 
 
@@ -56,7 +62,19 @@ def count_copies() -> str:
         FROM {COPIES}"""
 
 
-def merge_copies(table: LakeTable, shape: FoldShape, url: str, *, replaced: bool, truncated_at: str) -> str:
+def replaced_copies(shape: FoldShape, lake: str, columns: str) -> str:
+    """`columns` of the rows of the relation `lake` that the claim deletes."""
+    wanted = f"SELECT * FROM {COPIES} WHERE {_replaced()}"
+    return f"SELECT {columns} FROM ({rows_like(shape, lake, wanted)})"
+
+
+def written_copies(shape: FoldShape) -> str:
+    """Rows that the claim writes: the source's columns, VERSION, DELETED, and NULL for STATE."""
+    rows = ", ".join(map(identifier, (*shape.names, VERSION, DELETED)))
+    return f"SELECT {rows}, CAST(NULL AS {STATE_TYPE}) AS {STATE} FROM ({_rows(shape)}) WHERE {ACT} = 'write'"
+
+
+def merge_copies(table: LakeTable, shape: FoldShape, lake: str, *, replaced: bool, truncated_at: str) -> str:
     """Contents that lose copies lose all of them and get back those that stay, in one commit.
 
     Without `replaced` nothing of the table is read: its rows only gain company.
@@ -66,7 +84,7 @@ def merge_copies(table: LakeTable, shape: FoldShape, url: str, *, replaced: bool
     values |= {STATE: f"CAST(NULL AS {STATE_TYPE})"} | partition_values(table, names)
     condition = f"s.{ACT} = 'drop' AND {_same(shape, 't', 's')}" if replaced else "false"
     clauses = [
-        f"MERGE INTO {table_at(url)} AS t USING ({_rows(shape)}) AS s ON {condition}",
+        f"MERGE INTO {lake} AS t USING ({_rows(shape)}) AS s ON {condition}",
         "WHEN MATCHED THEN DELETE" if replaced else "",
         f"WHEN NOT MATCHED AND s.{ACT} = 'write' THEN {insert_clause(values)}",
         f"WHEN NOT MATCHED BY SOURCE AND t.{VERSION} <= {text_literal(truncated_at)} THEN DELETE"

@@ -26,7 +26,7 @@ class Policy:
     ties: bool
 
 
-def changes(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+def changes(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
     """id, the other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES of every id of the claim."""
     values = "".join(f", _cdc_v{place} AS {identifier(name)}" for place, name in shape.others)
     names = ", ".join(text_literal(name) for _, name in shape.others)
@@ -43,7 +43,7 @@ def changes(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, 
                IF({plain}, CAST(NULL AS {STATE_TYPE}), {state}) AS {STATE},
                {_act(shape, policy)} AS {ACT}, {TIES}, {_effect(policy)} AS {EFFECT}
         FROM (SELECT *, NOT _cdc_dead AND {told or "true"} AS _cdc_shown
-              FROM ({_settled(shape, policy, url, ranges, few=few)}))"""
+              FROM ({_settled(shape, policy, relation, ranges, few=few)}))"""
 
 
 def _act(shape: FoldShape, policy: Policy) -> str:
@@ -68,7 +68,7 @@ def _effect(policy: Policy) -> str:
                     WHEN _cdc_lake_hidden = false THEN {gone} ELSE 'ignored' END"""
 
 
-def _settled(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+def _settled(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
     """`_cdc_f<n>`: the version of each column as the row will keep it."""
     finals = []
     for place, name in shape.others:
@@ -84,10 +84,10 @@ def _settled(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange,
     return f"""
         SELECT *{"".join(f", {part}" for part in finals)}
         FROM (SELECT *, _cdc_deletion >= {VERSION} AS _cdc_dead
-              FROM ({_joined(shape, policy, url, ranges, few=few)}))"""
+              FROM ({_joined(shape, policy, relation, ranges, few=few)}))"""
 
 
-def _joined(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+def _joined(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
     """Registers of claim and lake together: per column `_cdc_n<n>` the newest version that told it, `_cdc_w<n>` its
     value, `_cdc_m<n>` the newest that lacked it, `_cdc_p<n>` whether it had lapsed.
     """
@@ -112,7 +112,7 @@ def _joined(shape: FoldShape, policy: Policy, url: str, ranges: tuple[KeyRange, 
                {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
                {"".join(f", {part}" for part in newest)}
         FROM ({fold_registers(shape, ties=policy.ties)}) AS s
-        LEFT JOIN ({lake_rows(shape, url, ids, ranges=ranges, few=few)}) AS t ON {shape.same("s", "t")}"""
+        LEFT JOIN ({lake_rows(shape, relation, ids, ranges=ranges, few=few)}) AS t ON {shape.same("s", "t")}"""
 
 
 def _ties(policy: Policy) -> str:

@@ -6,32 +6,17 @@ nothing has no MERGE.
 
 from dataclasses import dataclass, replace
 
-from cdc_pipeline.lake.bag_sql import COPIES, NET, count_copies, merge_copies, net_changes, with_copies, without_looking
-from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
-from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, truncates_in
+from cdc_pipeline.lake.bag_sql import merge_copies
+from cdc_pipeline.lake.claim_changes import Counts, bag_changes, is_whole_and_in_order, keyed_changes, safe_ranges
+from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.fence import claim_metadata
-from cdc_pipeline.lake.fold_sql import EVENT, FoldShape
-from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
+from cdc_pipeline.lake.fold_sql import FoldShape
 from cdc_pipeline.lake.merge_sql import merge_changes, merge_complete_rows
-from cdc_pipeline.lake.moves_sql import resolve_moves
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
-from cdc_pipeline.lake.quoting import table_at, text_literal
+from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import OPERATION, STATE, VERSION
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Ids (of a bag: rows), as UpsertOutcome has them. Rows that a truncate takes are not among them."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    ignored: int = 0
-    parked: int = 0
-    tied: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +42,7 @@ def claim_merge(
     name_events(views, store, table, work, lake, shape)
     if table.schema.is_bag:
         return _bag(views, shape, table, work, url)
-    if is_fast(table, work, shape):
+    if is_whole_and_in_order(table, work, shape):
         sql = merge_complete_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)
         return ClaimMerge(sql=sql, counts=None)
     return _general(views, shape, table, work, url)
@@ -87,68 +72,21 @@ def counted(commit: Commit, merge: ClaimMerge) -> Counts:
     return Counts(inserted=inserted, updated=updated, deleted=deleted, ignored=ignored)
 
 
-def is_fast(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
-    """Every event tells its whole row, and is newer than whatever the lake has of its id."""
-    one_schema = len({content.schema for content in work.slices}) == 1
-    out_of_order = not table.ordered or work.late or work.truncates
-    return one_schema and not out_of_order and not work.partial_rows and not (work.key_changes and shape.lacking)
-
-
 def _general(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:
-    few = sum(content.rows for content in work.slices) <= MOST_BROADCAST_ROWS
-    in_order = table.ordered and not work.late
-    if work.truncates and not in_order:
-        _delete_what_a_truncate_cuts_short(views, shape, work, url)
-    if work.key_changes:
-        truncates = truncates_in(views.session, work)
-        emptied_before = "" if work.truncated_at in truncates else work.truncated_at
-        resolve_moves(views, shape, url, emptied_before, truncates, few=few)
-    policy = Policy(
-        soft=table.deletes == "soft",
-        tombstones=work.tombstones or not table.ordered,
-        truncated_at=work.truncated_at,
-        ties=not table.ordered,
-    )
-    views.keep_sql(CHANGE, changes(shape, policy, url, work.key_ranges if in_order else (), few=few))
-    found = views.session.sql(
-        f"SELECT {EFFECT} AS effect, {ACT} <> 'none' AS acts, count(*) AS ids, sum({TIES}) AS ties"
-        f" FROM {CHANGE} GROUP BY 1, 2"
-    ).collect()
-    ids = {
-        effect: sum(row["ids"] for row in found if row["effect"] == effect)
-        for effect in ("inserted", "updated", "deleted", "ignored", "parked")
-    }
-    counts = Counts(tied=sum(row["ties"] for row in found), **ids)
-    if not work.truncates and not any(row["acts"] for row in found):
-        return ClaimMerge(sql=None, counts=counts)
+    lake, ranges = table_at(url), safe_ranges(table, work)
+    changes = keyed_changes(views, shape, table, work, lake, lake, ranges)
+    if not work.truncates and not changes.acts:
+        return ClaimMerge(sql=None, counts=changes.counts)
     truncated_at = work.truncated_at if work.truncates else ""
-    ranges = work.key_ranges if in_order else ()
-    return ClaimMerge(sql=merge_changes(table, url, shape, ranges, truncated_at=truncated_at), counts=counts)
-
-
-def _delete_what_a_truncate_cuts_short(views: Views, shape: FoldShape, work: ClaimWork, url: str) -> None:
-    """A row newer than the truncate may have columns that are older: for them the truncate is a delete of their id."""
-    at = text_literal(work.truncated_at)
-    deletes = views.session.sql(
-        f"SELECT {shape.keys()}, 'd' AS {OPERATION}, {at} AS {VERSION} FROM {table_at(url)}"
-        f" WHERE {VERSION} > {at} AND {STATE} IS NOT NULL"
-    )
-    events = views.session.sql(f"SELECT * FROM {EVENT}")
-    views.name(EVENT, events.unionByName(deletes, allowMissingColumns=True))
+    sql = merge_changes(table, url, shape, ranges, truncated_at=truncated_at)
+    return ClaimMerge(sql=sql, counts=changes.counts)
 
 
 def _bag(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:
-    owing = work.tombstones or not table.ordered
-    net = views.keep_sql(NET, net_changes(shape))
-    (found,) = net.selectExpr("count(*) AS contents", "count_if(_cdc_net < 0) AS less").collect()
-    if not found["contents"] and not work.truncates:
-        return ClaimMerge(sql=None, counts=Counts())
-    looks = owing or found["less"]
-    views.keep_sql(COPIES, with_copies(shape, url, work.truncated_at, owing=owing) if looks else without_looking(shape))
-    (counted,) = views.session.sql(count_copies()).collect()
-    counts = Counts(inserted=counted["inserted"], deleted=counted["deleted"], ignored=counted["ignored"])
+    lake = table_at(url)
+    changes = bag_changes(views, shape, table, work, lambda _: lake)
     truncated_at = work.truncated_at if work.truncates else ""
-    if not truncated_at and not counts.inserted and not counted["replaced"] and not (owing and counts.ignored):
-        return ClaimMerge(sql=None, counts=counts)
-    sql = merge_copies(table, shape, url, replaced=bool(counted["replaced"]), truncated_at=truncated_at)
-    return ClaimMerge(sql=sql, counts=counts)
+    if not truncated_at and not changes.acts:
+        return ClaimMerge(sql=None, counts=changes.counts)
+    sql = merge_copies(table, shape, lake, replaced=changes.replaces, truncated_at=truncated_at)
+    return ClaimMerge(sql=sql, counts=changes.counts)

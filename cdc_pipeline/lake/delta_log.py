@@ -19,6 +19,10 @@ FileIdentity = tuple[str, str]
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10})?\.parquet")
 
 
+class VersionTaken(LakeError):
+    """Another writer committed first; nothing of this commit is in the table."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One version of a table: what was done, in the log's own words."""
@@ -58,6 +62,11 @@ class DeltaLog:
     def __init__(self, store: ObjectStore, table_key: str) -> None:
         self._store = store
         self._folder = f"{table_key}/_delta_log"
+
+    @property
+    def folder(self) -> str:
+        """The key below which the log's objects lie."""
+        return self._folder
 
     def latest_version(self, known: int | None = None) -> int | None:
         """None: no table. Versions have no holes above the last checkpoint, so a galloping search finds the end."""
@@ -100,12 +109,12 @@ class DeltaLog:
             yield commit
 
     def append(self, version: int, actions: list[Action]) -> None:
-        """Durable on return. Raises LakeError (retryable) when that version exists already."""
+        """Durable on return. Raises VersionTaken when that version exists already."""
         content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
         try:
             self._store.put_if_absent(self._key(version), content.encode())
         except ObjectExists as error:
-            raise LakeError(
+            raise VersionTaken(
                 f"somebody else wrote version {version} of {self._folder}", remedy="read the fence again and retry"
             ) from error
 
@@ -163,7 +172,7 @@ class DeltaLog:
         Raises LakeError for a version that the log cannot show any more.
         """
         checkpoint, keys = self._checkpoint_before(version)
-        active = {_file_identity(add): add for add in self._in_checkpoint(keys, "add")}
+        active = {file_identity(add): add for add in self._in_checkpoint(keys, "add")}
         for number in range(checkpoint + 1, version + 1):
             commit = self.read(number)
             if commit is None:
@@ -173,9 +182,9 @@ class DeltaLog:
                 )
             for action in commit.actions:
                 if "remove" in action:
-                    active.pop(_file_identity(action["remove"]), None)
+                    active.pop(file_identity(action["remove"]), None)
                 if "add" in action:
-                    active[_file_identity(action["add"])] = action["add"]
+                    active[file_identity(action["add"])] = action["add"]
         return active
 
     def _checkpoint_before(self, version: int) -> tuple[int, list[str]]:
@@ -228,7 +237,8 @@ class DeltaLog:
         return [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
 
 
-def _file_identity(file: Action) -> FileIdentity:
+def file_identity(file: Action) -> FileIdentity:
+    """Of an `add` or `remove` action."""
     vector = file.get("deletionVector") or {}
     return (file["path"], f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}")
 

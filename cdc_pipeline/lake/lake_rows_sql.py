@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cdc_pipeline.lake.fold_sql import FoldShape
 from cdc_pipeline.lake.protocol import KeyRange, joined
-from cdc_pipeline.lake.quoting import identifier, literal, table_at, text_literal
+from cdc_pipeline.lake.quoting import identifier, literal, text_literal
 from cdc_pipeline.record import DELETED, STATE, VERSION
 
 LAPSED, LACKED = "!", "+"
@@ -24,7 +24,7 @@ HIDDEN = f"coalesce({DELETED}, false)"
 DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 
 
-def lake_rows(shape: FoldShape, url: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
+def lake_rows(shape: FoldShape, lake: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
     """Lake rows whose id is in `ids` (SQL): id, `_cdc_lake_*`, and per column `_cdc_t<n>` and its version `_cdc_r<n>`.
 
     `few`: the ids, and their rows, fit into the memory of every executor, which spares the table a shuffle.
@@ -39,7 +39,7 @@ def lake_rows(shape: FoldShape, url: str, ids: str, *, ranges: tuple[KeyRange, .
     return f"""
         SELECT {hint}{shape.keys("t.")}, t.{VERSION} AS _cdc_lake_version, {HIDDEN} AS _cdc_lake_hidden,
                {DELETION} AS _cdc_lake_deletion{columns}
-        FROM {table_at(url)} AS t LEFT SEMI JOIN ({ids}) AS id ON {shape.same("t", "id")}{within}"""
+        FROM {lake} AS t LEFT SEMI JOIN ({ids}) AS id ON {shape.same("t", "id")}{within}"""
 
 
 def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:

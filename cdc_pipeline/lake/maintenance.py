@@ -2,21 +2,50 @@
 
 from datetime import timedelta
 
+import structlog
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.errors import UsageError
+from cdc_pipeline.errors import LakeError, UsageError
 from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
+from cdc_pipeline.lake.reshaping import configuration_of
+from cdc_pipeline.lake.session import configured, spark_calls
+from cdc_pipeline.lake.table_state import TableState
 from cdc_pipeline.record import STATE, VERSION
+from cdc_pipeline.steps import OnStep, step
+
+logger = structlog.get_logger()
 
 SHORTEST_RETENTION = timedelta(days=7)
 _HOUR = timedelta(hours=1)
+_CHECKPOINT_INTERVAL = 10
+"""Delta's default, in versions."""
 
 
 def optimize(session: SparkSession, url: str) -> None:
     """Files of at least 16 MiB stay as they are (session confs `optimize.minFileSize`, `maxFileSize`)."""
     session.sql(f"OPTIMIZE {table_at(url)}").collect()
+
+
+def checkpoint_when_due(session: SparkSession, url: str, state: TableState, on_step: OnStep) -> None:
+    """Has Spark write a checkpoint, after which old commits may be cleaned, where the version after `state` is due.
+
+    Spark does so only with a commit of its own: here one without any rows. The claim before it is safe already, so a
+    failure is logged; the next due version tries again.
+    """
+    interval = int(configuration_of(state.metadata).get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    if (state.version + 1) % interval:
+        return
+    try:
+        with (
+            spark_calls("writing a checkpoint"),
+            configured(session, {"spark.databricks.delta.skipRecordingEmptyCommits": "false"}),
+            step(on_step, "lake_log.checkpoint"),
+        ):
+            session.sql(f"INSERT INTO {table_at(url)} SELECT * FROM {table_at(url)} WHERE false").collect()
+    except LakeError as error:
+        logger.warning("no checkpoint was written", lake=url, found=error.found)
 
 
 def purge(session: SparkSession, table: LakeTable, url: str, below_version: str) -> None:

@@ -15,13 +15,13 @@ _ASKING = f"{OPERATION} = 'm' AND size({ABSENT}) + size({LACKING}) > 0"
 
 
 def resolve_moves(
-    views: Views, shape: FoldShape, url: str, emptied_before: str, truncates: tuple[str, ...], *, few: bool
+    views: Views, shape: FoldShape, lake: str, emptied_before: str, truncates: tuple[str, ...], *, few: bool
 ) -> None:
     """Replaces EVENT by one whose moves hold all that can be known.
 
     `emptied_before`: version of the last truncate that was known before the claim; `truncates`: those in it.
     """
-    waiting = views.keep_sql(_MOVE, _asking_moves(shape, url, emptied_before, few=few)).count()
+    waiting = views.keep_sql(_MOVE, _asking_moves(shape, lake, emptied_before, few=few)).count()
     if waiting:
         views.name_sql(EVENT, f"SELECT * FROM {EVENT} WHERE NOT ({_ASKING})")
     while waiting:
@@ -34,7 +34,7 @@ def resolve_moves(
             views.keep_sql(_MOVE, f"SELECT m.* FROM {_MOVE} AS m LEFT ANTI JOIN {_DONE} AS r ON {same}")
 
 
-def _asking_moves(shape: FoldShape, url: str, emptied_before: str, *, few: bool) -> str:
+def _asking_moves(shape: FoldShape, lake: str, emptied_before: str, *, few: bool) -> str:
     """Each move once, with the lake's row of its old id: its registers `_cdc_b<n>`, `_cdc_k<n>`, and its deletion.
 
     The row counts if it is older than the move; a tombstone made by the very same key change counts as it was before.
@@ -56,7 +56,7 @@ def _asking_moves(shape: FoldShape, url: str, emptied_before: str, *, few: bool)
                IF({older} AND old._cdc_lake_deletion < m.{VERSION}, old._cdc_lake_deletion, '') AS _cdc_base{bases}
         FROM (SELECT *, row_number() OVER (PARTITION BY {shape.keys()}, {VERSION} ORDER BY {VERSION}) AS _cdc_time
               FROM {EVENT} WHERE {_ASKING}) AS m
-        LEFT JOIN ({lake_rows(shape, url, ids, few=few)}) AS old ON {shape.moved_from("m", "old")}
+        LEFT JOIN ({lake_rows(shape, lake, ids, few=few)}) AS old ON {shape.moved_from("m", "old")}
         WHERE m._cdc_time = 1"""
 
 

@@ -27,10 +27,14 @@ class SchemaConflict(CdcError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """`table` as the claim has it: its id and data partitions under the names that the lake has now."""
+    """`table` as the claim has it: its id and data partitions under the names that the lake has now.
+
+    `version`: the lake version with that shape, after which the claim comes.
+    """
 
     table: LakeTable
     shape: Shape
+    version: int
 
 
 def follow(
@@ -64,7 +68,11 @@ def follow(
             log.append(read + 1, [info, *actions])
         logger.info("the lake follows its source", table=str(table.name), lake_version=read + 1, **words)
     after = reshaping.change.after
-    return Fitted(table=_of_claim(table, work, after, reshaping.partitions), shape=after)
+    return Fitted(
+        table=_of_claim(table, work, after, reshaping.partitions),
+        shape=after,
+        version=read if reshaping.is_none else read + 1,
+    )
 
 
 def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:

@@ -1,6 +1,5 @@
-"""The lake on Spark and Delta: one MERGE per claim, one commit per publication."""
+"""The lake on Spark and Delta: one commit per claim, one per publication."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,22 +10,13 @@ import structlog
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
-from cdc_pipeline.lake import compaction, comparison, maintenance, outcomes, publication, rewind
-from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge
-from cdc_pipeline.lake.claim_view import opened_views
+from cdc_pipeline.errors import LakeAway, LakeError
+from cdc_pipeline.lake import compaction, comparison, maintenance, publication, rewind
+from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
-from cdc_pipeline.lake.fence import (
-    claim_metadata,
-    commit_info,
-    fence_action,
-    find_claim,
-    prove_applied,
-    read_fence,
-    write_again,
-)
+from cdc_pipeline.lake.fence import read_fence, write_again
 from cdc_pipeline.lake.history import LakeLedger
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
@@ -41,19 +31,11 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
     always,
 )
-from cdc_pipeline.lake.reshaping import Reshaper
-from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
-from cdc_pipeline.lake.session import (
-    CancelSession,
-    OpenSession,
-    claim_tag,
-    configured,
-    leave_lost,
-    session_name,
-    spark_calls,
-    tagged,
-)
+from cdc_pipeline.lake.schema_change import latest_shape
+from cdc_pipeline.lake.session import CancelSession, OpenSession, claim_tag, leave_lost, session_name, spark_calls
 from cdc_pipeline.lake.table_ddl import create_sql
+from cdc_pipeline.lake.table_state import TableStates
+from cdc_pipeline.lake.upsert import ClaimUpsert
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
@@ -72,7 +54,10 @@ class SparkLake:
         clock: Clock,
         on_step: OnStep,
         cancel_session: CancelSession | None = None,
+        upsert: Upsert = "append",
     ) -> None:
+        self._way = upsert
+        self._states = TableStates()
         self._cancel_session = cancel_session
         self._open_session = open_session
         self._opened: SparkSession | None = None
@@ -132,25 +117,19 @@ class SparkLake:
             logger.warning("not cancelled", session=session, claim=claim_id, found=error.found)
 
     def upsert(self, table: LakeTable, work: ClaimWork, *, may_commit: Callable[[], None] = always) -> UpsertOutcome:
-        started = time.monotonic()
-        log = self._log(table)
-        fence = self._checked_fence(log, table, work)
-        if fence.number < work.last_number:
-            if not work.slices:
-                may_commit()
-                self._move_fence(log, table, work, fence)
-            else:
-                merge = self._merge(log, table, work, fence, may_commit)
-                if merge is not None:
-                    with step(self._on_step, "fence.read"):
-                        commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
-                    return outcomes.merged(commit, table, work, merge, started)
-        commit = find_claim(log, table.app_id, work, _latest(log, fence.lake_version))
-        prove_applied(commit, work)
-        version = fence.lake_version if commit is None else commit.version
-        return outcomes.nothing_new(
-            version, already=fence.number >= work.last_number or bool(work.slices), started=started
+        claim = ClaimUpsert(
+            session=lambda: self.session,
+            calls=self._calls,
+            store=self._store,
+            states=self._states,
+            way=self._way,
+            clock=self._clock,
+            on_step=self._on_step,
+            table=table,
+            work=work,
+            may_commit=may_commit,
         )
+        return claim.run()
 
     def compact(self, table: LakeTable, compaction_work: Compaction) -> tuple[DataFile, ...]:
         with self._calls(f"compacting {table.name}"):
@@ -205,88 +184,3 @@ class SparkLake:
 
     def _url(self, table: LakeTable) -> str:
         return self._store.spark_url(lake_key(table.name))
-
-    def _checked_fence(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> Fence:
-        with step(self._on_step, "fence.read"):
-            fence = read_fence(log, table.app_id)
-        if fence is None:
-            raise LakeError(f"there is no lake table {table.name}", remedy="take its snapshot first")
-        if fence.number != work.first_number - 1 and fence.number < work.last_number:
-            raise FenceMismatch(
-                f"the lake of {table.name} is at slice {fence.number}",
-                expected=f"{work.first_number - 1}, right before claim {work.claim_id}"
-                f" of slices {work.first_number} to {work.last_number}",
-                remedy="slices are applied in order and once: read the fence and claim from the slice after it",
-            )
-        return fence
-
-    def _move_fence(self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence) -> None:
-        """A claim without rows needs no Spark: a commit that holds nothing but the fence."""
-        now = self._clock()
-        info = commit_info(
-            operation="CDC FENCE", user_metadata=claim_metadata(work), read_version=fence.lake_version, now=now
-        )
-        with step(self._on_step, "fence.move"):
-            log.append(fence.lake_version + 1, [info, fence_action(table.app_id, work.last_number, now)])
-
-    def _merge(
-        self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, may_commit: Callable[[], None]
-    ) -> ClaimMerge | None:
-        """None: a claim whose number the table's log already has comes back from Delta without a row.
-
-        What became of a MERGE whose answer was lost is found in the log.
-        """
-        session, url = self.session, self._url(table)
-        merge: ClaimMerge | None = None
-        try:
-            with (
-                self._calls(f"merging claim {work.claim_id} into {table.name}"),
-                tagged(session, claim_tag(work.claim_id)),
-            ):
-                fitted = self._follow(log, table, work, fence.lake_version, may_commit)
-                with opened_views(session) as views:
-                    with step(self._on_step, "lake_claim.fold"):
-                        merge = claim_merge(views, self._store, fitted.table, work, url, fitted.shape)
-                    may_commit()
-                    if merge.sql is None:
-                        return merge if self._pass_over(log, table, work) else None
-                    with configured(session, claim_confs(table, work, merge)), step(self._on_step, "lake_table.merge"):
-                        return merge if session.sql(merge.sql).collect() else None
-        except LakeAway as error:
-            if merge is None or not self._has_landed(log, table, work):
-                raise
-            logger.warning("the answer was lost, the commit was not", claim=work.claim_id, found=error.found)
-            return merge
-
-    def _follow(
-        self, log: DeltaLog, table: LakeTable, work: ClaimWork, read: int, may_commit: Callable[[], None]
-    ) -> Fitted:
-        reshaper = Reshaper(session=self.session, store=self._store, log=log, clock=self._clock, on_step=self._on_step)
-        return follow(
-            log,
-            table,
-            work,
-            read,
-            actions_of=reshaper.actions,
-            may_commit=may_commit,
-            clock=self._clock,
-            on_step=self._on_step,
-        )
-
-    def _has_landed(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> bool:
-        with step(self._on_step, "fence.read"):
-            commit = find_claim(log, table.app_id, work, _latest(log, 0))
-        return commit is not None and commit.user_metadata.get("claim_id") == work.claim_id
-
-    def _pass_over(self, log: DeltaLog, table: LakeTable, work: ClaimWork) -> bool:
-        """A claim that changes nothing moves the fence alone. False: somebody else did it meanwhile."""
-        fence = self._checked_fence(log, table, work)
-        if fence.number >= work.last_number:
-            return False
-        self._move_fence(log, table, work, fence)
-        return True
-
-
-def _latest(log: DeltaLog, known: int) -> int:
-    latest = log.latest_version(known)
-    return known if latest is None else latest

@@ -2,7 +2,7 @@
 
 import re
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
@@ -55,8 +55,12 @@ class WorkerSettings(Frozen):
     """How slices are applied."""
 
     lease: Duration = timedelta(seconds=60)
-    claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one MERGE")
-    claim_slices: int = Field(default=1_000, ge=1, description="most slices of one MERGE")
+    claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one claim")
+    claim_slices: int = Field(default=1_000, ge=1, description="most slices of one claim")
+    upsert: Literal["append", "merge"] = Field(
+        default="append",
+        description="how a claim reaches its table: by an own commit with deletion vectors, or by Spark's MERGE",
+    )
     unpacked_bytes: int = Field(default=16 << 30, ge=1, description="largest uncompressed size of a slice file")
     longest_pause: Duration = Field(
         default=timedelta(minutes=5), description="longest time between two tries of a failing table"

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from cdc_pipeline.errors import SettingsError
@@ -76,7 +76,9 @@ def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
     )
 
 
-def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> "SparkLake":
+def open_lake(
+    spark_url: str, objects: ObjectStore, on_step: OnStep, *, upsert: Literal["append", "merge"] = "append"
+) -> "SparkLake":
     """Spark writes to the bucket by itself: its session is opened only to a store that is proven."""
     from cdc_pipeline.lake.session import cancel, connect
     from cdc_pipeline.lake.spark_lake import SparkLake
@@ -88,6 +90,7 @@ def open_lake(spark_url: str, objects: ObjectStore, on_step: OnStep) -> "SparkLa
         clock=utc_now,
         on_step=on_step,
         cancel_session=lambda session, tag: cancel(spark_url, session, tag),
+        upsert=upsert,
     )
 
 

@@ -36,7 +36,7 @@ def open_pipeline(
     """
     objects = open_object_store(settings)
     with open_metadata_store(endpoints.metadata_store_url, stream=settings.name, on_step=on_step) as store:
-        spark = cache(lambda: open_lake(endpoints.spark_url, objects, on_step))
+        spark = cache(lambda: open_lake(endpoints.spark_url, objects, on_step, upsert=settings.worker.upsert))
         try:
             yield Pipeline(
                 settings=settings,

@@ -272,9 +272,10 @@ class Pipeline(Resources):
         from cdc_pipeline.operations.warm_up import WarmUp
 
         objects = open_object_store(self.settings, f"{STAGING_AREA}/.warm-up-{self.new_id().hex}")
+        url, upsert = self.endpoints.spark_url, self.settings.worker.upsert
         return WarmUp(
             objects=objects,
-            open_lake=lambda: closing(open_lake(self.endpoints.spark_url, objects, self.on_step)),
+            open_lake=lambda: closing(open_lake(url, objects, self.on_step, upsert=upsert)),
             new_id=self.new_id,
             on_step=self.on_step,
         )

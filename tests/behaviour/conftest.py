@@ -10,7 +10,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
 from tests.support.lake import Feed, table_of
-from tests.support.lakes import Arm, memory_arm, spark_arm
+from tests.support.lakes import Arm, memory_arm, merge_arm, spark_arm
 from tests.support.s3 import s3_objects
 
 
@@ -22,7 +22,13 @@ def objects(tmp_path: Path, s3_prefix: str, request: pytest.FixtureRequest) -> O
     return s3_objects(request.getfixturevalue("s3_endpoint"), s3_prefix)
 
 
-@pytest.fixture(params=[pytest.param(memory_arm, id="memory"), pytest.param(spark_arm, id="spark")])
+@pytest.fixture(
+    params=[
+        pytest.param(memory_arm, id="memory"),
+        pytest.param(spark_arm, id="spark"),
+        pytest.param(merge_arm, id="merge"),
+    ]
+)
 def arm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arm]:
     with request.param(LocalObjectStore(tmp_path / "bucket"), request) as arm:
         yield arm

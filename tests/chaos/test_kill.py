@@ -30,6 +30,7 @@ SPARK_CALLS = frozenset({"lake_claim.fold"})
 LONG = (
     ("stream_to_slices", "slice_file.put"),
     ("slice_to_lake", "lake_claim.fold"),
+    ("slice_to_lake", "lake_files.write"),
     ("slice_to_lake", "lake_table.merge"),
     ("snapshot_to_lake", "source.copy"),
     ("snapshot_to_lake", "lake_table.create"),

@@ -23,6 +23,7 @@ READS = frozenset(
         "inspection.run",
         "kept_rows.get",
         "lake_claim.fold",
+        "lake_files.read",
         "lake_owner.get",
         "lake_schema.read",
         "lake_table.compare",
@@ -163,7 +164,16 @@ AFTER_FAULTS = frozenset(
 """What the four verbs do only when something went wrong, or when nothing at all happened for long."""
 IN_TIME = frozenset({"lease.renew", "snapshot_task.renew"})
 """Taken by a thread beside the work when a third of a lease is over."""
-ON_SPARK = frozenset({"lake_files.write", "lake_schema.commit", "lake_schema.prepare", "snapshot_files.write"})
+ON_SPARK = frozenset(
+    {
+        "lake_files.write",
+        "lake_log.checkpoint",
+        "lake_schema.commit",
+        "lake_schema.prepare",
+        "lake_vectors.put",
+        "snapshot_files.write",
+    }
+)
 """What a lake on Spark does besides: killed by `make chaos`."""
 OTHER_VERBS = frozenset(
     {

@@ -1,7 +1,7 @@
 """Every kind of lake, for the suites that hold all of them to the same promises."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pytest
 
 from cdc_pipeline.areas import staging_prefix
 from cdc_pipeline.lake import Compaction, DataFile, Lake, LakeTable
+from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store import ObjectStore
@@ -49,16 +50,23 @@ def memory_arm(store: LocalObjectStore, _request: pytest.FixtureRequest) -> Iter
 
 
 @contextmanager
-def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> Iterator[Arm]:
+def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest, *, upsert: Upsert = "append") -> Iterator[Arm]:
     url: str = request.getfixturevalue("spark_url")
     with ExitStack() as opened:
 
         def make(on_step: OnStep) -> SparkLake:
-            lake = SparkLake(open_session=lambda: connect(url), store=store, clock=lambda: NOW, on_step=on_step)
+            lake = SparkLake(
+                open_session=lambda: connect(url), store=store, clock=lambda: NOW, on_step=on_step, upsert=upsert
+            )
             opened.callback(lake.close)
             return lake
 
         yield Arm(store=store, make=make, rows=lambda table: lake_table_rows(store, table))
+
+
+def merge_arm(store: LocalObjectStore, request: pytest.FixtureRequest) -> AbstractContextManager[Arm]:
+    """The lake on Spark whose claims are all MERGEd."""
+    return spark_arm(store, request, upsert="merge")
 
 
 def published(store: ObjectStore, lake: Lake, table: LakeTable, people: int, snapshot_id: str) -> tuple[DataFile, ...]:

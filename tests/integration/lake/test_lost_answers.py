@@ -59,7 +59,8 @@ def announce(name, moment):
 
 store = LocalObjectStore(Path(sys.argv[2]))
 lake = SparkLake(
-    open_session=lambda: connect(sys.argv[1]), store=store, clock=lambda: datetime.now(UTC), on_step=announce
+    open_session=lambda: connect(sys.argv[1]), store=store, clock=lambda: datetime.now(UTC), on_step=announce,
+    upsert="merge",
 )
 lake.upsert(*pickle.loads(Path(sys.argv[3]).read_bytes()))
 """
@@ -91,8 +92,13 @@ def through(proxy: Proxy, spark_url: str) -> SparkSession:
 def opened_lake(
     store: LocalObjectStore, open_session: Callable[[], SparkSession], on_step: OnStep = no_step
 ) -> Iterator[SparkLake]:
-    """Closed at the end: PySpark would ask what is left open, whatever became of its server, for later sessions too."""
-    with closing(SparkLake(open_session=open_session, store=store, clock=lambda: NOW, on_step=on_step)) as lake:
+    """Closed at the end: PySpark would ask what is left open, whatever became of its server, for later sessions too.
+
+    Claims are MERGEd: only then does the commit's answer come from Spark.
+    """
+    with closing(
+        SparkLake(open_session=open_session, store=store, clock=lambda: NOW, on_step=on_step, upsert="merge")
+    ) as lake:
         yield lake
 
 

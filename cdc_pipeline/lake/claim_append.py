@@ -1,0 +1,190 @@
+"""A claim applied without MERGE: one read and one write that run at once, and one commit that the pipeline writes.
+
+The commit marks the rows that the claim deletes or replaces in deletion vectors, adds the files with its rows, and
+moves the fence. It becomes exactly the version after the one that was read, or nothing.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet
+from pyroaring import BitMap64
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.lake.claim_changes import Counts
+from cdc_pipeline.lake.claim_rows import GONE, NEWER, ClaimRows, claim_rows
+from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, opened_views
+from cdc_pipeline.lake.deletion_vectors import vector_file
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action
+from cdc_pipeline.lake.lake_files import FILE, LakeFiles
+from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
+from cdc_pipeline.lake.publication import add, remove
+from cdc_pipeline.lake.schema_change import Fitted
+from cdc_pipeline.lake.session import claim_tag, tagged
+from cdc_pipeline.lake.table_state import TableState
+from cdc_pipeline.lake.write_claim import write_rows
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.steps import OnStep, step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """`deleted`: path -> indexes of rows that are no rows of the table after the claim, dead ones too.
+
+    `updated`, `gone`: how many live rows the claim replaces and deletes. `deletes`: ids that the claim only deletes.
+    `is_stale`: a live row is not older than the claim's.
+    """
+
+    deleted: Mapping[str, BitMap64]
+    updated: int = 0
+    gone: int = 0
+    deletes: int = 0
+    is_stale: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """`is_committed` is false where the claim changes nothing: then nothing was committed."""
+
+    counts: Counts
+    is_committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimAppend:
+    """For one claim of one table, whose log is `log`; `state` is that of the version after which the claim comes."""
+
+    session: SparkSession
+    store: ObjectStore
+    log: DeltaLog
+    state: TableState
+    clock: Clock
+    on_step: OnStep
+
+    def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> Applied:
+        """Durable and visible on return. Raises VersionTaken when somebody else committed since `state`."""
+        if not any(content.rows for content in work.slices):
+            return Applied(counts=Counts(), is_committed=False)
+        columns = tuple((column.name, column.type) for column in fitted.shape.columns)
+        files = LakeFiles(store=self.store, table=fitted.table, state=self.state, columns=columns)
+        found, written = _Found(deleted={}), tuple[DataFile, ...]()
+        with opened_views(self.session) as views:
+            rows = self._rows(views, files, fitted, work, in_general=False)
+            if rows.acts:
+                found, written = self._find_and_write(files, fitted, work, rows)
+            if found.is_stale:
+                rows = self._rows(views, files, fitted, work, in_general=True)
+                found, written = _Found(deleted={}), ()
+                if rows.acts:
+                    found, written = self._find_and_write(files, fitted, work, rows)
+        counts = rows.counts or _counts(found, written)
+        if found.deleted or written:
+            self._commit(files, work, found, written, counts, may_commit)
+        return Applied(counts=counts, is_committed=bool(found.deleted or written))
+
+    def _rows(self, views: Views, files: LakeFiles, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
+        shape = fold_shape(fitted.table, work, fitted.shape)
+        with step(self.on_step, "lake_claim.fold"):
+            name_events(views, self.store, fitted.table, work, fitted.shape, shape)
+            return claim_rows(views, files, shape, fitted.table, work, in_general=in_general)
+
+    def _find_and_write(
+        self, files: LakeFiles, fitted: Fitted, work: ClaimWork, rows: ClaimRows
+    ) -> tuple[_Found, tuple[DataFile, ...]]:
+        """Both run at once. What is written is part of the table only after the commit."""
+        folder = f"{files.folder}/claim-{work.last_number}-{uuid.uuid4().hex}"
+
+        def write() -> tuple[DataFile, ...]:
+            with tagged(self.session, claim_tag(work.claim_id)):  # tags are kept per thread
+                return write_rows(self.session, self.store, fitted, work, self.state.metadata, rows.written, folder)
+
+        with step(self.on_step, "lake_files.write"), ThreadPoolExecutor(1) as beside:
+            writing = beside.submit(write)
+            found = _found(files, self.session.sql(rows.found).toArrow()) if rows.found else _Found(deleted={})
+            return found, writing.result()
+
+    def _commit(
+        self,
+        files: LakeFiles,
+        work: ClaimWork,
+        found: _Found,
+        written: tuple[DataFile, ...],
+        counts: Counts,
+        may_commit: Callable[[], None],
+    ) -> None:
+        now = self.clock()
+        milliseconds = int(now.timestamp() * 1000)
+        info = commit_info(
+            operation="CDC UPSERT", user_metadata=claim_metadata(work), read_version=self.state.version, now=now
+        )
+        info["commitInfo"]["operationMetrics"] = {
+            "numTargetRowsInserted": str(counts.inserted),
+            "numTargetRowsUpdated": str(counts.updated),
+            "numTargetRowsDeleted": str(counts.deleted),
+        }
+        vectors = {path: files.vector(path) | rows for path, rows in found.deleted.items()}
+        old = {path: self.state.files[path] for path in vectors}
+        rows_of = {path: _records(self.store, files, old[path]) for path in vectors}
+        marked = {path: rows for path, rows in vectors.items() if len(rows) < rows_of[path]}
+        actions = [info, fence_action(files.table.app_id, work.last_number, now)]
+        actions += [remove(file, milliseconds) for file in old.values()]
+        if marked:
+            vector_path, content, descriptors = vector_file(marked)
+            actions += [_marked(old[path], rows_of[path], descriptors[path]) for path in marked]
+            with step(self.on_step, "lake_vectors.put"):
+                self.store.put_if_absent(f"{files.folder}/{vector_path}", content)
+        actions += [add(files.table, file, milliseconds) for file in written]
+        may_commit()
+        with step(self.on_step, "lake_table.merge"):
+            self.log.append(self.state.version + 1, actions)
+        self.state.follow(actions, self.state.version + 1)
+
+
+def _found(files: LakeFiles, found: pa.Table) -> _Found:
+    deleted: dict[str, BitMap64] = {}
+    updated, gone, deletes, is_stale = 0, 0, 0, False
+    counted = pa.compute.equal(found.column(FILE), "")
+    for total in found.filter(counted).column("rows").to_pylist():
+        deletes += total[0]
+    found = found.filter(pa.compute.invert(counted))
+    flags = zip(found.column(GONE).to_pylist(), found.column(NEWER).to_pylist(), strict=True)
+    for (is_gone, is_newer), (_, path, rows) in zip(flags, files.located(found), strict=True):
+        live = rows - files.vector(path)
+        if not is_newer:
+            is_stale |= bool(live)
+            continue
+        gone += len(live) if is_gone else 0
+        updated += 0 if is_gone else len(live)
+        if live:
+            deleted[path] = deleted.get(path, BitMap64()) | live
+    return _Found(deleted=deleted, updated=updated, gone=gone, deletes=deletes, is_stale=is_stale)
+
+
+def _counts(found: _Found, written: tuple[DataFile, ...]) -> Counts:
+    rows = sum(file.rows for file in written)
+    return Counts(
+        inserted=rows - found.updated, updated=found.updated, deleted=found.gone, ignored=found.deletes - found.gone
+    )
+
+
+def _records(store: ObjectStore, files: LakeFiles, file: Action) -> int:
+    """Rows of a data file, deleted ones too; from its footer where the log has no statistics."""
+    known = json.loads(file.get("stats") or "{}").get("numRecords")
+    if known is not None:
+        return int(known)
+    filesystem, root = store.filesystem()
+    with filesystem.open_input_file(f"{root}/{files.key_of(file['path'])}") as content:
+        return int(pyarrow.parquet.read_metadata(content).num_rows)
+
+
+def _marked(file: Action, records: int, vector: Action) -> Action:
+    """The file with another vector. Its least and greatest values may now be those of deleted rows."""
+    stats = msgspec.json.decode(file.get("stats") or "{}", type=dict[str, msgspec.Raw])
+    stats |= {"numRecords": msgspec.Raw(str(records).encode()), "tightBounds": msgspec.Raw(b"false")}
+    return {"add": {**file, "dataChange": True, "stats": msgspec.json.encode(stats).decode(), "deletionVector": vector}}

@@ -1,0 +1,121 @@
+"""What becomes of the ids, or of the rows, of a claim: computed and counted, for append and MERGE alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cdc_pipeline.lake.bag_sql import COPIES, NET, count_copies, net_changes, with_copies, without_looking
+from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
+from cdc_pipeline.lake.claim_view import Views, truncates_in
+from cdc_pipeline.lake.fold_sql import EVENT, FoldShape
+from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
+from cdc_pipeline.lake.moves_sql import resolve_moves
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
+from cdc_pipeline.lake.quoting import text_literal
+from cdc_pipeline.record import OPERATION, STATE, VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Ids (of a keyless table: rows), as UpsertOutcome has them. Rows that a truncate takes are not among them."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+    parked: int = 0
+    tied: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """`acts`: whether any row of the table changes. `replaces`: whether rows of it are deleted or replaced."""
+
+    counts: Counts
+    acts: bool
+    replaces: bool
+
+
+def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
+    """Whether every event has its whole row, and is newer than whatever the lake has of its id."""
+    one_schema = len({content.schema for content in work.slices}) == 1
+    out_of_order = not table.ordered or work.late or work.truncates
+    return one_schema and not out_of_order and not work.partial_rows and not (work.key_changes and shape.lacking)
+
+
+def has_few_rows(work: ClaimWork) -> bool:
+    """Whether all ids of the claim, and their rows, fit into the memory of every executor."""
+    return sum(content.rows for content in work.slices) <= MOST_BROADCAST_ROWS
+
+
+def safe_ranges(table: LakeTable, work: ClaimWork) -> tuple[KeyRange, ...]:
+    return work.key_ranges if table.ordered and not work.late else ()
+
+
+def keyed_changes(
+    views: Views,
+    shape: FoldShape,
+    table: LakeTable,
+    work: ClaimWork,
+    lake: str,
+    moved: str,
+    ranges: tuple[KeyRange, ...],
+) -> Changes:
+    """Makes CHANGE. `lake` is SQL of a relation with the lake's rows of the claim's ids, `moved` of its old ids."""
+    few = has_few_rows(work)
+    if work.truncates and not (table.ordered and not work.late):
+        _delete_what_a_truncate_cuts_short(views, shape, work, lake)
+    if work.key_changes:
+        truncates = truncates_in(views.session, work)
+        emptied_before = "" if work.truncated_at in truncates else work.truncated_at
+        resolve_moves(views, shape, moved, emptied_before, truncates, few=few)
+    policy = Policy(
+        soft=table.deletes == "soft",
+        tombstones=work.tombstones or not table.ordered,
+        truncated_at=work.truncated_at,
+        ties=not table.ordered,
+    )
+    views.keep_sql(CHANGE, changes(shape, policy, lake, ranges, few=few))
+    found = views.session.sql(
+        f"SELECT {EFFECT} AS effect, {ACT} <> 'none' AS acts, count(*) AS ids, sum({TIES}) AS ties"
+        f" FROM {CHANGE} GROUP BY 1, 2"
+    ).collect()
+    ids = {
+        effect: sum(row["ids"] for row in found if row["effect"] == effect)
+        for effect in ("inserted", "updated", "deleted", "ignored", "parked")
+    }
+    counts = Counts(tied=sum(row["ties"] for row in found), **ids)
+    return Changes(counts=counts, acts=any(row["acts"] for row in found), replaces=True)
+
+
+def bag_changes(
+    views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, rows_like: Callable[[str], str]
+) -> Changes:
+    """Makes COPIES. `rows_like` gives, for SQL of contents, a relation with all rows of the lake that have them."""
+    owing = work.tombstones or not table.ordered
+    net = views.keep_sql(NET, net_changes(shape))
+    (found,) = net.selectExpr("count(*) AS contents", "count_if(_cdc_net < 0) AS less").collect()
+    if not found["contents"] and not work.truncates:
+        return Changes(counts=Counts(), acts=False, replaces=False)
+    if owing or found["less"]:
+        wanted = f"SELECT * FROM {NET}" + ("" if owing else " WHERE _cdc_net < 0")
+        copies = with_copies(shape, rows_like(wanted), wanted, work.truncated_at, owing=owing)
+    else:
+        copies = without_looking(shape)
+    views.keep_sql(COPIES, copies)
+    (counted,) = views.session.sql(count_copies()).collect()
+    counts = Counts(inserted=counted["inserted"], deleted=counted["deleted"], ignored=counted["ignored"])
+    replaces = bool(counted["replaced"])
+    return Changes(
+        counts=counts, acts=bool(counts.inserted or replaces or (owing and counts.ignored)), replaces=replaces
+    )
+
+
+def _delete_what_a_truncate_cuts_short(views: Views, shape: FoldShape, work: ClaimWork, lake: str) -> None:
+    """A row newer than the truncate may have columns that are older: for them the truncate is a delete of their id."""
+    at = text_literal(work.truncated_at)
+    deletes = views.session.sql(
+        f"SELECT {shape.keys()}, 'd' AS {OPERATION}, {at} AS {VERSION} FROM {lake}"
+        f" WHERE {VERSION} > {at} AND {STATE} IS NOT NULL"
+    )
+    events = views.session.sql(f"SELECT * FROM {EVENT}")
+    views.name(EVENT, events.unionByName(deletes, allowMissingColumns=True))

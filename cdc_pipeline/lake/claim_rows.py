@@ -1,0 +1,122 @@
+"""The rows that a claim writes and those that it deletes, as SQL over the table's data files, without MERGE."""
+
+from dataclasses import dataclass
+
+from cdc_pipeline.lake.bag_sql import replaced_copies, rows_like, written_copies
+from cdc_pipeline.lake.change_sql import ACT, CHANGE
+from cdc_pipeline.lake.claim_changes import (
+    Changes,
+    Counts,
+    bag_changes,
+    has_few_rows,
+    is_whole_and_in_order,
+    keyed_changes,
+    safe_ranges,
+)
+from cdc_pipeline.lake.claim_view import Views
+from cdc_pipeline.lake.fold_sql import EVENT, FoldShape, fold_complete_rows
+from cdc_pipeline.lake.lake_files import FILE, ROW, LakeFiles
+from cdc_pipeline.lake.lake_rows_sql import within_ranges
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
+from cdc_pipeline.lake.quoting import identifier
+from cdc_pipeline.record import DELETED, OLD_ID_PREFIX, OPERATION, STATE, VERSION
+
+NEWER, GONE = "_cdc_newer", "_cdc_gone"
+_FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRows:
+    """`written` is SQL of rows with the lake's names: the source's columns, VERSION, DELETED and maybe STATE.
+
+    `found` is SQL with FILE, `rows` (indexes of lake rows that the claim deletes or replaces), GONE (deleted) and NEWER
+    (the claim's row is newer than the lake's). Where `counts` is None it has one row more, whose FILE is '': the number
+    of ids that the claim only deletes. Rows that vectors delete already may be among those found.
+    """
+
+    written: str
+    found: str
+    counts: Counts | None
+    acts: bool = True
+
+
+def claim_rows(
+    views: Views, files: LakeFiles, shape: FoldShape, table: LakeTable, work: ClaimWork, *, in_general: bool
+) -> ClaimRows:
+    """Without `in_general` claims of whole rows in order are written without looking at the lake's rows first.
+
+    What is found then says whether that was right: a lake row that is not older than the claim's takes the general way.
+    """
+    if table.schema.is_bag:
+        return _of_bag(views, files, shape, table, work)
+    if in_general or not is_plain(table, work, shape):
+        return _in_general(views, files, shape, table, work)
+    return _plain(views, files, shape, table, work)
+
+
+def is_plain(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
+    """Whether the rows to write follow from the claim alone."""
+    keeps_values = table.deletes == "soft" or work.tombstones or shape.lacking
+    return is_whole_and_in_order(table, work, shape) and not keeps_values
+
+
+def _plain(views: Views, files: LakeFiles, shape: FoldShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
+    ranges = safe_ranges(table, work)
+    files.name_rows(views, _FILE_ROW, files.candidates(ranges), (*shape.key, VERSION))
+    hint = "/*+ BROADCAST(s) */ " if has_few_rows(work) else ""
+    within = f" AND {within_ranges(shape.key[0], ranges)}" if ranges else ""
+    order = f"struct({VERSION}, {OPERATION})"
+    ids = f"""SELECT {shape.keys()}, max({VERSION}) AS {VERSION}, max({order}).{OPERATION} = 'd' AS {GONE}
+              FROM {EVENT} GROUP BY {shape.keys()}"""
+    found = f"""
+        SELECT {hint}t.{FILE}, collect_list(t.{ROW}) AS rows, s.{GONE}, s.{VERSION} > t.{VERSION} AS {NEWER}
+        FROM {_FILE_ROW} AS t JOIN ({ids}) AS s ON {shape.same("t", "s")}{within}
+        GROUP BY t.{FILE}, s.{GONE}, s.{VERSION} > t.{VERSION}
+        UNION ALL SELECT '', array(count(*)), true, true FROM ({ids}) WHERE {GONE}"""
+    written = f"SELECT * FROM ({fold_complete_rows(shape)}) WHERE NOT {DELETED}"
+    return ClaimRows(written=written, found=found, counts=None)
+
+
+def _in_general(views: Views, files: LakeFiles, shape: FoldShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
+    ranges = safe_ranges(table, work)
+    _name_lake_rows(views, files, shape, _LAKE_ROW, f"SELECT DISTINCT {shape.keys()} FROM {EVENT}", work, ranges)
+    if work.key_changes:
+        old = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
+        ids = f"SELECT DISTINCT {old} FROM {EVENT} WHERE {OPERATION} = 'm'"
+        _name_lake_rows(views, files, shape, _MOVED_ROW, ids, work, ())
+    changes = keyed_changes(views, shape, table, work, _LAKE_ROW, _MOVED_ROW, ())
+    acting = f"SELECT {shape.keys()} FROM {CHANGE} WHERE {ACT} <> 'none'"
+    rows = f"SELECT t.* FROM {_LAKE_ROW} AS t LEFT SEMI JOIN ({acting}) AS s ON {shape.same('t', 's')}"
+    written = f"SELECT * FROM {CHANGE} WHERE {ACT} = 'write'"
+    return _counted(written, rows, changes)
+
+
+def _of_bag(views: Views, files: LakeFiles, shape: FoldShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
+    def live_rows_like(wanted: str) -> str:
+        files.name_rows(views, _FILE_ROW, files.candidates(()), _all_columns(shape))
+        files.keep_live(views, _LAKE_ROW, rows_like(shape, _FILE_ROW, wanted))
+        return _LAKE_ROW
+
+    changes = bag_changes(views, shape, table, work, live_rows_like)
+    rows = replaced_copies(shape, _LAKE_ROW, f"{FILE}, {ROW}") if changes.replaces else ""
+    return _counted(written_copies(shape) if changes.acts else "", rows, changes)
+
+
+def _counted(written: str, rows: str, changes: Changes) -> ClaimRows:
+    found = f"SELECT {FILE}, collect_list({ROW}) AS rows, false AS {GONE}, true AS {NEWER} FROM ({rows}) GROUP BY 1"
+    return ClaimRows(written=written, found=found if rows else "", counts=changes.counts, acts=changes.acts)
+
+
+def _name_lake_rows(
+    views: Views, files: LakeFiles, shape: FoldShape, name: str, ids: str, work: ClaimWork, ranges: tuple[KeyRange, ...]
+) -> None:
+    """The lake's rows with these ids, computed once, as view `name`."""
+    files.name_rows(views, _FILE_ROW, files.candidates(ranges), _all_columns(shape))
+    hint = "/*+ BROADCAST(id) */ " if has_few_rows(work) else ""
+    within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
+    sql = f"SELECT {hint}t.* FROM {_FILE_ROW} AS t LEFT SEMI JOIN ({ids}) AS id ON {shape.same('t', 'id')}{within}"
+    files.keep_live(views, name, sql)
+
+
+def _all_columns(shape: FoldShape) -> tuple[str, ...]:
+    return (*shape.names, VERSION, DELETED, STATE)

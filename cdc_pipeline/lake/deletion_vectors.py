@@ -1,0 +1,91 @@
+"""Deletion vectors in the format of Delta's PROTOCOL.md: which rows of a data file are deleted, by their index."""
+
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
+
+from pyroaring import BitMap64
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.delta_log import Action
+from cdc_pipeline.object_store import ObjectStore
+
+_FORMAT_VERSION = b"\x01"
+_MAGIC = 1_681_511_377
+_IN_TABLE, _INLINE = "u", "i"
+_UUID_LETTERS = 20
+"""Of a UUID in base 85; what stands before it is a folder."""
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_BASE, _WORD_BYTES, _WORD_LETTERS = 85, 4, 5
+
+
+def read_vector(store: ObjectStore, table_key: str, descriptor: Action | None) -> BitMap64:
+    """The deleted rows that the log's descriptor names; empty for None. Raises LakeError for damaged bytes."""
+    if descriptor is None:
+        return BitMap64()
+    kind, place = descriptor["storageType"], descriptor["pathOrInlineDv"]
+    if kind == _INLINE:
+        return _bitmap(z85_decode(place)[: descriptor["sizeInBytes"]], "an inline vector")
+    if kind != _IN_TABLE:
+        raise LakeError(f"a deletion vector of {table_key} lies at {place}", expected="one in the table's own folder")
+    key = f"{table_key}/{vector_path(place)}"
+    content = store.get(key)
+    start = descriptor.get("offset") or 0
+    (size,) = struct.unpack_from(">i", content, start)
+    data = content[start + 4 : start + 4 + size]
+    (checksum,) = struct.unpack_from(">I", content, start + 4 + size)
+    if size != descriptor["sizeInBytes"] or zlib.crc32(data) != checksum:
+        raise LakeError(f"the deletion vector at byte {start} of {key} is damaged", expected="its size and checksum")
+    return _bitmap(data, key)
+
+
+def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, Action]]:
+    """One file for the vectors of several data files: its path in the table, its bytes, a descriptor per data file."""
+    name = uuid.uuid4()
+    place = z85_encode(name.bytes)
+    content = bytearray(_FORMAT_VERSION)
+    descriptors = {}
+    for path, rows in vectors.items():
+        data = struct.pack("<I", _MAGIC) + rows.serialize()
+        descriptors[path] = {
+            "storageType": _IN_TABLE,
+            "pathOrInlineDv": place,
+            "offset": len(content),
+            "sizeInBytes": len(data),
+            "cardinality": len(rows),
+        }
+        content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
+    return vector_path(place), bytes(content), descriptors
+
+
+def vector_path(place: str) -> str:
+    """Path in the table of a vector file that a descriptor names."""
+    folder, name = place[:-_UUID_LETTERS], uuid.UUID(bytes=z85_decode(place[-_UUID_LETTERS:]))
+    return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
+
+
+def z85_encode(content: bytes) -> str:
+    """`content`: a multiple of four bytes."""
+    letters = []
+    for (word,) in struct.iter_unpack(">I", content):
+        digits = [word // _BASE**power % _BASE for power in reversed(range(_WORD_LETTERS))]
+        letters += [_Z85[digit] for digit in digits]
+    return "".join(letters)
+
+
+def z85_decode(text: str) -> bytes:
+    words = []
+    for start in range(0, len(text), _WORD_LETTERS):
+        word = 0
+        for letter in text[start : start + _WORD_LETTERS]:
+            word = word * _BASE + _Z85.index(letter)
+        words.append(word.to_bytes(_WORD_BYTES, "big"))
+    return b"".join(words)
+
+
+def _bitmap(data: bytes, where: str) -> BitMap64:
+    (magic,) = struct.unpack_from("<I", data)
+    if magic != _MAGIC:
+        raise LakeError(f"the deletion vector in {where} has the magic number {magic}", expected=f"{_MAGIC}")
+    return BitMap64.deserialize(data[4:])

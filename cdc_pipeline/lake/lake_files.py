@@ -1,0 +1,117 @@
+"""A lake table's data files as views for Spark: plain Parquet, each row with its file and its index in the file.
+
+Delta's own reader would first compute the table's state by Spark jobs, for every new version anew. The state is known
+here already, deletion vectors included.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake.claim_view import Views
+from cdc_pipeline.lake.deletion_vectors import read_vector
+from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
+from cdc_pipeline.lake.protocol import KeyRange, LakeTable
+from cdc_pipeline.lake.quoting import identifier
+from cdc_pipeline.lake.table_state import TableState
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
+
+FILE, ROW = "_cdc_file", "_cdc_row"
+"""Where a lake row lies: its file's URL as Spark writes it, and its index."""
+_DEAD = "cdc_dead_row"
+_PRUNED_BY = {"SMALLINT": int, "INT": int, "BIGINT": int, "STRING": str}
+_FILE_SCHEME = re.compile("file:/+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFiles:
+    """The data files of one version of a table. `columns`: the source's columns with their Spark types."""
+
+    store: ObjectStore
+    table: LakeTable
+    state: TableState
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def folder(self) -> str:
+        return lake_key(self.table.name)
+
+    def candidates(self, ranges: Sequence[KeyRange]) -> list[str]:
+        """Paths of the files that may hold ids within `ranges`; all files if there are none."""
+        key = self.table.schema.key
+        type_ = _PRUNED_BY.get(dict(self.columns)[key[0]]) if key else None
+        if type_ is None or not ranges or any(not isinstance(part.low, type_) for part in ranges):
+            return list(self.state.files)
+        return self.state.candidates(physical_fields(self.state.metadata)[key[0]][0], ranges)
+
+    def name_rows(self, views: Views, name: str, paths: Iterable[str], columns: Iterable[str]) -> None:
+        """A view of all rows of these files, those too that a vector deletes: `columns`, FILE and ROW."""
+        types = {**dict(self.columns), VERSION: "STRING", DELETED: "BOOLEAN", STATE: self._state_type}
+        physical = {column: physical_fields(self.state.metadata)[column][0] for column in columns}
+        urls = [self._url(path) for path in paths]
+        if not urls:
+            nothing = ", ".join(
+                f"CAST(NULL AS {self._type(column, types)}) AS {identifier(column)}" for column in physical
+            )
+            views.name_sql(name, f"SELECT {nothing}, '' AS {FILE}, CAST(0 AS BIGINT) AS {ROW} WHERE false")
+            return
+        schema = ", ".join(f"{identifier(inside)} {types[column]}" for column, inside in physical.items())
+        # Without this option Spark takes folders like `x=1` for columns of its own.
+        files = views.session.read.schema(schema).option("recursiveFileLookup", "true").parquet(*urls)
+        values = (f"{self._value(column, inside)} AS {identifier(column)}" for column, inside in physical.items())
+        views.name(name, files.selectExpr(*values, f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"))
+
+    def keep_live(self, views: Views, name: str, sql: str) -> None:
+        """Computes `sql`, rows of these files, and keeps as view `name` those that no vector deletes."""
+        views.keep_sql(name, sql)
+        found = views.session.sql(f"SELECT {FILE}, collect_list({ROW}) AS rows FROM {name} GROUP BY 1").toArrow()
+        dead = {url: rows & self.vector(path) for url, path, rows in self.located(found)}
+        dead = {url: rows for url, rows in dead.items() if rows}
+        if dead:
+            content = pa.table({FILE: list(dead), "rows": pa.array(map(list, dead.values()), pa.list_(pa.int64()))})
+            views.name(_DEAD, views.session.createDataFrame(content))
+            pairs = f"SELECT {FILE}, explode(rows) AS {ROW} FROM {_DEAD}"
+            views.name_sql(name, f"SELECT * FROM {name} LEFT ANTI JOIN ({pairs}) USING ({FILE}, {ROW})")
+
+    def vector(self, path: str) -> BitMap64:
+        """Indexes of the rows that are deleted."""
+        return read_vector(self.store, self.folder, self.state.files[path].get("deletionVector"))
+
+    def located(self, found: pa.Table) -> Iterator[tuple[str, str, BitMap64]]:
+        """File URL, path in the log, and row indexes, of each row of a result with the columns FILE and `rows`."""
+        paths = {_plain(self._url(path)): path for path in self.state.files}
+        for url, rows in zip(found.column(FILE).to_pylist(), found.column("rows"), strict=True):
+            yield url, paths[_plain(unquote(url))], BitMap64(rows.values.to_pylist())
+
+    def key_of(self, path: str) -> str:
+        """The object's key; paths in the log are encoded as in URLs."""
+        return f"{self.folder}/{unquote(path)}"
+
+    def _url(self, path: str) -> str:
+        """As Spark takes it."""
+        return self.store.spark_url(self.key_of(path))
+
+    @property
+    def _state_type(self) -> str:
+        deletion, columns = map(identifier, physical_parts(self.state.metadata, STATE))
+        return f"STRUCT<{deletion}: STRING, {columns}: MAP<STRING, STRING>>"
+
+    @staticmethod
+    def _type(column: str, types: Mapping[str, str]) -> str:
+        return STATE_TYPE if column == STATE else types[column]
+
+    @staticmethod
+    def _value(column: str, inside: str) -> str:
+        """Parts of a struct are cast by their order, whatever they are called inside files."""
+        return f"CAST({identifier(inside)} AS {STATE_TYPE})" if column == STATE else identifier(inside)
+
+
+def _plain(url: str) -> str:
+    """Spark writes one slash behind `file:` where we write three."""
+    return _FILE_SCHEME.sub("file:/", url)

@@ -1,0 +1,129 @@
+"""What a lake table consists of at one version, kept in the process and brought up to date by the newer commits."""
+
+import json
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from cdc_pipeline.lake.delta_log import Action, DeltaLog, file_identity
+from cdc_pipeline.lake.protocol import KeyRange, joined
+
+_MOST_COMMITS = 200
+"""More newer commits than this: the checkpoint is read again instead."""
+_MOST_FILES = 200_000
+"""Kept in one process, over all its tables; about 1 kB each. The tables that were used least recently go first."""
+Bounds = tuple[Any, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class TableState:
+    """`files`: path -> `add` action. `info`: the commitInfo of `version`, by which a replaced table is recognised."""
+
+    version: int
+    info: Action
+    metadata: Action
+    protocol: Action
+    files: dict[str, Action]
+    _bounds: dict[str, dict[str, Bounds | None]] = field(default_factory=dict)
+
+    def follow(self, actions: Iterable[Action], version: int) -> None:
+        """Becomes the state after one more commit."""
+        for action in actions:
+            if "remove" in action:
+                self._remove(action["remove"])
+            elif "add" in action:
+                self.files[action["add"]["path"]] = action["add"]
+            elif "metaData" in action:
+                self.metadata = action["metaData"]
+                self._bounds = {}
+            elif "protocol" in action:
+                self.protocol = action["protocol"]
+            elif "commitInfo" in action:
+                self.info = action["commitInfo"]
+        self.version = version
+
+    def candidates(self, column: str, ranges: Sequence[KeyRange]) -> list[str]:
+        """Paths of the files that may have values of `column` within `ranges`, by their statistics.
+
+        `column` is the name inside files. Files without bounds are always among them.
+        """
+        known = self._bounds.setdefault(column, {})
+        spans = joined(ranges)
+        lows, highs = [low for low, _ in spans], [high for _, high in spans]
+        found = []
+        for path, file in self.files.items():
+            if path not in known:
+                known[path] = _bounds_of(file, column, type(lows[0]))
+            bounds = known[path]
+            place = 0 if bounds is None else bisect_left(highs, bounds[0])
+            if bounds is None or (place < len(lows) and lows[place] <= bounds[1]):
+                found.append(path)
+        return found
+
+    def _remove(self, file: Action) -> None:
+        """A commit may add a file with another vector before it removes it with the old one."""
+        held = self.files.get(file["path"])
+        if held is not None and file_identity(held) == file_identity(file):
+            del self.files[file["path"]]
+            for known in self._bounds.values():
+                known.pop(file["path"], None)
+
+
+class TableStates:
+    """One per process. Calls for one table come one after the other; those for several tables may overlap."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, TableState] = OrderedDict()
+        self._lock = Lock()
+
+    def at(self, log: DeltaLog, version: int) -> TableState:
+        """The state as of `version`. Cost: one read, and one per newer commit; the first time, the checkpoint.
+
+        Raises LakeError for a version that the log cannot show.
+        """
+        with self._lock:
+            state = self._kept.pop(log.folder, None)
+        if state is None or not _brought_to(log, state, version):
+            state = _read(log, version)
+        self.keep(log, state)
+        return state
+
+    def keep(self, log: DeltaLog, state: TableState) -> None:
+        with self._lock:
+            self._kept[log.folder] = state
+            while len(self._kept) > 1 and sum(len(each.files) for each in self._kept.values()) > _MOST_FILES:
+                self._kept.popitem(last=False)
+
+
+def _brought_to(log: DeltaLog, state: TableState, version: int) -> bool:
+    if not 0 <= version - state.version <= _MOST_COMMITS or not state.info:
+        return False
+    same = log.read(state.version)
+    if same is None or same.info != state.info:
+        return False
+    for number in range(state.version + 1, version + 1):
+        commit = log.read(number)
+        if commit is None:
+            return False
+        state.follow(commit.actions, number)
+    return True
+
+
+def _read(log: DeltaLog, version: int) -> TableState:
+    commit = log.read(version)
+    return TableState(
+        version=version,
+        info={} if commit is None else commit.info,
+        metadata=log.metadata(version),
+        protocol=log.newest("protocol", version),
+        files={file["path"]: file for file in log.active_files(version).values()},
+    )
+
+
+def _bounds_of(file: Action, column: str, type_: type) -> Bounds | None:
+    stats = json.loads(file.get("stats") or "{}")
+    low, high = ((stats.get(name) or {}).get(column) for name in ("minValues", "maxValues"))
+    return (low, high) if type(low) is type(high) is type_ else None

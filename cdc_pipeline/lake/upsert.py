@@ -1,0 +1,199 @@
+"""One claim -> one commit of its table: reads the fence, applies the claim by append or MERGE, verifies the commit."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import structlog
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import FenceMismatch, LakeAway, LakeError
+from cdc_pipeline.lake import outcomes
+from cdc_pipeline.lake.append_or_merge import Upsert, is_appended
+from cdc_pipeline.lake.claim_append import ClaimAppend
+from cdc_pipeline.lake.claim_changes import Counts
+from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge
+from cdc_pipeline.lake.claim_view import opened_views
+from cdc_pipeline.lake.delta_log import Commit, DeltaLog, VersionTaken
+from cdc_pipeline.lake.fence import (
+    claim_metadata,
+    commit_info,
+    fence_action,
+    find_claim,
+    prove_applied,
+    read_fence,
+)
+from cdc_pipeline.lake.maintenance import checkpoint_when_due
+from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
+from cdc_pipeline.lake.reshaping import Reshaper
+from cdc_pipeline.lake.schema_change import Fitted, follow
+from cdc_pipeline.lake.session import claim_tag, configured, tagged
+from cdc_pipeline.lake.table_state import TableState, TableStates
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.steps import OnStep, step
+
+logger = structlog.get_logger()
+_MOST_RACES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimUpsert:
+    """Applies one claim to one table. `calls` wraps calls of Spark, and says what they do.
+
+    `may_commit` is called right before the commit and raises what forbids it.
+    """
+
+    session: Callable[[], SparkSession]
+    calls: Callable[[str], AbstractContextManager[None]]
+    store: ObjectStore
+    states: TableStates
+    way: Upsert
+    clock: Clock
+    on_step: OnStep
+    table: LakeTable
+    work: ClaimWork
+    may_commit: Callable[[], None]
+
+    def run(self) -> UpsertOutcome:
+        """Who loses the race for a version reads the fence again: the winner may have applied this very claim."""
+        for _ in range(_MOST_RACES - 1):
+            try:
+                return self._run()
+            except VersionTaken as error:
+                logger.info("another commit was first", claim=self.work.claim_id, found=error.found)
+        return self._run()
+
+    def _run(self) -> UpsertOutcome:
+        started = time.monotonic()
+        fence = self._checked_fence()
+        if fence.number < self.work.last_number:
+            if not self.work.slices:
+                self.may_commit()
+                self._move_fence(fence)
+            else:
+                merge = self._apply(fence)
+                if merge is not None:
+                    with step(self.on_step, "fence.read"):
+                        commit = self._find_claim(fence.lake_version)
+                    return outcomes.merged(commit, self.table, self.work, merge, started)
+        commit = self._find_claim(fence.lake_version)
+        prove_applied(commit, self.work)
+        version = fence.lake_version if commit is None else commit.version
+        return outcomes.nothing_new(
+            version, already=fence.number >= self.work.last_number or bool(self.work.slices), started=started
+        )
+
+    @property
+    def _log(self) -> DeltaLog:
+        return DeltaLog(self.store, lake_key(self.table.name))
+
+    def _checked_fence(self) -> Fence:
+        work = self.work
+        with step(self.on_step, "fence.read"):
+            fence = read_fence(self._log, self.table.app_id)
+        if fence is None:
+            raise LakeError(f"there is no lake table {self.table.name}", remedy="take its snapshot first")
+        if fence.number != work.first_number - 1 and fence.number < work.last_number:
+            raise FenceMismatch(
+                f"the lake of {self.table.name} is at slice {fence.number}",
+                expected=f"{work.first_number - 1}, right before claim {work.claim_id}"
+                f" of slices {work.first_number} to {work.last_number}",
+                remedy="slices are applied in order and once: read the fence and claim from the slice after it",
+            )
+        return fence
+
+    def _find_claim(self, known: int) -> Commit | None:
+        latest = self._log.latest_version(known)
+        return find_claim(self._log, self.table.app_id, self.work, known if latest is None else latest)
+
+    def _move_fence(self, fence: Fence) -> None:
+        """A claim without rows needs no Spark: a commit that holds nothing but the fence."""
+        now = self.clock()
+        info = commit_info(
+            operation="CDC FENCE", user_metadata=claim_metadata(self.work), read_version=fence.lake_version, now=now
+        )
+        with step(self.on_step, "fence.move"):
+            self._log.append(
+                fence.lake_version + 1, [info, fence_action(self.table.app_id, self.work.last_number, now)]
+            )
+
+    def _apply(self, fence: Fence) -> ClaimMerge | None:
+        """None: somebody else applied the claim meanwhile. A commit whose answer was lost is looked up in the log."""
+        session = self.session()
+        done: list[ClaimMerge] = []
+        try:
+            with (
+                self.calls(f"merging claim {self.work.claim_id} into {self.table.name}"),
+                tagged(session, claim_tag(self.work.claim_id)),
+            ):
+                fitted = self._follow(session, fence.lake_version)
+                state = self._state(fitted)
+                if state is None:
+                    return self._merge(session, fitted, done)
+                return self._append(session, fitted, state)
+        except LakeAway as error:
+            if not done or not self._has_landed():
+                raise
+            logger.warning("the answer was lost, the commit was not", claim=self.work.claim_id, found=error.found)
+            return done[0]
+
+    def _follow(self, session: SparkSession, read: int) -> Fitted:
+        reshaper = Reshaper(session=session, store=self.store, log=self._log, clock=self.clock, on_step=self.on_step)
+        return follow(
+            self._log,
+            self.table,
+            self.work,
+            read,
+            actions_of=reshaper.actions,
+            may_commit=self.may_commit,
+            clock=self.clock,
+            on_step=self.on_step,
+        )
+
+    def _state(self, fitted: Fitted) -> TableState | None:
+        """None: the claim is applied by MERGE."""
+        if self.way == "merge":
+            return None
+        with step(self.on_step, "lake_files.read"):
+            state = self.states.at(self._log, fitted.version)
+        return state if is_appended(fitted.table, self.work, state) else None
+
+    def _append(self, session: SparkSession, fitted: Fitted, state: TableState) -> ClaimMerge | None:
+        claim = ClaimAppend(
+            session=session, store=self.store, log=self._log, state=state, clock=self.clock, on_step=self.on_step
+        )
+        applied = claim.apply(fitted, self.work, self.may_commit)
+        if not applied.is_committed:
+            self.may_commit()
+            return self._passed_over(applied.counts)
+        checkpoint_when_due(session, self.store.spark_url(lake_key(self.table.name)), state, self.on_step)
+        return ClaimMerge(sql=None, counts=applied.counts)
+
+    def _merge(self, session: SparkSession, fitted: Fitted, done: list[ClaimMerge]) -> ClaimMerge | None:
+        """A claim whose number the table's log already has comes back from Delta without a row."""
+        url = self.store.spark_url(lake_key(self.table.name))
+        with opened_views(session) as views:
+            with step(self.on_step, "lake_claim.fold"):
+                merge = claim_merge(views, self.store, fitted.table, self.work, url, fitted.shape)
+            self.may_commit()
+            if merge.sql is None:
+                return self._passed_over(merge.counts)
+            done.append(merge)
+            confs = claim_confs(self.table, self.work, merge)
+            with configured(session, confs), step(self.on_step, "lake_table.merge"):
+                return merge if session.sql(merge.sql).collect() else None
+
+    def _has_landed(self) -> bool:
+        with step(self.on_step, "fence.read"):
+            commit = self._find_claim(0)
+        return commit is not None and commit.user_metadata.get("claim_id") == self.work.claim_id
+
+    def _passed_over(self, counts: Counts | None) -> ClaimMerge | None:
+        """A claim that changes nothing moves the fence alone. None: somebody else did it meanwhile."""
+        fence = self._checked_fence()
+        if fence.number >= self.work.last_number:
+            return None
+        self._move_fence(fence)
+        return ClaimMerge(sql=None, counts=counts)

@@ -1,0 +1,52 @@
+"""The rows of a claim -> new data files of its table, sorted as a snapshot's are, which no commit names yet."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.connect.functions import expr
+
+from cdc_pipeline.lake.columns import partition_expression
+from cdc_pipeline.lake.compaction import named, write_files, written_files
+from cdc_pipeline.lake.delta_log import Action
+from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
+from cdc_pipeline.lake.protocol import ClaimWork, DataFile
+from cdc_pipeline.lake.quoting import identifier
+from cdc_pipeline.lake.reshaping import configuration_of
+from cdc_pipeline.lake.schema_change import Fitted
+from cdc_pipeline.lake.table_ddl import STATS
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import DELETED, STATE, VERSION
+
+_ROWS_PER_FILE = 1_000_000
+
+
+def write_rows(
+    session: SparkSession,
+    store: ObjectStore,
+    fitted: Fitted,
+    work: ClaimWork,
+    metadata: Action,
+    sql: str,
+    folder: str,
+) -> tuple[DataFile, ...]:
+    """`sql` has the lake's names. The key `folder` belongs to this call alone. Empty files are not returned."""
+    physical = physical_fields(metadata)
+    source = session.sql(sql)
+    values = {name: identifier(name) for name in (*fitted.shape.names, VERSION, DELETED) if name in source.columns}
+    if STATE in source.columns:
+        values[STATE] = _state(*map(identifier, physical_parts(metadata, STATE)))
+    for partition in fitted.table.partition_by:
+        values[partition.lake_column] = partition_expression(partition, identifier(partition.column))
+    rows = source.select(*(named(expr(value), *physical[name]) for name, value in values.items()))
+    partitions = [physical[partition.lake_column][0] for partition in fitted.table.partition_by]
+    keys = [identifier(physical[name][0]) for name in fitted.table.schema.key]
+    count = -(-sum(content.rows for content in work.slices) // _ROWS_PER_FILE)
+    rows = rows.repartitionByRange(count, *keys) if count > 1 and keys else rows.coalesce(count)
+    order = [*map(identifier, partitions), *keys]
+    write_files(rows.sortWithinPartitions(*order) if order else rows, partitions, store.spark_url(folder))
+    known = f",{configuration_of(metadata).get(STATS, '')},"
+    stats = tuple(inside for name, (inside, _) in physical.items() if f",{identifier(name)}," in known)
+    return written_files(store, folder, stats)
+
+
+def _state(deletion: str, columns: str) -> str:
+    """Parts of the struct under the names that files use."""
+    return f"CAST({STATE} AS STRUCT<{deletion}: STRING, {columns}: MAP<STRING, STRING>>)"
