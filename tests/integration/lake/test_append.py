@@ -1,0 +1,184 @@
+"""Claims applied by an own commit: beside other writers, over what they left, and killed on the way."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.lake.delta_log import Commit, DeltaLog
+from cdc_pipeline.lake.quoting import table_at
+from cdc_pipeline.lake.session import configured
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake.table_state import TableStates
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.steps import Moment, OnStep
+from tests.support.fold.model import Event
+from tests.support.lake import NOW, Feed, event, lake_values, rows_by_spark, table_of, values_by_id
+
+CHECKPOINT_EVERY = 20
+
+
+class KilledError(Exception):
+    """What ends a process, as far as the lake can see."""
+
+
+@pytest.fixture
+def feed(lake: SparkLake, store: LocalObjectStore) -> Feed:
+    table = table_of()
+    lake.create_table(table)
+    return Feed(store=store, table=table)
+
+
+def people(*ids: int, at: int = 1, age: int = 1, operation: str = "i") -> list[Event]:
+    return [event(operation, at, id_, name=f"n{id_}", age=age) for id_ in ids]
+
+
+def lake_of(session: SparkSession, store: LocalObjectStore, on_step: OnStep) -> SparkLake:
+    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step)
+
+
+def once(name: str, moment: Moment, act: Callable[[], object]) -> OnStep:
+    """Acts at the first such moment."""
+    done: list[str] = []
+
+    def on_step(step: str, at: Moment) -> None:
+        if (step, at) == (name, moment) and not done:
+            done.append(step)
+            act()
+
+    return on_step
+
+
+def sql_name(store: LocalObjectStore, table: LakeTable) -> str:
+    return table_at(store.spark_url(lake_key(table.name)))
+
+
+def last_commit(store: LocalObjectStore, table: LakeTable) -> Commit:
+    log = DeltaLog(store, lake_key(table.name))
+    found = log.read(log.latest_version() or 0)
+    assert found is not None
+    return found
+
+
+def test_a_claim_is_one_commit_that_marks_old_rows_and_adds_new_ones(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore
+) -> None:
+    lake.upsert(feed.table, feed.claim(people(1, 2, 3, 4)))
+    outcome = lake.upsert(feed.table, feed.claim([*people(2, 5, at=2, age=7), event("d", 2, 3), event("d", 2, 9)]))
+    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (1, 1, 1, 1)
+    commit = last_commit(store, feed.table)
+    marked, new = commit.of_kind("add")
+    assert [remove["path"] for remove in commit.of_kind("remove")] == [marked["path"]]
+    assert (marked["deletionVector"]["cardinality"], json.loads(marked["stats"])["tightBounds"]) == (2, False)
+    assert json.loads(new["stats"])["numRecords"] == 2
+    assert outcome.bytes_written == new["size"] + marked["deletionVector"]["sizeInBytes"]
+    assert set(lake_values(store, feed.table)) == {(1,), (2,), (4,), (5,)}
+
+
+def test_a_file_without_live_rows_leaves_the_table(lake: SparkLake, feed: Feed, store: LocalObjectStore) -> None:
+    lake.upsert(feed.table, feed.claim(people(1, 2)))
+    lake.upsert(feed.table, feed.claim(people(1, at=2)))
+    lake.upsert(feed.table, feed.claim([event("d", 3, 2)]))
+    commit = last_commit(store, feed.table)
+    assert (len(commit.of_kind("remove")), commit.of_kind("add")) == (1, [])
+    assert set(lake_values(store, feed.table)) == {(1,)}
+
+
+def test_who_loses_the_race_for_a_version_reads_the_table_again(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession
+) -> None:
+    for number in (1, 2, 3):
+        lake.upsert(feed.table, feed.claim(people(number, number + 10, at=number)))
+    on_step = once("lake_table.merge", Moment.BEFORE, lambda: lake.optimize(feed.table))
+    outcome = lake_of(session, store, on_step).upsert(feed.table, feed.claim(people(2, 3, at=9, age=9, operation="u")))
+    assert (outcome.updated, outcome.lake_version) == (2, 5)
+    values = {id_: age for (id_,), (_, age) in lake_values(store, feed.table).items()}
+    assert values == {1: 1, 11: 1, 2: 9, 12: 1, 3: 9, 13: 1}
+    assert values_by_id(feed.table, rows_by_spark(session, store, feed.table)) == lake_values(store, feed.table)
+
+
+@pytest.mark.parametrize(
+    ("place", "moment"),
+    [
+        ("lake_files.write", Moment.AFTER),
+        ("lake_vectors.put", Moment.AFTER),
+        ("lake_table.merge", Moment.BEFORE),
+        ("lake_table.merge", Moment.AFTER),
+    ],
+)
+def test_a_claim_that_was_killed_on_the_way_counts_once(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession, place: str, moment: Moment
+) -> None:
+    lake.upsert(feed.table, feed.claim(people(1, 2, 3)))
+    work = feed.claim(people(2, at=2, age=5, operation="u"))
+
+    def die() -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        lake_of(session, store, once(place, moment, die)).upsert(feed.table, work)
+    landed = (place, moment) == ("lake_table.merge", Moment.AFTER)
+    assert lake.upsert(feed.table, work).already_applied == landed
+    assert lake.read_version(feed.table) == 2
+    assert lake_values(store, feed.table) == {(1,): ("n1", 1), (2,): ("n2", 5), (3,): ("n3", 1)}
+
+
+def test_vectors_and_files_of_others_are_respected(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession
+) -> None:
+    """Spark's vectors, one of them in a file of several, and a file without statistics."""
+    name = sql_name(store, feed.table)
+    lake.upsert(feed.table, feed.claim(people(*range(1, 9))))
+    with configured(session, {"spark.databricks.delta.stats.collect": "false"}):
+        session.sql(f"INSERT INTO {name} SELECT id + 100, name, age, _cdc_version, false, NULL FROM {name}").collect()
+    session.sql(f"DELETE FROM {name} WHERE id IN (2, 3, 102, 103)").collect()
+    outcome = lake.upsert(
+        feed.table, feed.claim([*people(2, 4, 104, at=5, age=4), event("d", 5, 105), event("d", 5, 102)])
+    )
+    assert (outcome.inserted, outcome.updated, outcome.deleted, outcome.ignored) == (1, 2, 1, 1)
+    expected = {(id_,) for id_ in (1, 2, 4, 5, 6, 7, 8, 101, 104, 106, 107, 108)}
+    assert set(lake_values(store, feed.table)) == expected
+    partial = lake.upsert(feed.table, feed.claim([event("u", 6, 104, age=6), event("u", 6, 103, age=6)]))
+    assert (partial.updated, partial.parked) == (1, 1)
+    assert lake_values(store, feed.table)[104,] == ("n104", 6)
+
+
+def test_a_change_data_feed_is_kept_by_merge(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession
+) -> None:
+    name = sql_name(store, feed.table)
+    lake.upsert(feed.table, feed.claim(people(1)))
+    session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')").collect()
+    lake.upsert(feed.table, feed.claim(people(1, at=2, age=2)))
+    assert last_commit(store, feed.table).info["operation"] == "MERGE"
+    url = store.spark_url(lake_key(feed.table.name))
+    changes = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2).load(url)
+    assert {row["_change_type"] for row in changes.collect()} == {"update_preimage", "update_postimage"}
+
+
+def test_a_checkpoint_is_written_in_time_and_says_what_the_log_says(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession
+) -> None:
+    for number in range(1, CHECKPOINT_EVERY + 2):
+        lake.upsert(feed.table, feed.claim(people(number % 7, number, at=number)))
+    log = DeltaLog(store, lake_key(feed.table.name))
+    latest = log.latest_version()
+    assert latest is not None
+    from_the_checkpoint = TableStates().at(log, latest)
+    (checkpoint,) = (each for each in store.list_prefix(log.folder) if each.key.endswith("checkpoint.parquet"))
+    assert f"{CHECKPOINT_EVERY:020d}" in checkpoint.key
+    store.delete(f"{log.folder}/_last_checkpoint")
+    store.delete(checkpoint.key)
+    by_commits = TableStates().at(log, latest)
+    assert from_the_checkpoint.files.keys() == by_commits.files.keys()
+    assert from_the_checkpoint.metadata == by_commits.metadata
+    vectors = [
+        {path: (file.get("deletionVector") or {}).get("pathOrInlineDv") for path, file in state.files.items()}
+        for state in (from_the_checkpoint, by_commits)
+    ]
+    assert vectors[0] == vectors[1]
+    assert lake.read_fence(feed.table) is not None
+    assert values_by_id(feed.table, rows_by_spark(session, store, feed.table)) == lake_values(store, feed.table)
