@@ -21,6 +21,12 @@ SHORTEST_RETENTION = timedelta(days=7)
 _HOUR = timedelta(hours=1)
 _CHECKPOINT_INTERVAL = 10
 """Delta's default, in versions."""
+_TRANSACTION = "spark.databricks.delta.write.txnVersion"
+_CHECKPOINT_CONFS = {
+    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
+    "spark.databricks.delta.write.txnAppId": "cdc/checkpoint",
+}
+"""An application of its own: a fence left behind in the session would otherwise be moved by the empty commit."""
 
 
 def optimize(session: SparkSession, url: str) -> None:
@@ -40,7 +46,7 @@ def checkpoint_when_due(session: SparkSession, url: str, state: TableState, on_s
     try:
         with (
             spark_calls("writing a checkpoint"),
-            configured(session, {"spark.databricks.delta.skipRecordingEmptyCommits": "false"}),
+            configured(session, _CHECKPOINT_CONFS | {_TRANSACTION: str(state.version + 1)}),
             step(on_step, "lake_log.checkpoint"),
         ):
             session.sql(f"INSERT INTO {table_at(url)} SELECT * FROM {table_at(url)} WHERE false").collect()

@@ -18,7 +18,7 @@ from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import DELETED, STATE, Column, TableSchema
+from cdc_pipeline.record import DELETED, STATE, VERSION, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
 from tests.support.fold.model import Event
@@ -99,10 +99,11 @@ def test_append_leaves_what_merge_leaves(kind: str, session: SparkSession, tmp_p
         if number == CLAIMS // 2:
             lakes["append"].optimize(table)
             lakes["append"] = _lake(session, stores["append"], "append")
-        assert _rows(lake_table_rows(stores["append"], table)) == _rows(lake_table_rows(stores["merge"], table))
+        left = {way: _rows(table, lake_table_rows(stores[way], table)) for way in ways}
+        assert left["append"] == left["merge"]
     assert "CDC UPSERT" in _operations(stores["append"], table)
     assert "CDC UPSERT" not in _operations(stores["merge"], table)
-    assert _rows(rows_by_spark(session, stores["append"], table)) == _rows(lake_table_rows(stores["merge"], table))
+    assert _rows(table, rows_by_spark(session, stores["append"], table)) == left["merge"]
 
 
 def _lake(session: SparkSession, store: LocalObjectStore, way: Upsert) -> SparkLake:
@@ -127,12 +128,18 @@ def _values(chance: Random, schema: TableSchema) -> dict[str, object]:
     return values | {"kind": chance.choice(["x/y", None])}
 
 
-def _rows(rows: list[dict[str, Any]]) -> Rows:
-    """Of what a row's columns say of their versions, the order says nothing."""
-    return Counter(json.dumps(_plain(row), sort_keys=True, default=str) for row in rows)
+def _rows(table: LakeTable, rows: list[dict[str, Any]]) -> Rows:
+    """Without tombstones that nothing waits for any more: the two ways remove them at different times."""
+    kept = (row for row in rows if not (table.ordered and table.deletes == "hard" and _is_dead(row)))
+    return Counter(json.dumps(_plain(row), sort_keys=True, default=str) for row in kept)
+
+
+def _is_dead(row: dict[str, Any]) -> bool:
+    return bool(row[DELETED] and row[STATE] and row[STATE]["deletion"] >= row[VERSION])
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """The order of a row's versions says nothing."""
     state = row[STATE]
     if state is not None:
         state = {**state, "columns": sorted(dict(state["columns"] or {}).items())}

@@ -7,14 +7,17 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake import KeyRange
+from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
+from cdc_pipeline.steps import no_step
 from tests.support.fold.model import Event
 from tests.support.lake import (
+    NOW,
     PEOPLE,
     Feed,
     claim_of,
@@ -47,13 +50,16 @@ def test_a_worker_that_was_overtaken_proves_its_claim_from_the_log(lake: SparkLa
     assert lake.upsert(feed.table, old).already_applied
 
 
+@pytest.mark.parametrize("way", ["append", "merge"])
 def test_a_fence_conf_left_behind_by_others_does_not_silence_a_claim(
-    lake: SparkLake, feed: Feed, session: SparkSession
+    feed: Feed, session: SparkSession, store: LocalObjectStore, way: Upsert
 ) -> None:
+    lake = SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=no_step, upsert=way)
     session.conf.set("spark.databricks.delta.write.txnAppId", feed.table.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", "999")
     assert lake.upsert(feed.table, feed.claim([event("i", 1, 1, **ALICE)])).inserted == 1
-    left = session.conf.getAll
+    assert lake.read_fence(feed.table, expected_version=1) == lake.read_fence(feed.table)
+    left = session.conf.getAll if way == "merge" else {}
     assert "spark.databricks.delta.write.txnVersion" not in left
     assert "spark.databricks.delta.commitInfo.userMetadata" not in left
 
