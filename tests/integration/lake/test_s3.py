@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.lake import LakePublication, LakeTable
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake import LakePublication, LakeTable, UpsertOutcome
+from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.session import connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.proven import ProvenObjectStore
@@ -39,8 +41,10 @@ def store(s3_endpoint: str, s3_prefix: str) -> ProvenObjectStore:
     return ProvenObjectStore(s3_objects(s3_endpoint, s3_prefix))
 
 
-def lake_of(session: SparkSession, store: ProvenObjectStore, on_step: OnStep = no_step) -> SparkLake:
-    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step)
+def lake_of(
+    session: SparkSession, store: ProvenObjectStore, on_step: OnStep = no_step, *, upsert: Upsert = "append"
+) -> SparkLake:
+    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=on_step, upsert=upsert)
 
 
 def test_a_lake_on_s3_is_created_published_merged_into_fenced_and_resumed(
@@ -157,12 +161,35 @@ def test_of_two_drivers_that_merge_one_claim_at_one_moment_one_has_an_effect(
     rivalry: Rivalry, store: ProvenObjectStore
 ) -> None:
     table: LakeTable = table_of()
-    successor, zombie = lake_of(rivalry.one, store), lake_of(rivalry.other, store)
+    successor, zombie = (lake_of(driver, store, upsert="merge") for driver in (rivalry.one, rivalry.other))
     successor.create_table(table)
     work = Feed(store=store, table=table).claim([event("i", 1, 1, name="a", age=1), event("i", 2, 2, name="b", age=2)])
     applied = []
     rivalry.before_commit = lambda number: applied.append(successor.upsert(table, work)) if number == 1 else None
-    assert zombie.upsert(table, work).already_applied
+    with pytest.raises(LakeError):
+        zombie.upsert(table, work)
     assert [outcome.inserted for outcome in applied] == [2]
     assert zombie.upsert(table, work).already_applied
     assert values_by_id(table, rows_by_spark(rivalry.one, store, table)) == {(1,): ("a", 1), (2,): ("b", 2)}
+
+
+def test_of_two_workers_that_append_one_claim_at_one_moment_one_has_an_effect(
+    session: SparkSession, spark_url: str, store: ProvenObjectStore
+) -> None:
+    table: LakeTable = table_of()
+    other = connect(spark_url)
+    successor = lake_of(other, store)
+    successor.create_table(table)
+    work = Feed(store=store, table=table).claim([event("i", 1, 1, name="a", age=1), event("i", 2, 2, name="b", age=2)])
+    applied = list[UpsertOutcome]()
+
+    def rival(name: str, moment: Moment) -> None:
+        if (name, moment) == ("lake_table.merge", Moment.BEFORE) and not applied:
+            applied.append(successor.upsert(table, work))
+
+    try:
+        assert lake_of(session, store, rival).upsert(table, work).already_applied
+    finally:
+        other.stop()
+    assert [outcome.inserted for outcome in applied] == [2]
+    assert values_by_id(table, rows_by_spark(session, store, table)) == {(1,): ("a", 1), (2,): ("b", 2)}
