@@ -44,8 +44,7 @@ with DAG(
 
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
-            runs = snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval)
-            return runs.orchestrate(orders)
+            return snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval).orchestrate(orders)
 
     @task
     def work_slot(order: dict[str, Any]) -> int:

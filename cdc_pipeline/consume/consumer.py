@@ -66,8 +66,7 @@ class Consumer:
         self._stream = stream
         self._cutter = cutter
         self._table_ids = table_ids
-        self._schema_ids: dict[tuple[int, TableSchema], str] = {}
-        self._schemas: dict[str, TableSchema] = {}
+        self._schema_ids, self._schemas = dict[tuple[int, TableSchema], str](), dict[str, TableSchema]()
         self._objects = object_store
         self._store = store
         self._chain = chain

@@ -98,8 +98,7 @@ class SliceCutter:
         Transactions before the start are skipped: they are registered already.
         """
         for events in batch.events:
-            kept = _select(events, events.commit_position >= self.start)
-            if kept.rows.num_rows:
+            if (kept := _select(events, events.commit_position >= self.start)).rows.num_rows:
                 self._events.setdefault(kept.table, []).append(kept)
             fresh = [event for event in events.unfit if event.commit_position >= self.start]
             self._unfit.extend((events.table, event) for event in fresh)

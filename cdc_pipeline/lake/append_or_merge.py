@@ -7,7 +7,7 @@ from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import VECTORS
-from cdc_pipeline.lake.table_state import TableState
+from cdc_pipeline.lake.table_state import LakeTableState
 
 Upsert = Literal["append", "merge"]
 _MOST_FILES = 20_000
@@ -33,7 +33,7 @@ _RULES = frozenset({"delta.generationExpression", "delta.invariants", "delta.ide
 _LISTS_FEATURES = 7
 
 
-def is_appended(table: LakeTable, work: ClaimWork, state: TableState) -> bool:
+def is_appended(table: LakeTable, work: ClaimWork, state: LakeTableState) -> bool:
     """MERGE stays for truncates, which touch every row, and for what only Delta's own writer keeps: files without
     vectors, a change data feed, constraints and features that were switched on by somebody else.
     """

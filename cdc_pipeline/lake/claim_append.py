@@ -27,7 +27,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
 from cdc_pipeline.lake.publication import add, remove
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.session import claim_tag, tagged
-from cdc_pipeline.lake.table_state import TableState
+from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.lake.write_claim import write_rows
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
@@ -49,7 +49,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class AppendedClaim:
     """`is_committed` is false where the claim changes nothing: then nothing was committed."""
 
     counts: Counts
@@ -63,14 +63,14 @@ class ClaimAppend:
     session: SparkSession
     store: ObjectStore
     log: DeltaLog
-    state: TableState
+    state: LakeTableState
     clock: Clock
     on_step: OnStep
 
-    def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> Applied:
+    def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> AppendedClaim:
         """Durable and visible on return. Raises VersionTaken when somebody else committed since `state`."""
         if not any(content.rows for content in work.slices):
-            return Applied(counts=Counts(), is_committed=False)
+            return AppendedClaim(counts=Counts(), is_committed=False)
         columns = tuple((column.name, column.type) for column in fitted.shape.columns)
         files = LakeFiles(store=self.store, table=fitted.table, state=self.state, columns=columns)
         found, written = _Found(deleted={}), tuple[DataFile, ...]()
@@ -86,7 +86,7 @@ class ClaimAppend:
         counts = rows.counts or _counts(found, written)
         if found.deleted or written:
             self._commit(files, work, found, written, counts, may_commit)
-        return Applied(counts=counts, is_committed=bool(found.deleted or written))
+        return AppendedClaim(counts=counts, is_committed=bool(found.deleted or written))
 
     def _rows(self, views: Views, files: LakeFiles, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
         shape = fold_shape(fitted.table, work, fitted.shape)

@@ -18,7 +18,7 @@ from cdc_pipeline.lake.deletion_vectors import read_vector
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier
-from cdc_pipeline.lake.table_state import TableState
+from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
@@ -35,7 +35,7 @@ class LakeFiles:
 
     store: ObjectStore
     table: LakeTable
-    state: TableState
+    state: LakeTableState
     columns: tuple[tuple[str, str], ...]
 
     @property

@@ -11,7 +11,7 @@ from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.session import configured, spark_calls
-from cdc_pipeline.lake.table_state import TableState
+from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.record import STATE, VERSION
 from cdc_pipeline.steps import OnStep, step
 
@@ -34,7 +34,7 @@ def optimize(session: SparkSession, url: str) -> None:
     session.sql(f"OPTIMIZE {table_at(url)}").collect()
 
 
-def checkpoint_when_due(session: SparkSession, url: str, state: TableState, on_step: OnStep) -> None:
+def checkpoint_when_due(session: SparkSession, url: str, state: LakeTableState, on_step: OnStep) -> None:
     """Has Spark write a checkpoint, after which old commits may be cleaned, where the version after `state` is due.
 
     Spark does so only with a commit of its own: here one without any rows. The claim before it is safe already, so a

@@ -34,7 +34,7 @@ from cdc_pipeline.lake.protocol import (
 from cdc_pipeline.lake.schema_change import latest_shape
 from cdc_pipeline.lake.session import CancelSession, OpenSession, claim_tag, leave_lost, session_name, spark_calls
 from cdc_pipeline.lake.table_ddl import create_sql
-from cdc_pipeline.lake.table_state import TableStates
+from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.upsert import ClaimUpsert
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
@@ -57,7 +57,7 @@ class SparkLake:
         upsert: Upsert = "append",
     ) -> None:
         self._way = upsert
-        self._states = TableStates()
+        self._states = LakeTableStates()
         self._cancel_session = cancel_session
         self._open_session = open_session
         self._opened: SparkSession | None = None

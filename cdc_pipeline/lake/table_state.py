@@ -19,7 +19,7 @@ Bounds = tuple[Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
-class TableState:
+class LakeTableState:
     """`files`: path -> `add` action. `info`: the commitInfo of `version`, by which a replaced table is recognised."""
 
     version: int
@@ -72,14 +72,14 @@ class TableState:
                 known.pop(file["path"], None)
 
 
-class TableStates:
+class LakeTableStates:
     """One per process. Calls for one table come one after the other; those for several tables may overlap."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, TableState] = OrderedDict()
+        self._kept: OrderedDict[str, LakeTableState] = OrderedDict()
         self._lock = Lock()
 
-    def at(self, log: DeltaLog, version: int) -> TableState:
+    def at(self, log: DeltaLog, version: int) -> LakeTableState:
         """The state as of `version`. Cost: one read, and one per newer commit; the first time, the checkpoint.
 
         Raises LakeError for a version that the log cannot show.
@@ -91,14 +91,14 @@ class TableStates:
         self.keep(log, state)
         return state
 
-    def keep(self, log: DeltaLog, state: TableState) -> None:
+    def keep(self, log: DeltaLog, state: LakeTableState) -> None:
         with self._lock:
             self._kept[log.folder] = state
             while len(self._kept) > 1 and sum(len(each.files) for each in self._kept.values()) > _MOST_FILES:
                 self._kept.popitem(last=False)
 
 
-def _brought_to(log: DeltaLog, state: TableState, version: int) -> bool:
+def _brought_to(log: DeltaLog, state: LakeTableState, version: int) -> bool:
     if not 0 <= version - state.version <= _MOST_COMMITS or not state.info:
         return False
     same = log.read(state.version)
@@ -112,9 +112,9 @@ def _brought_to(log: DeltaLog, state: TableState, version: int) -> bool:
     return True
 
 
-def _read(log: DeltaLog, version: int) -> TableState:
+def _read(log: DeltaLog, version: int) -> LakeTableState:
     commit = log.read(version)
-    return TableState(
+    return LakeTableState(
         version=version,
         info={} if commit is None else commit.info,
         metadata=log.metadata(version),

@@ -30,7 +30,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, Upser
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.schema_change import Fitted, follow
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
-from cdc_pipeline.lake.table_state import TableState, TableStates
+from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
 
@@ -48,7 +48,7 @@ class ClaimUpsert:
     session: Callable[[], SparkSession]
     calls: Callable[[str], AbstractContextManager[None]]
     store: ObjectStore
-    states: TableStates
+    states: LakeTableStates
     way: Upsert
     clock: Clock
     on_step: OnStep
@@ -152,7 +152,7 @@ class ClaimUpsert:
             on_step=self.on_step,
         )
 
-    def _state(self, fitted: Fitted) -> TableState | None:
+    def _state(self, fitted: Fitted) -> LakeTableState | None:
         """None: the claim is applied by MERGE."""
         if self.way == "merge":
             return None
@@ -160,7 +160,7 @@ class ClaimUpsert:
             state = self.states.at(self._log, fitted.version)
         return state if is_appended(fitted.table, self.work, state) else None
 
-    def _append(self, session: SparkSession, fitted: Fitted, state: TableState) -> ClaimMerge | None:
+    def _append(self, session: SparkSession, fitted: Fitted, state: LakeTableState) -> ClaimMerge | None:
         claim = ClaimAppend(
             session=session, store=self.store, log=self._log, state=state, clock=self.clock, on_step=self.on_step
         )

@@ -12,7 +12,7 @@ from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.session import configured
 from cdc_pipeline.lake.spark_lake import SparkLake
-from cdc_pipeline.lake.table_state import TableStates
+from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep
 from tests.support.fold.model import Event
@@ -167,12 +167,12 @@ def test_a_checkpoint_is_written_in_time_and_says_what_the_log_says(
     log = DeltaLog(store, lake_key(feed.table.name))
     latest = log.latest_version()
     assert latest is not None
-    from_the_checkpoint = TableStates().at(log, latest)
+    from_the_checkpoint = LakeTableStates().at(log, latest)
     (checkpoint,) = (each for each in store.list_prefix(log.folder) if each.key.endswith("checkpoint.parquet"))
     assert f"{CHECKPOINT_EVERY:020d}" in checkpoint.key
     store.delete(f"{log.folder}/_last_checkpoint")
     store.delete(checkpoint.key)
-    by_commits = TableStates().at(log, latest)
+    by_commits = LakeTableStates().at(log, latest)
     assert from_the_checkpoint.files.keys() == by_commits.files.keys()
     assert from_the_checkpoint.metadata == by_commits.metadata
     vectors = [

@@ -7,7 +7,7 @@ import pytest
 
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.protocol import KeyRange
-from cdc_pipeline.lake.table_state import TableState, TableStates
+from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 
 TABLE = "datalake/shop/public/people"
@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> DeltaLog:
 
 def test_newer_commits_bring_the_state_up_to_date(log: DeltaLog) -> None:
     created(log, "one", add("a"), add("b"))
-    states = TableStates()
+    states = LakeTableStates()
     assert set(states.at(log, 0).files) == {"a", "b"}
     log.append(1, [info("1"), remove("a"), add("c")])
     log.append(2, [info("2"), add("b", vector="v"), remove("b")])
@@ -48,12 +48,12 @@ def test_newer_commits_bring_the_state_up_to_date(log: DeltaLog) -> None:
     state = states.at(log, 3)
     assert set(state.files) == {"b", "c"}
     assert (state.files["b"]["deletionVector"]["pathOrInlineDv"], state.metadata["name"]) == ("v", "x")
-    assert TableStates().at(log, 3) == state
+    assert LakeTableStates().at(log, 3) == state
 
 
 def test_a_table_that_was_made_anew_is_read_anew(log: DeltaLog, tmp_path: Path) -> None:
     created(log, "one", add("a"))
-    states = TableStates()
+    states = LakeTableStates()
     states.at(log, 0)
     (tmp_path / log.folder / f"{0:020d}.json").unlink()
     created(log, "two", add("b"))
@@ -63,7 +63,7 @@ def test_a_table_that_was_made_anew_is_read_anew(log: DeltaLog, tmp_path: Path) 
 
 def test_files_are_spared_by_their_bounds(log: DeltaLog) -> None:
     created(log, "one", add("a", 1, 10), add("b", 11, 20), add("c", 30, 40), add("d"), add("e", "1", "2"))
-    state: TableState = TableStates().at(log, 0)
+    state: LakeTableState = LakeTableStates().at(log, 0)
     assert state.candidates("id", (KeyRange(35, 35), KeyRange(2, 3))) == ["a", "c", "d", "e"]
     assert state.candidates("id", (KeyRange(20, 29),)) == ["b", "d", "e"]
     assert state.candidates("id", (KeyRange(-5, 99),)) == ["a", "b", "c", "d", "e"]
