@@ -56,6 +56,7 @@ def test_a_wrong_url_of_source_or_metadata_store_is_named_by_every_verb(cdc: Com
 
 
 def test_what_is_no_url_is_a_mistake_in_the_settings(cdc: CommandLine) -> None:
+    assert cdc.run("setup-source").exit_code == 0
     cdc.write_settings(source=source_of(cdc, NO_URL))
     for words in OF_SOURCE:
         ended = cdc.run(*words)
