@@ -1,4 +1,4 @@
-"""The columns of a lake table: the source's, our own, and the data partition keys."""
+"""The columns of a lake table: the source's, the pipeline's own, and the data partition columns."""
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.lake.protocol import LakeTable
@@ -8,7 +8,7 @@ from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
 
 OWN_TYPES = ((VERSION, "STRING"), (DELETED, "BOOLEAN"), (STATE, STATE_TYPE))
-"""The columns that every lake table has beside the source's."""
+"""The pipeline's own columns, which every lake table has in addition to the source's."""
 
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
@@ -17,19 +17,19 @@ _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 
 
 def definition(column: Column) -> str:
-    """`name` TYPE, as Spark's DDL has it."""
+    """Returns the column's name and type in Spark's DDL."""
     return f"{identifier(column.name)} {resolve(column.type).spark}"
 
 
 def partition_expression(partition: PartitionBy, column: str) -> str:
-    """The text that a row's data partition is named by, in UTC; `column` is SQL."""
+    """Returns SQL for the text that names a row's data partition, in UTC. `column` is SQL."""
     if partition.unit == "value":
         return f"CAST({column} AS STRING)"
     return f"date_format({column}, {text_literal(_FORMATS[partition.unit])})"
 
 
 def check_partitions(table: LakeTable) -> None:
-    """Raises UsageError for a unit of time over a column that is no moment, or a column that is not there."""
+    """Raises UsageError for a missing column, or a unit of time on a column that is neither date nor timestamp."""
     for partition in table.partition_by:
         if partition.column not in table.schema.names:
             raise UsageError(
@@ -47,7 +47,10 @@ def check_partitions(table: LakeTable) -> None:
 
 
 def stats_columns(table: LakeTable) -> list[str]:
-    """Columns whose least and greatest value each file records: few, so that the table's state stays small."""
+    """Returns the columns whose minimum and maximum each file records.
+
+    They are few, to keep the table's state small.
+    """
     wanted = [*table.schema.key, table.create_time, table.update_time]
     kept = dict.fromkeys(
         name
@@ -58,5 +61,5 @@ def stats_columns(table: LakeTable) -> list[str]:
 
 
 def needs_mapping(names: list[str]) -> bool:
-    """Whether Parquet files of Delta cannot use these names as they are."""
+    """Whether the table needs column mapping, because Delta does not allow one of these names inside Parquet files."""
     return any(_NEEDS_MAPPING & set(name) for name in names)

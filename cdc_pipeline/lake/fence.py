@@ -1,4 +1,4 @@
-"""The fence of a table: read from its Delta log in milliseconds, and moved alone by a claim that holds no row."""
+"""The fence of a table: reads it from the Delta log without Spark, and builds the commits that move it."""
 
 import json
 import uuid
@@ -13,12 +13,15 @@ from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence
 
 REWOUND_FROM = "rewound_from"
 AGAIN = "again"
-"""Of a commit that only repeats what an older one says of the fence."""
+"""Key in the metadata of a commit that only repeats the fence of an older commit."""
 
 
 def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
-    """None: no table. Cost: two reads when `expected_version` is the latest and ours, and one per newer commit or
-    per commit since ours; where the log was cleaned behind a checkpoint, one column of the checkpoint.
+    """Returns the table's fence, or None if there is no table.
+
+    Costs two reads if `expected_version` is the latest version and moved the fence. Each newer commit, or each commit
+    since the last one that moved the fence, costs one more read. If the log before a checkpoint was cleaned, one column
+    of the checkpoint is read.
     """
     latest = log.latest_version(expected_version)
     if latest is None:
@@ -33,10 +36,10 @@ def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = Non
 
 
 def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | None:
-    """The version of the earliest of the newest claims that began before the end of what the lake held, if any did.
+    """Returns the version of the earliest of the newest claims that applied slices which the lake already had, or None.
 
-    Whoever checks the fence, sleeps, and only then merges can do that, when its claim was given up meanwhile and
-    another with an earlier end was applied: Delta sees a greater number than the last and lets it pass.
+    This happens when a worker checks the fence and pauses, its claim is given up, and another claim with a lower end is
+    applied. When the worker then merges, Delta sees a greater number than the last and accepts the commit.
     """
     repeated = None
     commit = newest
@@ -52,7 +55,10 @@ def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | N
 
 
 def find_claim(log: DeltaLog, app_id: str, work: ClaimWork, latest: int) -> Commit | None:
-    """The commit that moved the fence onto or over `work.last_number`; None where the log does not reach so far."""
+    """Returns the commit that moved the fence to or past `work.last_number`.
+
+    None if the log does not reach back so far.
+    """
     found: Commit | None = None
     for commit in log.backwards(latest):
         number = commit.transaction_version(app_id)
@@ -64,7 +70,10 @@ def find_claim(log: DeltaLog, app_id: str, work: ClaimWork, latest: int) -> Comm
 
 
 def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
-    """Raises FenceMismatch unless `commit` holds each slice of `work` under its own id and hash, or is a snapshot."""
+    """Raises FenceMismatch unless `commit` records each slice of `work` with the same id and hash.
+
+    A commit that publishes a snapshot passes, because the snapshot contains the slices.
+    """
     recorded = () if commit is None else recorded_slices(commit)
     if commit is not None and commit.user_metadata.get("snapshot_id"):
         return
@@ -81,7 +90,10 @@ def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
 
 
 def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta) -> bool:
-    """The same number with the same words in a new commit; False where the last one is younger, or cleaned already."""
+    """Repeats the last commit that moved the fence, with its number and metadata, in a new commit.
+
+    Returns False if that commit is younger than `older_than`, or was already cleaned from the log.
+    """
     latest = log.latest_version()
     for commit in () if latest is None else log.backwards(latest):
         number = commit.transaction_version(app_id)
@@ -97,7 +109,7 @@ def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta
 
 
 def claim_metadata(work: ClaimWork) -> str:
-    """What a claim's commit carries as userMetadata."""
+    """Returns the JSON text that a claim's commit carries as userMetadata."""
     document = {
         "claim_id": work.claim_id,
         "first": work.first_number,

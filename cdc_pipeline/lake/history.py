@@ -1,4 +1,4 @@
-"""What a lake table's log tells of its past, as values."""
+"""The history of a lake table, as values that are read from its log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cdc_pipeline.record import TableSchema
 
 
 class SliceIdentity(NamedTuple):
-    """What tells a slice from any other: its number alone may be given twice by a restored metadata store."""
+    """Identifies a slice. Its number alone does not, because a restored metadata store may assign it a second time."""
 
     number: int
     slice_id: str
@@ -19,10 +19,10 @@ class SliceIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """What a lake table keeps of itself, so that nothing but the lake is needed to know it again.
+    """What a lake table records about itself, so that it can be registered again from the lake alone.
 
-    `stream` and `settings` are JSON objects of the metadata store. The rest is that of the published snapshot; so many
-    of its rows were `kept` aside.
+    `stream` and `settings` are JSON objects of the metadata store. The other fields describe the published snapshot;
+    `kept` counts its rows that were quarantined.
     """
 
     table_uuid: UUID
@@ -43,9 +43,9 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedClaim:
-    """A claim as the lake's log records it; `slices` are those with rows, `position` where its last slice ends.
+    """A claim as the lake's log records it. `slices` are those with a file, `position` is where the last slice ends.
 
-    `is_rewound`: the lake was set back to before it since.
+    `is_rewound`: a later rewind set the lake back to before the claim.
     """
 
     claim_id: UUID
@@ -79,9 +79,9 @@ class PublishedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeLedger:
-    """What the lake's log tells of a table, oldest step first. `is_whole`: it reaches back as far as was asked.
+    """The history of a table in the lake's log, oldest step first.
 
-    `published` stays also when the log was cleaned.
+    `is_whole`: the log reaches back as far as was asked. `published` is known even if the log was cleaned.
     """
 
     fence_number: int
@@ -92,5 +92,5 @@ class LakeLedger:
 
     @property
     def claims(self) -> tuple[AppliedClaim, ...]:
-        """What the lake holds of them."""
+        """The claims that the lake still contains: those that were not rewound."""
         return tuple(step for step in self.steps if isinstance(step, AppliedClaim) and not step.is_rewound)

@@ -1,4 +1,4 @@
-"""What a lake table's own log tells of the way that it came: its publications and claims, and what was published."""
+"""Reads a lake table's history from its own log: publications, claims, and what was published."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ PUBLISHED = "published"
 
 
 def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = None) -> LakeLedger | None:
-    """None: no table. Steps that moved the fence behind `after`, as far as the log still reaches.
+    """Returns the commits that moved the fence beyond `after`, as far as the log still reaches.
 
-    A table of which nothing was published tells its uuid nowhere.
+    None if there is no table. A table to which nothing was published does not record its uuid; then `table_uuid` is
+    used. If that is None too, the result has no steps.
     """
     latest = log.latest_version()
     if latest is None:
@@ -55,7 +56,7 @@ def read_ledger(log: DeltaLog, table_uuid: UUID | None, *, after: int | None = N
 
 
 def properties_of(table: PublishedTable) -> dict[str, str]:
-    """As properties of the Delta table: its checkpoints keep them for ever."""
+    """Returns the properties for the Delta table. Delta's checkpoints keep table properties for ever."""
     texts = {
         "table_uuid": str(table.table_uuid),
         "source_oid": str(table.source_oid),
@@ -76,7 +77,7 @@ def properties_of(table: PublishedTable) -> dict[str, str]:
 
 
 def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
-    """None for a table that was published by older code, or not at all."""
+    """Returns None if older code published the table, or if nothing was published."""
     texts = {name.removeprefix(PREFIX): text for name, text in properties.items() if name.startswith(PREFIX)}
     if "table_uuid" not in texts:
         return None
@@ -99,7 +100,10 @@ def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
 
 
 def _step(commit: Commit, number: int, highest: int | None) -> AppliedClaim | PublishedCommit | None:
-    """`highest`: the least number that the lake was set back to since."""
+    """Returns None for a commit that is neither a claim nor a publication.
+
+    `highest`: the lowest fence number to which a later commit rewound the lake; None without a rewind.
+    """
     metadata = commit.user_metadata
     if metadata.get("claim_id"):
         return AppliedClaim(

@@ -1,4 +1,4 @@
-"""What an upsert did, as the table's log tells it."""
+"""What an upsert did, as the table's log records it."""
 
 import time
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, UpsertOutcome
 def merged(
     commit: Commit | None, table: LakeTable, work: ClaimWork, merge: ClaimMerge, started: float
 ) -> UpsertOutcome:
-    """Raises LakeError where `commit` is not the claim's."""
+    """Returns what the claim's commit did. Raises LakeError if `commit` is not the claim's."""
     if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
         raise LakeError(
             f"MERGE of claim {work.claim_id} answered, but no commit of {table.name} carries it",
@@ -30,7 +30,7 @@ def merged(
 
 
 def _bytes_added(commit: Commit) -> int:
-    """New data files and deletion vectors; a file that only got a deletion vector was not written again."""
+    """Counts new data files and deletion vectors. A file that only got a deletion vector was not written again."""
     vectors = [add["deletionVector"] for add in commit.of_kind("add") if add.get("deletionVector")]
     files = [add["size"] for add in commit.of_kind("add") if not add.get("deletionVector")]
     return sum(map(int, files)) + sum(int(vector["sizeInBytes"]) for vector in vectors)

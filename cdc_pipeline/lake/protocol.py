@@ -1,4 +1,4 @@
-"""What the pipeline asks of a lake."""
+"""The `Lake` protocol: the calls that the pipeline makes to a lake, and the values that they take and return."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 
 NOTHING_APPLIED = 0
-"""The fence of a table whose log records no slice: slice numbers start at one."""
+"""The fence number of a table to which no slice was applied. Slice numbers start at 1."""
 
 
 def always() -> None:
-    """Nothing forbids the commit."""
+    """Allows every commit. This is the default of `may_commit`."""
 
 
 class KeyRange(NamedTuple):
-    """Both ends included; values of the first key column."""
+    """A range of values of the first key column. Both ends are included."""
 
     low: int | str
     high: int | str
 
 
 def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Beginnings and ends, in order; spans that overlap or meet at an end are one."""
+    """Sorts (low, high) spans and joins those that overlap or share an end."""
     found: list[tuple[Any, Any]] = []
     for low, high in sorted(spans):
         if found and low <= found[-1][1]:
@@ -41,11 +41,12 @@ def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeTable:
-    """One table of the lake. `table_uuid` names it in its own log, for ever. A schema without a key makes it a bag.
+    """One table of the lake. A schema without a key makes it a keyless table.
 
-    `ordered`: events of one id come in the order of their versions; otherwise deletes leave tombstones.
-    `keeps_dropped`: values of columns that the source dropped stay. `deletion_vectors`: what is deleted may be marked
-    beside its file; otherwise the file is written anew.
+    `table_uuid` identifies the table in its own Delta log and never changes. `ordered`: the events of one id arrive in
+    the order of their versions; if False, deletes leave tombstones. `keeps_dropped`: the lake keeps the values of
+    columns that the source dropped. `deletion_vectors`: a delete may mark rows in a deletion vector; if False, it
+    rewrites the data file.
     """
 
     name: TableName
@@ -65,15 +66,15 @@ class LakeTable:
 
 
 def app_id_of(table_uuid: str) -> str:
-    """The name under which a table's fence stands in its log."""
+    """Returns the Delta application id under which a table's log records its fence."""
     return f"cdc/{table_uuid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceInput:
-    """A registered slice file with at least one row; `key` is its object-store key.
+    """A registered slice file; `key` is its object-store key.
 
-    `late`: it was made from events that come behind their turn, and its schema may be an older one.
+    `late`: the slice holds replayed or repaired events. Its schema may be older than that of earlier slices.
     """
 
     number: int
@@ -91,14 +92,14 @@ class SliceInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimWork:
-    """Slices first_number..last_number of one table; `slices` holds only those with rows.
+    """The consecutive slices `first_number` to `last_number` of one table; `slices` has only those with a file.
 
     Events with a version below `cutoff_version` are ignored. `partial_rows`, `key_changes` and `truncates` count rows
-    of the whole claim: where they are zero, the lake takes a cheaper way. Every id of the claim lies in one of
-    `key_ranges`; none given means that no range is known. `late`: some slice may hold events older than what is
-    applied. `tombstones`: deletes leave what later, older events lose against. `truncated_at`: the greatest version of
-    a truncate up to `last_number`; events at or below it do nothing. `position`: where the boundary of the last slice
-    lies; the lake's log keeps it.
+    of the whole claim; where one is zero, the lake uses a cheaper plan. Each id of the claim lies in one of
+    `key_ranges`; if there are none, no range is known. `late`: a slice may hold events older than those already
+    applied. `tombstones`: deletes leave tombstones, against older events that arrive later. `truncated_at`: the
+    greatest version of a truncate up to `last_number`; events at or below it have no effect. `position`: the position
+    of the last slice's boundary, which the lake's log records.
     """
 
     claim_id: str
@@ -117,18 +118,18 @@ class ClaimWork:
 
     @property
     def leading(self) -> TableSchema | None:
-        """The columns that the source's table has at the end of the claim; None where the claim does not tell."""
+        """The source's schema at the end of the claim. None if the claim has no slice file that is not late."""
         return next((content.schema for content in reversed(self.slices) if not content.late), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """What the lake's own log says was applied last.
+    """The last applied slice, as the lake's own log records it.
 
-    `slices` are those of the last claim. It is empty, and `claim_id` is "", where the log was cleaned behind a
-    checkpoint: the number then stands alone. `snapshot_id` is set when a publication moved the fence. `rewound_from`:
-    the number that the fence was set back from, on purpose. `repeated_at`: the lake version since which slices that
-    the lake had are in it a second time, which shows in bags alone.
+    `slices` are those of the last claim. If the log before a checkpoint was cleaned, only the number is known: `slices`
+    is empty and `claim_id` is "". `snapshot_id` is set if a publication moved the fence. `rewound_from`: the fence
+    number before a rewind, if a rewind moved the fence. `repeated_at`: the first lake version in which some slices were
+    applied a second time; this changes the rows of keyless tables only.
     """
 
     number: int
@@ -142,11 +143,10 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertOutcome:
-    """Counts of ids (of a bag: rows), except `rows_read`, rows of slice files. A soft delete counts as an update.
+    """Counts of ids (keyless table: rows). `rows_read` counts rows of slice files. A soft delete counts as an update.
 
-    `ignored`: folded ids that changed nothing to be seen, being older than the lake or deletes of what is not there.
-    `parked`: ids that the claim left hidden, since columns of theirs were never told. `tied`: how often events of one
-    id share a sequence.
+    `ignored`: ids without a visible change, because the lake's row is newer or a delete found no row. `parked`: ids
+    whose row is incomplete and therefore hidden. `tied`: how many sequences have more than one event of the same id.
     """
 
     rows_read: int
@@ -164,9 +164,9 @@ class UpsertOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A complete Parquet file under the table's folder that no commit names yet.
+    """A complete Parquet file in the table's folder that no commit refers to yet.
 
-    `partition_values` and `stats` (Delta's JSON) are keyed by the names that the files use.
+    `partition_values` and `stats` (Delta's JSON) use the column names that files have inside.
     """
 
     key: str
@@ -178,7 +178,10 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """Staged Parquet files (source columns) of one snapshot, to become about `target_files` sorted lake files."""
+    """The staged Parquet files of one snapshot, to be written as about `target_files` sorted lake files.
+
+    Staged files have the source's columns. `version` is the version that all rows get.
+    """
 
     snapshot_id: str
     attempt: str
@@ -189,7 +192,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePublication:
-    """All data files of one snapshot, and the number of the last slice that the snapshot already holds."""
+    """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains."""
 
     snapshot_id: str
     files: tuple[DataFile, ...]
@@ -198,57 +201,64 @@ class LakePublication:
 
 
 class Lake(Protocol):
-    """Calls for one table come one after the other (the lease); calls for several tables may overlap."""
+    """Calls for one table never overlap, because their caller holds the lease. Calls for several tables may overlap."""
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
-        """An empty table, or nothing when it is there.
+        """Creates an empty table. Does nothing if the table exists.
 
-        One that is there with other columns takes those of the snapshot in the commit that publishes it.
+        An existing table with other columns gets those of the snapshot in the commit that publishes the snapshot.
         """
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
-        """None: no such table. `expected_version`, a lake version known to exist, makes it cheaper."""
+        """Returns None if there is no such table. `expected_version`, a lake version known to exist, saves reads."""
 
     def read_ledger(
         self, table: TableName, *, table_uuid: UUID | None = None, after: int | None = None
     ) -> LakeLedger | None:
-        """None: no such table. Costs one read per commit since the fence was at `after`; see `lake.ledger`."""
+        """Returns None if there is no such table.
+
+        Costs one read for each commit since the fence was at `after`. See `lake.ledger`.
+        """
 
     def read_version(self, table: LakeTable) -> int | None:
-        """The latest lake version; None: no such table."""
+        """Returns the latest lake version, or None if there is no such table."""
 
     def read_columns(self, table: LakeTable) -> tuple[str, ...]:
-        """Names of the source's columns as the lake has them now, without those that the source dropped.
+        """Returns the lake's current names of the source's columns, without columns that the source dropped.
 
-        Those that the lake will have where there is no such table yet.
+        If there is no lake table yet, returns the columns that it will have.
         """
 
     def open(self) -> str:
-        """Ready to upsert; the name of the session in which that happens, for `cancel`."""
+        """Opens a session, unless one is open. Returns its name, for `cancel`."""
 
     def cancel(self, session: str, claim_id: str) -> None:
-        """What a dead owner of the claim left running in its session ends, and the session too.
+        """Cancels what a former owner of the claim left running in its session, and ends that session.
 
-        Best effort: what is not cancelled in time is harmless, since the fence lets each claim in once.
+        This is best effort. Work that is not cancelled in time is harmless, because the fence lets each claim commit
+        only once.
         """
 
     def upsert(self, table: LakeTable, work: ClaimWork, *, may_commit: Callable[[], None] = always) -> UpsertOutcome:
-        """Apply one claim in one commit that moves the fence; a claim that the lake has is applied no second time.
+        """Applies one claim in one commit that moves the fence. A claim that the lake already has is not applied again.
 
-        `may_commit` is called right before the commit and raises what forbids it. Raises FenceMismatch when the lake is
-        not at `first_number - 1`, LakeError when Spark refuses.
+        `may_commit` is called right before the commit and raises an error to forbid it. The commit is durable on
+        return. Raises FenceMismatch if the lake is not at `first_number - 1`, LakeError if Spark fails.
         """
 
     def compact(self, table: LakeTable, compaction: Compaction) -> tuple[DataFile, ...]:
-        """Write data files that stay invisible until published."""
+        """Writes data files. They stay invisible until they are published."""
 
     def publish(self, table: LakeTable, publication: LakePublication) -> int:
-        """Replace the whole content in one commit with the fence; the same snapshot again does nothing."""
+        """Replaces the whole content in one commit that also moves the fence. Returns the lake version.
+
+        Publishing the same snapshot again does nothing.
+        """
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
-        """The content and the fence of an older version become the table's again, in one commit; again: nothing.
+        """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.
 
-        Raises LakeError where files of that version may be deleted, or its log.
+        Raises LakeError if that version's log or files may have been deleted.
         """
 
     def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
@@ -265,18 +275,24 @@ class Lake(Protocol):
         """
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
-        """Whether the fence's commit was so old that it was written again: its log is cleaned, and would forget it."""
+        """Repeats the fence in a new commit if its last commit is older than `older_than`. Returns whether it did.
+
+        Otherwise Delta's cleaning of the log would remove what that commit records about the fence.
+        """
 
     def optimize(self, table: LakeTable) -> None:
-        """Merge small files; the content stays."""
+        """Merges small files. The content does not change."""
 
     def purge(self, table: LakeTable, below_version: str) -> None:
-        """Remove dead rows whose version is lower; none where deletes are soft. Not for what may still be revived."""
+        """Removes tombstones with a lower version. Does nothing if deletes are soft.
+
+        No older event may still arrive.
+        """
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
-        """Delete files that no version younger than `retention` names."""
+        """Deletes files that no version younger than `retention` refers to."""
 
 
 class Clock(Protocol):
     def __call__(self) -> datetime:
-        """Now, aware UTC."""
+        """Returns the current time, aware UTC."""

@@ -1,4 +1,4 @@
-"""The files of a snapshot become the table's whole content, together with the fence, in one commit."""
+"""Publishes a snapshot: its files replace the table's whole content, and the fence moves, in one commit."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ from cdc_pipeline.steps import OnStep, step
 
 
 def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Clock, on_step: OnStep) -> int:
-    """The lake version that shows the snapshot. Durable and visible on return; repeating it changes nothing.
+    """Returns the lake version that shows the snapshot.
 
-    Raises FenceMismatch when the lake holds slices that the snapshot does not.
+    It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
+    slices that the snapshot does not contain.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -70,7 +71,7 @@ def _actions(log: DeltaLog, table: LakeTable, content: LakePublication, fence: F
 def _shape(
     log: DeltaLog, table: LakeTable, content: LakePublication, read: int, properties: Mapping[str, str]
 ) -> list[Action]:
-    """What changes of the table itself: its columns, where the snapshot has others, and what it keeps of itself."""
+    """Returns actions for the table's columns if the snapshot has others, and for its properties if they change."""
     actions = shape_actions(log, table, read, content.snapshot_id)
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
     shape = shape_of_source(table.schema).properties()

@@ -1,4 +1,4 @@
-"""An older version of a table becomes its newest, content and fence together, in one commit."""
+"""Rewinds a table: restores content and fence of an older version in one new commit."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,10 @@ _ADDED = ("path", "partitionValues", "size", "modificationTime", "stats", "tags"
 
 
 def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_step: OnStep) -> Fence:
-    """Durable and visible on return. Raises LakeError when files of `to_version` may be gone, or its log is."""
+    """Returns the fence after the rewind, which is durable and visible on return. Repeating the call does nothing.
+
+    Raises LakeError if the log of `to_version` is gone or its files may be.
+    """
     now = clock()
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -44,7 +47,10 @@ def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_st
 
 
 def _shape_then(log: DeltaLog, version: int, latest: int) -> list[Action]:
-    """What describes the older version's files, where that is not what describes the latest; features only come."""
+    """Returns protocol and metadata of the older version; nothing if its metadata equals the latest.
+
+    The protocol has the features of both versions, because a rewind never removes a feature.
+    """
     then, now = log.metadata(version), log.metadata(latest)
     if all(then.get(name) == now.get(name) for name in ("schemaString", "partitionColumns", "configuration")):
         return []
@@ -65,7 +71,11 @@ def _fence_at(log: DeltaLog, table: LakeTable, version: int) -> tuple[Commit, in
 
 
 def _check_kept(log: DeltaLog, table: LakeTable, version: int, now: datetime) -> None:
-    """A version's files are safe for as long after it was followed by the next as maintenance keeps them at least."""
+    """Raises LakeError if maintenance may have deleted files of `version`.
+
+    Maintenance keeps a version's files for at least SHORTEST_RETENTION after the next version. One hour of it is
+    reserve.
+    """
     following = log.read(version + 1)
     if following is None:
         return

@@ -1,6 +1,6 @@
-"""Which column of the source each column of a lake table holds; pure.
+"""Maps the source's columns to the columns of a lake table; pure.
 
-Columns are known by the source's numbers where both sides have them, by their names otherwise.
+Columns are matched by the source's column number if both sides have one, otherwise by name.
 """
 
 import json
@@ -15,15 +15,16 @@ from cdc_pipeline.record import OWN_PREFIX, Column, TableSchema
 from cdc_pipeline.types import parse_text, resolve
 
 COLUMNS, HIGHEST, GENERATION = "cdc.columns", "cdc.highest_column", "cdc.generation"
-"""Properties of the Delta table: a JSON object that says of each column by name what is not in Delta's own schema."""
+"""Properties of the Delta table. COLUMNS is a JSON object: column name -> what Delta's own schema cannot express."""
 DROPPED_PREFIX = f"{OWN_PREFIX}dropped_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeColumn:
-    """`type` as Spark's DDL writes it; `number` as of `record.Column`, and `missing`, with the source's type of it.
+    """`type` is Spark's DDL text.
 
-    `dropped`: the source has it no more; its values stay, for whoever looks for them.
+    `number` and `missing` are as in `record.Column`; `missing` has the source's type with it. `dropped`: the source has
+    dropped the column; the lake keeps its values.
     """
 
     name: str
@@ -34,12 +35,15 @@ class LakeColumn:
 
     @property
     def missing_type(self) -> str:
-        """As Spark's DDL writes it: the column may be wider by now."""
+        """The Spark type of `missing`. The column itself may have been widened since."""
         return self.type if self.missing is None else resolve(self.missing[1]).spark
 
     @property
     def missing_value(self) -> Any:
-        """What rows show that were written before the column was added; None also for a value that the lake lacks."""
+        """The value that rows written before the column was added have.
+
+        None also if the lake's type cannot hold the value.
+        """
         if self.missing is None:
             return None
         text, type_name = self.missing
@@ -48,9 +52,9 @@ class LakeColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The source's columns of a lake table. `highest`: the greatest number that any of them ever had.
+    """The source's columns in a lake table. `highest`: the greatest number that any column ever had.
 
-    `generation`: that of the schema which the table followed last; an older schema never changes the table back.
+    `generation`: that of the last schema that the table followed. An older schema never changes the table back.
     """
 
     columns: tuple[LakeColumn, ...]
@@ -63,11 +67,11 @@ class Shape:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Names of those that the source still has."""
+        """Names of the columns that the source still has."""
         return tuple(column.name for column in self.columns if not column.dropped)
 
     def find(self, column: Column) -> LakeColumn | None:
-        """Where the table keeps a column of the source."""
+        """Returns the table's column that holds a column of the source, or None."""
         numbered = (own for own in self.columns if own.number is not None and own.number == column.number)
         named = (
             own
@@ -77,12 +81,12 @@ class Shape:
         return next(chain(numbered, named), None)
 
     def places(self, schema: TableSchema) -> dict[str, str]:
-        """Column of the schema -> column of the table. A column that the table keeps no more is not in it."""
+        """Returns column of the schema -> column of the table, without columns that the table no longer has."""
         found = {column.name: self.find(column) for column in schema.columns}
         return {name: own.name for name, own in found.items() if own is not None}
 
     def properties(self) -> dict[str, str]:
-        """None where the table has no numbers: there is nothing to remember."""
+        """Returns the properties that record the shape in the Delta table. Empty if the columns have no numbers."""
         if not self.highest:
             return {}
         known = {column.name: _kept(column) for column in self.columns if column.number is not None or column.dropped}
@@ -92,9 +96,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeChange:
-    """`sources`: column of `after` -> the column of `before` that holds its values, None for a new one.
+    """`sources`: column of `after` -> the column of `before` whose values it takes; None for a new column.
 
-    `problems`: why the table cannot follow; it stays as it is then.
+    `problems`: why the table cannot follow the source. If there are any, the table is not changed.
     """
 
     before: Shape
@@ -108,7 +112,7 @@ class ShapeChange:
 
     @property
     def renamed(self) -> dict[str, str]:
-        """Name before -> name after, where they differ."""
+        """Old name -> new name, of the columns whose name changes."""
         return {was: name for name, was in self.sources.items() if was is not None and was != name}
 
     @property
@@ -122,19 +126,19 @@ class ShapeChange:
 
     @property
     def widened(self) -> dict[str, str]:
-        """Name after -> type before."""
+        """New name -> old type, of the columns whose type changes."""
         before = {column.name: column.type for column in self.before.columns}
         held = {column.name: (self.sources[column.name], column.type) for column in self.after.columns}
         return {name: before[was] for name, (was, type_) in held.items() if was is not None and before[was] != type_}
 
     @property
     def rewrites(self) -> bool:
-        """Whether rows that the table has are to look otherwise. Without it, its files stay as they are."""
+        """Whether existing rows change, so that they must be written again. Otherwise the table keeps its files."""
         filled = any(column.missing is not None for column in self.added)
         return bool(self.renamed or self.removed or self.widened or filled)
 
     def words(self) -> dict[str, object]:
-        """What happened, for the table's log."""
+        """Returns a description of the change, for the table's log."""
         dropped = [column.name for column in self.after.columns if column.dropped and self._is_news(column)]
         told = {
             "added": [column.name for column in self.added],
@@ -149,7 +153,10 @@ class ShapeChange:
 
 
 def shape_of(fields: Iterable[tuple[str, str]], properties: Mapping[str, str]) -> Shape:
-    """`fields`: name and Spark type of all columns of the table, ours too."""
+    """Returns the shape of an existing table.
+
+    `fields`: name and Spark type of all columns, the pipeline's own included. `properties`: those of the Delta table.
+    """
     known = json.loads(properties.get(COLUMNS, "{}"))
     columns = tuple(
         _known(name, type_, known.get(name, {}))
@@ -161,7 +168,7 @@ def shape_of(fields: Iterable[tuple[str, str]], properties: Mapping[str, str]) -
 
 
 def shape_of_source(schema: TableSchema) -> Shape:
-    """A table that holds just the source's columns."""
+    """Returns the shape of a table that has exactly the source's columns."""
     columns = tuple(map(new_column, schema.columns))
     return Shape(columns=columns, highest=_highest(schema.columns), generation=schema.generation)
 

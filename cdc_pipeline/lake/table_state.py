@@ -1,4 +1,4 @@
-"""What a lake table consists of at one version, kept in the process and brought up to date by the newer commits."""
+"""The files and metadata of a lake table at one version, cached in the process and updated from newer commits."""
 
 import json
 from bisect import bisect_left
@@ -12,15 +12,21 @@ from cdc_pipeline.lake.delta_log import Action, DeltaLog, file_identity
 from cdc_pipeline.lake.protocol import KeyRange, joined
 
 _MOST_COMMITS = 200
-"""More newer commits than this: the checkpoint is read again instead."""
+"""If more commits than this are newer, the checkpoint is read again instead."""
 _MOST_FILES = 200_000
-"""Kept in one process, over all its tables; about 1 kB each. The tables that were used least recently go first."""
+"""Most files that one process caches, over all tables; about 1 kB each.
+
+The least recently used tables are dropped first.
+"""
 Bounds = tuple[Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class LakeTableState:
-    """`files`: path -> `add` action. `info`: the commitInfo of `version`, by which a replaced table is recognised."""
+    """`files`: path -> `add` action.
+
+    `info`: the commitInfo of `version`, which shows whether the table was replaced.
+    """
 
     version: int
     info: Action
@@ -30,7 +36,7 @@ class LakeTableState:
     _bounds: dict[str, dict[str, Bounds | None]] = field(default_factory=dict)
 
     def follow(self, actions: Iterable[Action], version: int) -> None:
-        """Becomes the state after one more commit."""
+        """Updates the state with the actions of the next commit."""
         for action in actions:
             if "remove" in action:
                 self._remove(action["remove"])
@@ -46,9 +52,9 @@ class LakeTableState:
         self.version = version
 
     def candidates(self, column: str, ranges: Sequence[KeyRange]) -> list[str]:
-        """Paths of the files that may have values of `column` within `ranges`, by their statistics.
+        """Returns the paths of the files that may have values of `column` within `ranges`, by their statistics.
 
-        `column` is the name inside files. Files without bounds are always among them.
+        `column` is the name inside files. Files without minimum and maximum are always included.
         """
         known = self._bounds.setdefault(column, {})
         spans = joined(ranges)
@@ -64,7 +70,10 @@ class LakeTableState:
         return found
 
     def _remove(self, file: Action) -> None:
-        """A commit may add a file with another vector before it removes it with the old one."""
+        """Removes the file, if its deletion vector is the one that is held.
+
+        A commit may list a file with its new vector before it removes the file with the old one.
+        """
         held = self.files.get(file["path"])
         if held is not None and file_identity(held) == file_identity(file):
             del self.files[file["path"]]
@@ -73,16 +82,20 @@ class LakeTableState:
 
 
 class LakeTableStates:
-    """One per process. Calls for one table come one after the other; those for several tables may overlap."""
+    """Caches table states; one instance per process.
+
+    Calls for one table must not overlap, those for several tables may.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, LakeTableState] = OrderedDict()
         self._lock = Lock()
 
     def at(self, log: DeltaLog, version: int) -> LakeTableState:
-        """The state as of `version`. Cost: one read, and one per newer commit; the first time, the checkpoint.
+        """Returns the state as of `version`.
 
-        Raises LakeError for a version that the log cannot show.
+        Costs one read, and one per newer commit. Without a cached state it reads the checkpoint. Raises LakeError for a
+        version that the log can no longer show.
         """
         with self._lock:
             state = self._kept.pop(log.folder, None)
