@@ -1,4 +1,4 @@
-"""Which claims are applied by append and which by MERGE: the one place where that is chosen."""
+"""Decides which claims are applied by append and which by MERGE."""
 
 import json
 from typing import Literal
@@ -11,7 +11,10 @@ from cdc_pipeline.lake.table_state import LakeTableState
 
 Upsert = Literal["append", "merge"]
 _MOST_FILES = 20_000
-"""Spark looks at each file that it reads as plain Parquet by its name; Delta's reader does not."""
+"""Most files of a table with appends.
+
+Spark looks up each plain Parquet file before it reads it; Delta's reader does not.
+"""
 _FEATURES = frozenset(
     {
         "appendOnly",
@@ -26,7 +29,7 @@ _FEATURES = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""Features of a table that a commit of the pipeline follows, where nothing below is switched on."""
+"""Table features that the pipeline's own commits respect, as long as the switches and rules below are off."""
 _SWITCHES = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _CONSTRAINT = "delta.constraints."
 _RULES = frozenset({"delta.generationExpression", "delta.invariants", "delta.identity.start"})
@@ -34,8 +37,11 @@ _LISTS_FEATURES = 7
 
 
 def is_appended(table: LakeTable, work: ClaimWork, state: LakeTableState) -> bool:
-    """MERGE stays for truncates, which touch every row, and for what only Delta's own writer keeps: files without
-    vectors, a change data feed, constraints and features that were switched on by somebody else.
+    """Whether the claim is applied by append.
+
+    MERGE remains for truncates, which touch every row, for tables with too many files or with files outside their
+    folder, and for what only Delta's own writer maintains: tables without deletion vectors, with a change data feed,
+    with constraints, or with features that the pipeline does not switch on.
     """
     return (
         not work.truncates
@@ -48,7 +54,7 @@ def is_appended(table: LakeTable, work: ClaimWork, state: LakeTableState) -> boo
 
 
 def has_known_features(metadata: Action, protocol: Action) -> bool:
-    """Whether nothing is switched on that this writer would have to keep and does not."""
+    """Whether the table uses only features that this writer maintains."""
     features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
     configuration = configuration_of(metadata)
     fields = json.loads(metadata["schemaString"])["fields"]

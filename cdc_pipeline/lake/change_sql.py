@@ -1,7 +1,8 @@
-"""One row per id of a claim, joined with the lake's row of that id: what becomes of it, as Spark SQL.
+"""Joins the claim's row per id with the lake's row of that id and decides what happens to it, as Spark SQL.
 
-The greater version of each register stays. `_cdc_act` says what the MERGE does: write, drop or nothing; `_cdc_effect`
-how the claim counts the id: inserted, updated, deleted, parked (hidden until later events tell the rest) or ignored.
+Each register keeps its greater version. `_cdc_act` is what the MERGE does: write, drop or none. `_cdc_effect` is how
+the claim counts the id: inserted, updated, deleted, parked (hidden until later events have the missing columns) or
+ignored.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ ACT, EFFECT, TIES = "_cdc_act", "_cdc_effect", "_cdc_ties"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """`soft`: dead rows with values stay in sight of who looks for them. `tombstones`: every dead id leaves a row."""
+    """`soft`: deleted rows stay as flagged rows with their values. `tombstones`: every delete leaves a hidden row.
+
+    `ties`: whether events of one id may share a sequence; then they are counted.
+    """
 
     soft: bool
     tombstones: bool
@@ -27,7 +31,7 @@ class Policy:
 
 
 def changes(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
-    """id, the other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES of every id of the claim."""
+    """Returns SQL with id, other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES for each id of the claim."""
     values = "".join(f", _cdc_v{place} AS {identifier(name)}" for place, name in shape.others)
     names = ", ".join(text_literal(name) for _, name in shape.others)
     final = ", ".join(f"_cdc_f{place}" for place, _ in shape.others)
@@ -69,7 +73,7 @@ def _effect(policy: Policy) -> str:
 
 
 def _settled(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
-    """`_cdc_f<n>`: the version of each column as the row will keep it."""
+    """Adds for each column `_cdc_f<n>`, the version that the row will have, and `_cdc_v<n>`, the value."""
     finals = []
     for place, name in shape.others:
         told, lacked = f"_cdc_n{place}", f"_cdc_m{place}"
@@ -88,8 +92,10 @@ def _settled(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyR
 
 
 def _joined(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
-    """Registers of claim and lake together: per column `_cdc_n<n>` the newest version that told it, `_cdc_w<n>` its
-    value, `_cdc_m<n>` the newest that lacked it, `_cdc_p<n>` whether it had lapsed.
+    """Joins the registers of claim and lake.
+
+    Per column, `_cdc_n<n>` is the newest version with a value and `_cdc_w<n>` that value; `_cdc_m<n>` is the newest
+    version whose schema lacks the column; `_cdc_p<n>` is whether the lake has the column as LAPSED.
     """
     ids = f"SELECT DISTINCT {shape.keys()} FROM {EVENT}"
     deletions = (
@@ -116,7 +122,7 @@ def _joined(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRa
 
 
 def _ties(policy: Policy) -> str:
-    """How many sequences of the id have more than one event, the lake's newest one included."""
+    """Returns SQL for the number of sequences with more than one event of the id, the lake's newest event included."""
     if not policy.ties:
         return "0"
     versions = f"filter(array_union({VERSIONS}, array(coalesce(_cdc_lake_version, ''))), v -> instr(v, '~') > 0)"

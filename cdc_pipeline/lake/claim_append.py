@@ -1,7 +1,7 @@
-"""A claim applied without MERGE: one read and one write that run at once, and one commit that the pipeline writes.
+"""Applies a claim without MERGE: one read and one write in parallel, then one commit that the pipeline writes itself.
 
-The commit marks the rows that the claim deletes or replaces in deletion vectors, adds the files with its rows, and
-moves the fence. It becomes exactly the version after the one that was read, or nothing.
+The commit marks the rows that the claim deletes or replaces in deletion vectors, adds files with the claim's rows, and
+moves the fence. It becomes exactly the version after the one that was read, or it fails.
 """
 
 import json
@@ -35,10 +35,10 @@ from cdc_pipeline.steps import OnStep, step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """`deleted`: path -> indexes of rows that are no rows of the table after the claim, dead ones too.
+    """`deleted`: path -> indexes of the rows that the commit newly marks as deleted.
 
-    `updated`, `gone`: how many live rows the claim replaces and deletes. `deletes`: ids that the claim only deletes.
-    `is_stale`: a live row is not older than the claim's.
+    `updated`, `gone`: how many of these rows the claim replaces and deletes. `deletes`: ids whose last event is a
+    delete. `is_stale`: a row of the lake is not older than the claim's event.
     """
 
     deleted: Mapping[str, BitMap64]
@@ -50,7 +50,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendedClaim:
-    """`is_committed` is false where the claim changes nothing: then nothing was committed."""
+    """`is_committed` is False if the claim changes nothing; then there was no commit."""
 
     counts: Counts
     is_committed: bool
@@ -58,7 +58,7 @@ class AppendedClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAppend:
-    """For one claim of one table, whose log is `log`; `state` is that of the version after which the claim comes."""
+    """Applies a claim to the table whose log is `log`. `state` is the version after which the claim is committed."""
 
     session: SparkSession
     store: ObjectStore
@@ -68,7 +68,10 @@ class ClaimAppend:
     on_step: OnStep
 
     def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> AppendedClaim:
-        """Durable and visible on return. Raises VersionTaken when somebody else committed since `state`."""
+        """Commits the claim; it is durable and visible on return.
+
+        Raises VersionTaken if another writer committed after `state`.
+        """
         if not any(content.rows for content in work.slices):
             return AppendedClaim(counts=Counts(), is_committed=False)
         columns = tuple((column.name, column.type) for column in fitted.shape.columns)
@@ -97,11 +100,14 @@ class ClaimAppend:
     def _find_and_write(
         self, files: LakeFiles, fitted: Fitted, work: ClaimWork, rows: ClaimRows
     ) -> tuple[_Found, tuple[DataFile, ...]]:
-        """Both run at once. What is written is part of the table only after the commit."""
+        """Finds the rows to delete and writes the new ones in parallel.
+
+        The new files are in the table only after the commit.
+        """
         folder = f"{files.folder}/claim-{work.last_number}-{uuid.uuid4().hex}"
 
         def write() -> tuple[DataFile, ...]:
-            with tagged(self.session, claim_tag(work.claim_id)):  # tags are kept per thread
+            with tagged(self.session, claim_tag(work.claim_id)):  # Spark keeps tags per thread
                 return write_rows(self.session, self.store, fitted, work, self.state.metadata, rows.written, folder)
 
         with step(self.on_step, "lake_files.write"), ThreadPoolExecutor(1) as beside:
@@ -174,7 +180,7 @@ def _counts(found: _Found, written: tuple[DataFile, ...]) -> Counts:
 
 
 def _records(store: ObjectStore, files: LakeFiles, file: Action) -> int:
-    """Rows of a data file, deleted ones too; from its footer where the log has no statistics."""
+    """Counts the rows of a data file, deleted ones included. Reads the file's footer if the log has no statistics."""
     known = json.loads(file.get("stats") or "{}").get("numRecords")
     if known is not None:
         return int(known)
@@ -184,7 +190,10 @@ def _records(store: ObjectStore, files: LakeFiles, file: Action) -> int:
 
 
 def _marked(file: Action, records: int, vector: Action) -> Action:
-    """The file with another vector. Its least and greatest values may now be those of deleted rows."""
+    """Returns the `add` action of a file with a new deletion vector.
+
+    Its minimum and maximum may now be those of deleted rows, so the bounds are no longer tight.
+    """
     stats = msgspec.json.decode(file.get("stats") or "{}", type=dict[str, msgspec.Raw])
     stats |= {"numRecords": msgspec.Raw(str(records).encode()), "tightBounds": msgspec.Raw(b"false")}
     return {"add": {**file, "dataChange": True, "stats": msgspec.json.encode(stats).decode(), "deletionVector": vector}}

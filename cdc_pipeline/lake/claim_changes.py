@@ -1,4 +1,4 @@
-"""What becomes of the ids, or of the rows, of a claim: computed and counted, for append and MERGE alike."""
+"""Computes and counts what happens to the ids, or the rows, of a claim. Append and MERGE both use it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from cdc_pipeline.record import OPERATION, STATE, VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Ids (of a keyless table: rows), as UpsertOutcome has them. Rows that a truncate takes are not among them."""
+    """Counts of ids (keyless table: rows), as in UpsertOutcome. Rows that a truncate removes are not included."""
 
     inserted: int = 0
     updated: int = 0
@@ -28,7 +28,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """`acts`: whether any row of the table changes. `replaces`: whether rows of it are deleted or replaced."""
+    """`acts`: whether any row of the table changes. `replaces`: whether existing rows are deleted or replaced."""
 
     counts: Counts
     acts: bool
@@ -36,14 +36,14 @@ class Changes:
 
 
 def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
-    """Whether every event has its whole row, and is newer than whatever the lake has of its id."""
+    """Whether every event has its whole row and is newer than the lake's row of its id."""
     one_schema = len({content.schema for content in work.slices}) == 1
     out_of_order = not table.ordered or work.late or work.truncates
     return one_schema and not out_of_order and not work.partial_rows and not (work.key_changes and shape.lacking)
 
 
 def has_few_rows(work: ClaimWork) -> bool:
-    """Whether all ids of the claim, and their rows, fit into the memory of every executor."""
+    """Whether the ids of the claim, and their rows, fit into the memory of every executor."""
     return sum(content.rows for content in work.slices) <= MOST_BROADCAST_ROWS
 
 
@@ -60,7 +60,11 @@ def keyed_changes(
     moved: str,
     ranges: tuple[KeyRange, ...],
 ) -> Changes:
-    """Makes CHANGE. `lake` is SQL of a relation with the lake's rows of the claim's ids, `moved` of its old ids."""
+    """Makes the view CHANGE and counts it.
+
+    `lake` is SQL of a relation with the lake's rows of the claim's ids, `moved` of one with the rows of the moves' old
+    ids.
+    """
     few = has_few_rows(work)
     if work.truncates and not (table.ordered and not work.late):
         _delete_what_a_truncate_cuts_short(views, shape, work, lake)
@@ -90,7 +94,10 @@ def keyed_changes(
 def bag_changes(
     views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, rows_like: Callable[[str], str]
 ) -> Changes:
-    """Makes COPIES. `rows_like` gives, for SQL of contents, a relation with all rows of the lake that have them."""
+    """Makes the view COPIES of a keyless table and counts it.
+
+    `rows_like` takes SQL of contents and returns a relation that has at least the lake's rows with these contents.
+    """
     owing = work.tombstones or not table.ordered
     net = views.keep_sql(NET, net_changes(shape))
     (found,) = net.selectExpr("count(*) AS contents", "count_if(_cdc_net < 0) AS less").collect()
@@ -111,7 +118,10 @@ def bag_changes(
 
 
 def _delete_what_a_truncate_cuts_short(views: Views, shape: FoldShape, work: ClaimWork, lake: str) -> None:
-    """A row newer than the truncate may have columns that are older: for them the truncate is a delete of their id."""
+    """Adds a delete at the truncate's version to EVENT for each newer row of the lake with a STATE.
+
+    Such a row may have columns older than the truncate. For these columns the truncate acts as a delete of the id.
+    """
     at = text_literal(work.truncated_at)
     deletes = views.session.sql(
         f"SELECT {shape.keys()}, 'd' AS {OPERATION}, {at} AS {VERSION} FROM {lake}"

@@ -1,7 +1,7 @@
-"""The MERGE that applies a claim: the fast way for whole rows that come in order, the general way for everything else.
+"""The MERGE that applies a claim: a fast way for whole rows in order, a general way for everything else.
 
-The general way computes first what becomes of every id or row, which is counted, and merges that. A claim that changes
-nothing has no MERGE.
+The general way first computes and counts what happens to each id or row, then merges that. A claim that changes nothing
+has no MERGE.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from cdc_pipeline.object_store import ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimMerge:
-    """`sql` None: nothing changes. `counts` None: only the MERGE itself can count."""
+    """`sql` is None if nothing changes. `counts` is None if only the MERGE itself can count."""
 
     sql: str | None
     counts: Counts | None
@@ -35,7 +35,10 @@ def claim_merge(
     url: str,
     lake: Shape,
 ) -> ClaimMerge:
-    """`table` and `lake` as they fit the claim. A claim may carry nothing but a change of columns."""
+    """Makes the claim's views and returns its MERGE. `table` and `lake` are already fitted to the claim.
+
+    A claim whose slices have no rows only changes columns.
+    """
     if not any(content.rows for content in work.slices):
         return ClaimMerge(sql=None, counts=Counts())
     shape = fold_shape(table, work, lake)
@@ -49,7 +52,7 @@ def claim_merge(
 
 
 def claim_confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[str, str]:
-    """For the MERGE and nothing else: the fence, what the log is to say about it, and how its source is read."""
+    """Returns the confs for this MERGE only: the fence, the commit's userMetadata, and how its source is read."""
     return {
         "spark.databricks.delta.write.txnAppId": table.app_id,
         "spark.databricks.delta.write.txnVersion": str(work.last_number),
@@ -59,7 +62,7 @@ def claim_confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[st
 
 
 def counted(commit: Commit, merge: ClaimMerge) -> Counts:
-    """What the claim did, with what its truncate took from the rest of the table."""
+    """Returns what the claim did, including the rows of the table that its truncate removed."""
     metrics = {name: int(value) for name, value in commit.info.get("operationMetrics", {}).items()}
     if merge.counts is not None:
         return replace(

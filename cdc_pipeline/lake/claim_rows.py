@@ -1,4 +1,4 @@
-"""The rows that a claim writes and those that it deletes, as SQL over the table's data files, without MERGE."""
+"""Computes, without MERGE, the rows that a claim writes and deletes, as SQL over the table's data files."""
 
 from dataclasses import dataclass
 
@@ -27,11 +27,13 @@ _FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRows:
-    """`written` is SQL of rows with the lake's names: the source's columns, VERSION, DELETED and maybe STATE.
+    """`written` is SQL of the rows to write.
 
-    `found` is SQL with FILE, `rows` (indexes of lake rows that the claim deletes or replaces), GONE (deleted) and NEWER
-    (the claim's row is newer than the lake's). Where `counts` is None it has one row more, whose FILE is '': the number
-    of ids that the claim only deletes. Rows that vectors delete already may be among those found.
+    They have the source's columns in the lake's names, VERSION, DELETED and possibly STATE. `found` is SQL with FILE,
+    `rows` (indexes of lake rows that the claim deletes or replaces), GONE (the claim deletes them) and NEWER (the
+    claim's event is newer than the lake's row). If `counts` is None, `found` has one more row, with '' as FILE; its
+    `rows` is the number of ids whose last event is a delete. `found` may include rows that a deletion vector already
+    deletes. `acts`: whether any row of the table may change.
     """
 
     written: str
@@ -43,9 +45,10 @@ class ClaimRows:
 def claim_rows(
     views: Views, files: LakeFiles, shape: FoldShape, table: LakeTable, work: ClaimWork, *, in_general: bool
 ) -> ClaimRows:
-    """Without `in_general` claims of whole rows in order are written without looking at the lake's rows first.
+    """Returns the rows that a claim writes and deletes.
 
-    What is found then says whether that was right: a lake row that is not older than the claim's takes the general way.
+    Without `in_general`, a claim of whole rows in order is written before the lake's rows are known. The rows found
+    then show whether that was right: if one is not older than the claim's event, the claim needs `in_general`.
     """
     if table.schema.is_bag:
         return _of_bag(views, files, shape, table, work)
@@ -55,7 +58,7 @@ def claim_rows(
 
 
 def is_plain(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
-    """Whether the rows to write follow from the claim alone."""
+    """Whether the rows to write depend on the claim alone."""
     keeps_values = table.deletes == "soft" or work.tombstones or shape.lacking
     return is_whole_and_in_order(table, work, shape) and not keeps_values
 
@@ -110,7 +113,7 @@ def _counted(written: str, rows: str, changes: Changes) -> ClaimRows:
 def _name_lake_rows(
     views: Views, files: LakeFiles, shape: FoldShape, name: str, ids: str, work: ClaimWork, ranges: tuple[KeyRange, ...]
 ) -> None:
-    """The lake's rows with these ids, computed once, as view `name`."""
+    """Makes the view `name` of the lake's rows with these ids, computed once."""
     files.name_rows(views, _FILE_ROW, files.candidates(ranges), _all_columns(shape))
     hint = "/*+ BROADCAST(id) */ " if has_few_rows(work) else ""
     within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""

@@ -1,4 +1,4 @@
-"""Slice files of a claim -> the views that its MERGE is made of: the events that count, and maybe all rows."""
+"""Makes the temporary views that a claim's SQL reads: the events that count, and all rows if they are needed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ _NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
 
 
 class Views:
-    """Temporary views by name, so that plans can be put together as SQL."""
+    """Temporary views by name, so that plans can be written as SQL."""
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
@@ -35,7 +35,7 @@ class Views:
         self.name(name, self.session.sql(sql))
 
     def keep_sql(self, name: str, sql: str) -> DataFrame:
-        """Computed now and once."""
+        """Computes `sql` now and once, and makes a view of the result."""
         frame = checkpointed(self.session, self.session.sql(sql))
         self._kept.append(frame)
         self.name(name, frame)
@@ -56,7 +56,7 @@ def opened_views(session: SparkSession) -> Iterator[Views]:
 
 
 def fold_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> FoldShape:
-    """`lake`: the lake's columns, which fit the claim's."""
+    """Returns the columns for the claim's SQL. `lake` is the lake table's shape, already fitted to the claim."""
     known = [set(lake.places(content.schema).values()) for content in work.slices]
     anywhere, everywhere = set.union(*known), set.intersection(*known)
     return FoldShape(
@@ -75,9 +75,10 @@ def fold_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> FoldShape:
 def name_events(
     views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, lake: Shape, shape: FoldShape
 ) -> None:
-    """EVENT without truncates, without what the snapshot holds already and without what a truncate took for good.
+    """Makes the view EVENT: the claim's events without truncates and without events that the snapshot contains.
 
-    A claim that truncates and moves has EVERY, too: all rows, in which `truncates_in` looks.
+    With hard deletes, and in keyless tables, EVENT also lacks the events at or below the last truncate. A claim with
+    both truncates and key changes also gets the view EVERY with all rows, which `truncates_in` reads.
     """
     rows = _slice_rows(views.session, store, work, lake, shape)
     if work.truncates and work.key_changes:
@@ -89,7 +90,7 @@ def name_events(
 
 
 def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
-    """Versions of the claim's own truncates."""
+    """Returns the versions of the truncates in the claim itself."""
     if not work.truncates:
         return ()
     rows = session.sql(
@@ -100,9 +101,10 @@ def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
 
 
 def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, lake: Shape, shape: FoldShape) -> DataFrame:
-    """All rows of all slices, each read under its own schema, with the lake's names and types.
+    """Returns all rows of all slices with the lake's names and types. Each file is read with its own schema.
 
-    A column that a slice's schema lacks has the value of older rows, or NULL; an insert tells it so.
+    A column that a slice's schema lacks has the value of rows from before the column was added, or NULL. LACKING names
+    such columns in updates and moves; in an insert, that value counts as the column's value.
     """
     keys: dict[TableSchema, list[str]] = {}
     for content in work.slices:
@@ -143,7 +145,7 @@ def _value(schema: TableSchema, name: str | None, type_: str, missing: str) -> s
 
 
 def _absent(schema: TableSchema, places: Mapping[str, str]) -> str:
-    """The lake's names of the columns that the event leaves out; "" for one that the lake keeps no more."""
+    """Returns SQL for the lake's names of the absent columns; '' for a column that the lake no longer has."""
     absent = f"coalesce({ABSENT}, {_NO_NAMES})"
     others = [(name, places.get(name, "")) for name in schema.names if places.get(name) != name]
     if not others:

@@ -1,4 +1,4 @@
-"""Upkeep of a lake table: small files merged, files that no kept version names deleted."""
+"""Maintenance of a lake table: merge small files, write checkpoints, remove tombstones, delete unused files."""
 
 from datetime import timedelta
 
@@ -26,19 +26,22 @@ _CHECKPOINT_CONFS = {
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.databricks.delta.write.txnAppId": "cdc/checkpoint",
 }
-"""An application of its own: a fence left behind in the session would otherwise be moved by the empty commit."""
+"""The empty commit has an application id of its own. So it cannot move a fence that is still in the session's confs."""
 
 
 def optimize(session: SparkSession, url: str) -> None:
-    """Files of at least 16 MiB stay as they are (session confs `optimize.minFileSize`, `maxFileSize`)."""
+    """Merges small files.
+
+    Files of at least 16 MiB stay as they are (session confs `optimize.minFileSize`, `maxFileSize`).
+    """
     session.sql(f"OPTIMIZE {table_at(url)}").collect()
 
 
 def checkpoint_when_due(session: SparkSession, url: str, state: LakeTableState, on_step: OnStep) -> None:
-    """Has Spark write a checkpoint, after which old commits may be cleaned, where the version after `state` is due.
+    """Makes Spark write a checkpoint if the version after `state` is due for one. Old commits may be cleaned after it.
 
-    Spark does so only with a commit of its own: here one without any rows. The claim before it is safe already, so a
-    failure is logged; the next due version tries again.
+    Spark writes a checkpoint only with a commit of its own, so this commits without rows. The claim's commit is already
+    durable, so a failure is only logged; the next version that is due tries again.
     """
     interval = int(configuration_of(state.metadata).get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
     if (state.version + 1) % interval:
@@ -55,7 +58,10 @@ def checkpoint_when_due(session: SparkSession, url: str, state: LakeTableState, 
 
 
 def purge(session: SparkSession, table: LakeTable, url: str, below_version: str) -> None:
-    """Incomplete rows stay: they are alive. Nothing to remove makes no commit."""
+    """Removes tombstones with a lower version. Incomplete rows stay, because they are not deleted.
+
+    There is no commit if there is nothing to remove.
+    """
     columns = session.read.format("delta").load(url).columns
     if table.deletes == "soft" or STATE not in columns:
         return
@@ -65,7 +71,10 @@ def purge(session: SparkSession, table: LakeTable, url: str, below_version: str)
 
 
 def vacuum(session: SparkSession, url: str, retention: timedelta) -> None:
-    """Raises UsageError below seven days: a paused worker or reader may still hold an older version."""
+    """Deletes files that no version younger than `retention` refers to.
+
+    Raises UsageError below seven days, because a paused worker or reader may still use an older version.
+    """
     if retention < SHORTEST_RETENTION:
         raise UsageError(
             f"files unused for {retention} are to be deleted",

@@ -1,4 +1,4 @@
-"""A source table that changed: the lake's table takes the claim's columns in one commit, before the claim is merged."""
+"""Follows a changed source table: the lake's table gets the claim's columns in a commit before the claim's own."""
 
 import json
 from collections.abc import Callable
@@ -22,14 +22,14 @@ logger = structlog.get_logger()
 
 
 class SchemaConflict(CdcError):
-    """The lake neither casts values nor tells rows apart by another id on its own."""
+    """The lake cannot follow the new schema. It neither converts values nor changes the id of a table on its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """`table` as the claim has it: its id and data partitions under the names that the lake has now.
+    """`table`: the claim's table, with id and data partitions under the lake's current names.
 
-    `version`: the lake version with that shape, after which the claim comes.
+    `version`: the lake version with that shape, after which the claim is committed.
     """
 
     table: LakeTable
@@ -48,9 +48,10 @@ def follow(
     clock: Clock,
     on_step: OnStep,
 ) -> Fitted:
-    """`read`: the lake version at which the claim's fence was read. A change becomes the version after it, or nothing.
+    """Gives the lake's table the claim's columns, in version `read + 1`. Makes no commit if it has them.
 
-    Raises SchemaConflict for what the lake cannot follow, LakeError (retryable) when somebody else was first.
+    `read` is the lake version at which the claim's fence was read. The commit is durable on return. Raises
+    SchemaConflict if the lake cannot follow, LakeError (retryable) if another writer was first.
     """
     with step(on_step, "lake_schema.read"):
         metadata = log.metadata(read)
@@ -76,7 +77,7 @@ def follow(
 
 
 def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:
-    """That of the registered columns where there is no lake table."""
+    """Returns the shape of the lake's table. If there is none, returns that of the registered columns."""
     latest = log.latest_version()
     if latest is None:
         return shape_of_source(table.schema)
@@ -84,13 +85,13 @@ def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:
 
 
 def shape_at(log: DeltaLog, version: int) -> Shape:
-    """Of one version of the lake's table."""
+    """Returns the shape of one version of the lake's table."""
     metadata = log.metadata(version)
     return shape_of(delta_fields(metadata), configuration_of(metadata))
 
 
 def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
-    """Raises SchemaConflict for what the lake cannot follow."""
+    """Returns the change that the claim needs. Raises SchemaConflict if the lake cannot follow."""
     others = dict.fromkeys((each.schema, each.late) for each in work.slices if each.schema != work.leading)
     earlier, late = ([schema for schema, is_late in others if is_late == kind] for kind in (False, True))
     change = fitted(before, work.leading, earlier, late, keeps_dropped=table.keeps_dropped)

@@ -1,4 +1,4 @@
-"""The lake on Spark and Delta: one commit per claim, one per publication."""
+"""The lake on Spark and Delta: one commit per claim and one per publication."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,7 +44,10 @@ logger = structlog.get_logger()
 
 
 class SparkLake:
-    """`open_session` is called at the first need of Spark, not to read a fence, and when the session was lost."""
+    """`open_session` is called when Spark is first needed, and again after the session was lost.
+
+    Fences need no Spark.
+    """
 
     def __init__(
         self,
@@ -169,7 +172,7 @@ class SparkLake:
 
     @contextmanager
     def _calls(self, doing: str) -> Iterator[None]:
-        """The call that finds its session lost fails; the next one opens another."""
+        """Raises Spark's errors as LakeError. A call whose session is lost fails; the next call opens a new session."""
         try:
             with spark_calls(doing):
                 yield

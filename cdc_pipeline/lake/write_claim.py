@@ -1,4 +1,4 @@
-"""The rows of a claim -> new data files of its table, sorted as a snapshot's are, which no commit names yet."""
+"""Writes the rows of a claim as new data files, sorted like a snapshot's. No commit refers to them yet."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.functions import expr
@@ -27,7 +27,10 @@ def write_rows(
     sql: str,
     folder: str,
 ) -> tuple[DataFile, ...]:
-    """`sql` has the lake's names. The key `folder` belongs to this call alone. Empty files are not returned."""
+    """Returns the files with rows; they are complete on return. `sql` returns rows with the lake's column names.
+
+    `folder` is an object-store key that no other call uses.
+    """
     physical = physical_fields(metadata)
     source = session.sql(sql)
     values = {name: identifier(name) for name in (*fitted.shape.names, VERSION, DELETED) if name in source.columns}
@@ -48,5 +51,5 @@ def write_rows(
 
 
 def _state(deletion: str, columns: str) -> str:
-    """Parts of the struct under the names that files use."""
+    """Returns SQL for STATE whose parts have the names that files have inside."""
     return f"CAST({STATE} AS STRUCT<{deletion}: STRING, {columns}: MAP<STRING, STRING>>)"
