@@ -11,7 +11,7 @@ from cdc_pipeline.lake.table_state import LakeTableState
 
 Upsert = Literal["append", "merge"]
 _MOST_FILES = 20_000
-"""Most files of a table with appends.
+"""Claims are appended only to tables with at most this many files.
 
 Spark looks up each plain Parquet file before it reads it; Delta's reader does not.
 """

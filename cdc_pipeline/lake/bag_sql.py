@@ -1,7 +1,7 @@
-"""A claim of a table without a key, as Spark SQL: how many copies of each distinct row it adds or takes.
+"""A claim of a keyless table, as Spark SQL: how many copies of each distinct row it adds or removes.
 
-Rows are equal when all their columns are: NULL equals NULL and NaN equals NaN. A delete that finds no copy does
-nothing; where inserts may come after their deletes it stays behind as a hidden row, which the insert will meet.
+Rows are equal if all their columns are equal; NULL equals NULL and NaN equals NaN. A delete that finds no copy does
+nothing. Where inserts may arrive after their deletes, such a delete stays as a hidden row until its insert arrives.
 """
 
 from cdc_pipeline.lake.change_sql import ACT
@@ -16,7 +16,10 @@ NET, COPIES = "cdc_net_change", "cdc_copies"
 
 
 def net_changes(shape: FoldShape) -> str:
-    """NET: per content `_cdc_net` copies, never 0, at their newest version. An event that came twice counts once."""
+    """Returns SQL for NET: `_cdc_net` copies per content, never 0, at their newest version.
+
+    A repeated event counts once.
+    """
     columns = _columns(shape)
     return f"""
         SELECT {columns}, max({VERSION}) AS {VERSION}, sum(IF({OPERATION} = 'd', -1, 1)) AS _cdc_net
@@ -25,19 +28,21 @@ def net_changes(shape: FoldShape) -> str:
 
 
 def without_looking(shape: FoldShape) -> str:
-    """COPIES of contents that only gain some."""
+    """Returns SQL for COPIES if every content only gains copies. It does not read the lake's rows."""
     return f"SELECT *, {_no_copies(shape)} AS _cdc_copies, 0 AS _cdc_owed, _cdc_net AS _cdc_final FROM {NET}"
 
 
 def rows_like(shape: FoldShape, lake: str, wanted: str) -> str:
-    """Rows of the relation `lake` whose content is one of `wanted` (SQL)."""
+    """Returns SQL for the rows of the relation `lake` whose content is one of `wanted` (SQL)."""
     return f"SELECT t.* FROM {lake} AS t LEFT SEMI JOIN ({wanted}) AS n ON {_same(shape, 't', 'n')}"
 
 
 def with_copies(shape: FoldShape, lake: str, wanted: str, truncated_at: str, *, owing: bool) -> str:
-    """COPIES: NET with the lake's copies, newest first, `_cdc_owed` hidden ones, and how many there are to be.
+    """Returns SQL for COPIES: NET with the lake's copies, newest first, and how many copies there will be.
 
-    `lake` is SQL of a relation that has at least the rows of the lake whose content is one of `wanted` (SQL).
+    `_cdc_owed` counts the lake's hidden rows of the content. `_cdc_final` is the number of copies; if negative, the
+    number of hidden rows. `lake` is SQL of a relation that has at least the lake's rows whose content is one of
+    `wanted` (SQL).
     """
     final = "_cdc_net + size(_cdc_copies) - _cdc_owed"
     return f"""
@@ -63,21 +68,21 @@ def count_copies() -> str:
 
 
 def replaced_copies(shape: FoldShape, lake: str, columns: str) -> str:
-    """`columns` of the rows of the relation `lake` that the claim deletes."""
+    """Returns SQL for `columns` of the rows of the relation `lake` that the claim deletes."""
     wanted = f"SELECT * FROM {COPIES} WHERE {_replaced()}"
     return f"SELECT {columns} FROM ({rows_like(shape, lake, wanted)})"
 
 
 def written_copies(shape: FoldShape) -> str:
-    """Rows that the claim writes: the source's columns, VERSION, DELETED, and NULL for STATE."""
+    """Returns SQL for the rows that the claim writes: the source's columns, VERSION, DELETED, and NULL for STATE."""
     rows = ", ".join(map(identifier, (*shape.names, VERSION, DELETED)))
     return f"SELECT {rows}, CAST(NULL AS {STATE_TYPE}) AS {STATE} FROM ({_rows(shape)}) WHERE {ACT} = 'write'"
 
 
 def merge_copies(table: LakeTable, shape: FoldShape, lake: str, *, replaced: bool, truncated_at: str) -> str:
-    """Contents that lose copies lose all of them and get back those that stay, in one commit.
+    """Returns the MERGE of COPIES. A content that loses copies loses all of them and gets back those that stay.
 
-    Without `replaced` nothing of the table is read: its rows only gain company.
+    Both happen in one commit. Without `replaced` the MERGE reads nothing of the table and only adds rows.
     """
     names = tuple(name for name, _ in shape.columns)
     values = {name: f"s.{identifier(name)}" for name in (*names, VERSION, DELETED)}
@@ -95,7 +100,7 @@ def merge_copies(table: LakeTable, shape: FoldShape, lake: str, *, replaced: boo
 
 
 def _rows(shape: FoldShape) -> str:
-    """One row to drop per content that is replaced, and one to write per copy."""
+    """Returns SQL with one row to drop per content that is replaced, and one row to write per copy."""
     rest = "".join(f", copy.r{place} AS {identifier(name)}" for place, name, _ in _rest(shape))
     nothing = "".join(f", CAST(NULL AS {type_}) AS {identifier(name)}" for _, name, type_ in _rest(shape))
     fresh = f"array_repeat(named_struct('version', {VERSION}{_rest_of_new(shape)}), {{count}})"
@@ -126,7 +131,7 @@ def _compared(shape: FoldShape) -> list[tuple[str, str]]:
 
 
 def _rest(shape: FoldShape) -> list[tuple[int, str, str]]:
-    """Columns that no event of the claim knows any more: copies that stay keep what they have there."""
+    """Returns the columns that no event of the claim has any more. Copies that stay keep their values there."""
     return [(place, name, type_) for place, (name, type_) in enumerate(shape.columns) if name in shape.dropped]
 
 

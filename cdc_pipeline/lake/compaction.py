@@ -1,4 +1,7 @@
-"""Staged snapshot rows -> sorted lake files under the table's folder, invisible until published."""
+"""Writes staged snapshot rows as sorted lake files in the table's folder.
+
+They are invisible until they are published.
+"""
 
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -25,9 +28,10 @@ _NO_MARKER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 def compact(
     session: SparkSession, store: ObjectStore, table: LakeTable, work: Compaction, on_step: OnStep
 ) -> tuple[DataFile, ...]:
-    """Sort by id into about `target_files` files; empty ones are not returned. Memory: Spark spills its sort.
+    """Sorts the rows by id into about `target_files` files. Empty files are not returned.
 
-    A bag's rows go as they come: they all have one version, and no order.
+    Spark spills its sort to disk. A keyless table's rows are only sorted by data partition: they have no id, and all
+    have one version.
     """
     physical = physical_names(store, table, work.snapshot_id)
     folder = f"{lake_key(table.name)}/snapshot-{encode_component(work.snapshot_id)}-{encode_component(work.attempt)}"
@@ -47,13 +51,19 @@ def compact(
 
 
 def write_files(rows: DataFrame, partitions: Sequence[str], url: str) -> None:
-    """Parquet files below a folder of their own; names and partition keys are those that files use."""
+    """Writes Parquet files into a folder that no other call uses.
+
+    Column and partition names are those that files use.
+    """
     writer = rows.write.options(**_NO_MARKER).mode("overwrite")
     (writer.partitionBy(*partitions) if partitions else writer).parquet(url)
 
 
 def written_files(store: ObjectStore, folder: str, stats: tuple[str, ...]) -> tuple[DataFile, ...]:
-    """Those that `write_files` left, with the statistics of these columns; empty ones are not returned."""
+    """Returns the files that `write_files` wrote, with the statistics of the columns `stats`.
+
+    Empty files are not returned.
+    """
     keys = [found.key for found in store.list_prefix(folder) if found.key.endswith(".parquet")]
     files = [_data_file(store, folder, key, stats) for key in keys if not _hidden(key)]
     return tuple(file for file in files if file.rows)

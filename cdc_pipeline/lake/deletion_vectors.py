@@ -1,4 +1,4 @@
-"""Deletion vectors in the format of Delta's PROTOCOL.md: which rows of a data file are deleted, by their index."""
+"""Deletion vectors in the format of Delta's PROTOCOL.md: the indexes of the deleted rows of a data file."""
 
 import struct
 import uuid
@@ -15,13 +15,13 @@ _FORMAT_VERSION = b"\x01"
 _MAGIC = 1_681_511_377
 _IN_TABLE, _INLINE = "u", "i"
 _UUID_LETTERS = 20
-"""Of a UUID in base 85; what stands before it is a folder."""
+"""The length of a UUID in base 85. Text before it is a folder."""
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _BASE, _WORD_BYTES, _WORD_LETTERS = 85, 4, 5
 
 
 def read_vector(store: ObjectStore, table_key: str, descriptor: Action | None) -> BitMap64:
-    """The deleted rows that the log's descriptor names; empty for None. Raises LakeError for damaged bytes."""
+    """Returns the deleted rows that the log's descriptor names; empty for None. Raises LakeError for damaged bytes."""
     if descriptor is None:
         return BitMap64()
     kind, place = descriptor["storageType"], descriptor["pathOrInlineDv"]
@@ -41,7 +41,10 @@ def read_vector(store: ObjectStore, table_key: str, descriptor: Action | None) -
 
 
 def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, Action]]:
-    """One file for the vectors of several data files: its path in the table, its bytes, a descriptor per data file."""
+    """Encodes the vectors of several data files as one file.
+
+    Returns its path in the table, its bytes, and a descriptor per data file.
+    """
     name = uuid.uuid4()
     place = z85_encode(name.bytes)
     content = bytearray(_FORMAT_VERSION)
@@ -60,13 +63,13 @@ def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, 
 
 
 def vector_path(place: str) -> str:
-    """Path in the table of a vector file that a descriptor names."""
+    """Returns the path in the table of the vector file that a descriptor names."""
     folder, name = place[:-_UUID_LETTERS], uuid.UUID(bytes=z85_decode(place[-_UUID_LETTERS:]))
     return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
 
 
 def z85_encode(content: bytes) -> str:
-    """`content`: a multiple of four bytes."""
+    """Encodes bytes as Z85 text. The length of `content` is a multiple of four."""
     letters = []
     for (word,) in struct.iter_unpack(">I", content):
         digits = [word // _BASE**power % _BASE for power in reversed(range(_WORD_LETTERS))]

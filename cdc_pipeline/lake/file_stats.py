@@ -1,4 +1,4 @@
-"""A Parquet footer -> the statistics by which Delta spares a file."""
+"""Converts a Parquet footer to the statistics by which Delta skips files."""
 
 import json
 import math
@@ -11,9 +11,10 @@ _LONGEST_TEXT = 256
 
 
 def delta_stats(metadata: pyarrow.parquet.FileMetaData, names: tuple[str, ...]) -> str:
-    """JSON for `add.stats`: rows of the file; least, greatest and number of NULLs of the named columns.
+    """Returns JSON for `add.stats`: the number of rows; minimum, maximum and number of NULLs of the named columns.
 
-    A column whose bounds the footer lacks, or whose bounds JSON would round, is left out: its file is never spared.
+    A column has no minimum and maximum if the footer has none or JSON would round them. Then Delta never skips the file
+    by that column.
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -61,7 +62,10 @@ def _exact(value: object) -> int | str | None:
 
 
 def _moment(value: datetime, rounded: Any) -> str | None:
-    """Whole milliseconds, as Delta's statistics have them; a zoned value in UTC with its Z."""
+    """Returns whole milliseconds, as Delta's statistics have them; a zoned value in UTC with its Z.
+
+    Returns None if rounding reaches the next second.
+    """
     milliseconds = rounded(value.microsecond / 1000)
     last_millisecond = 999
     if milliseconds > last_millisecond:

@@ -1,8 +1,8 @@
-"""The fold as Spark SQL: the events of a claim -> one row per id, with what each register of the id holds after them.
+"""Deduplicates a claim's events to one row per id, with the id's registers after them, as Spark SQL.
 
-Input, the view EVENT: `_cdc_op`, `_cdc_version`, `_cdc_absent` and `_cdc_lacking` (names, never NULL), id columns,
-`_cdc_old_<id column>`, other columns; neither truncates nor events that the lake is past. Every register keeps its
-greatest version, so events may come in any order, in any parts, and more than once.
+The input is the view EVENT: `_cdc_op`, `_cdc_version`, `_cdc_absent` and `_cdc_lacking` (names, never NULL), id
+columns, `_cdc_old_<id column>`, other columns. It has no truncates and no events that the lake already contains. Each
+register keeps its greatest version, so events may come in any order, in any grouping, and more than once.
 """
 
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, STATE
 
 EVENT = "cdc_event"
 KNOWN = "_cdc_known"
-"""Whether any event but a delete was there."""
+"""Column: whether the claim has an event of the id that is not a delete."""
 FRESH = "_cdc_fresh"
-"""Whether the row was inserted in the claim: then nothing of an earlier life of its id may live on."""
+"""Column: whether the claim inserts the row. Then the row keeps no value that the id had before."""
 LACKING = "_cdc_lacking"
-"""Columns that the event's schema does not have: they neither tell a value nor make a row incomplete."""
+"""Column: names of columns that the event's schema lacks. They have no value and do not make a row incomplete."""
 DELETIONS = "_cdc_deletions"
 VERSIONS = "_cdc_versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldShape:
-    """The lake's source columns (id included) with their Spark types.
+    """The source's columns in the lake (id included) with their Spark types.
 
-    `lacking`: those that some file of the claim does not have; `dropped`: those that none has. `missing`: SQL of what
-    rows show that were written before the column was there, where that is not NULL.
+    `lacking`: columns that some file of the claim lacks. `dropped`: columns that all its files lack. `missing`: SQL of
+    the value that rows written before the column was added have, if it is not NULL.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -37,7 +37,7 @@ class FoldShape:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def missing_value(self, name: str, type_: str) -> str:
-        """Of a column that nothing ever told, in a row whose schema lacks it."""
+        """Returns SQL for the value of a column that no event has set, in a row whose schema lacks it."""
         return self.missing.get(name, f"CAST(NULL AS {type_})")
 
     @property
@@ -46,7 +46,7 @@ class FoldShape:
 
     @property
     def others(self) -> tuple[tuple[int, str], ...]:
-        """The columns beside the id, numbered: inside our SQL they go by number, so no name can clash."""
+        """The columns other than the id, numbered. The SQL refers to them by number, so that no name can clash."""
         return tuple(enumerate(name for name in self.names if name not in self.key))
 
     def keys(self, alias: str = "") -> str:
@@ -56,14 +56,14 @@ class FoldShape:
         return " AND ".join(f"{left}.{identifier(name)} = {right}.{identifier(name)}" for name in self.key)
 
     def moved_from(self, move: str, right: str) -> str:
-        """The old id of a move is the id of a row at `right`."""
+        """Returns SQL for: the old id of the move is the id of the row at `right`."""
         return " AND ".join(
             f"{move}.{identifier(OLD_ID_PREFIX + name)} = {right}.{identifier(name)}" for name in self.key
         )
 
 
 def fold_complete_rows(shape: FoldShape) -> str:
-    """Every event tells its whole row and none comes late: one aggregation, one version per row."""
+    """Returns SQL that deduplicates whole rows in order: one aggregation, one version per row."""
     order = f"struct({VERSION}, {OPERATION})"
     told = [(place, name) for place, name in shape.others if name not in shape.lacking]
     fields = "".join(f", {identifier(name)} AS v{place}" for place, name in told)
@@ -77,7 +77,10 @@ def fold_complete_rows(shape: FoldShape) -> str:
 
 
 def fold_registers(shape: FoldShape, *, ties: bool) -> str:
-    """`_cdc_s<n>` is (version, value) of a column, `_cdc_l<n>` the newest event that lacks it; with all deletions."""
+    """Returns SQL with the registers and all deletions of each id.
+
+    Per column, `_cdc_s<n>` is (version, value), and `_cdc_l<n>` is the newest version whose schema lacks the column.
+    """
     versions = f", collect_set({VERSION}) AS {VERSIONS}" if ties else ""
     return f"""
         SELECT {shape.keys()}, max({VERSION}) AS {VERSION}, bool_or({OPERATION} <> 'd') AS {KNOWN},
@@ -86,7 +89,7 @@ def fold_registers(shape: FoldShape, *, ties: bool) -> str:
 
 
 def registers(shape: FoldShape, event: str = "") -> str:
-    """Aggregates over events, each with a comma before it."""
+    """Returns aggregates over events, each with a comma before it."""
     version, operation = f"{event}{VERSION}", f"{event}{OPERATION}"
     parts = []
     for place, name in shape.others:
@@ -103,5 +106,5 @@ def registers(shape: FoldShape, event: str = "") -> str:
 
 
 def lacks(shape: FoldShape, place: int, name: str) -> str:
-    """SQL for the newest version that lacks the column, never NULL."""
+    """Returns SQL for the newest version whose schema lacks the column; never NULL."""
     return f"coalesce(_cdc_l{place}, '')" if name in shape.lacking else "''"

@@ -1,7 +1,7 @@
 """A lake table's data files as views for Spark: plain Parquet, each row with its file and its index in the file.
 
-Delta's own reader would first compute the table's state by Spark jobs, for every new version anew. The state is known
-here already, deletion vectors included.
+Delta's own reader would first compute the table's state with Spark jobs, and again for each new version. Here the state
+is already known, including the deletion vectors.
 """
 
 import re
@@ -23,7 +23,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
 FILE, ROW = "_cdc_file", "_cdc_row"
-"""Where a lake row lies: its file's URL as Spark writes it, and its index."""
+"""The columns that locate a lake row: its file's URL as Spark writes it, and its index in the file."""
 _DEAD = "cdc_dead_row"
 _PRUNED_BY = {"SMALLINT": int, "INT": int, "BIGINT": int, "STRING": str}
 _FILE_SCHEME = re.compile("file:/+")
@@ -43,7 +43,10 @@ class LakeFiles:
         return lake_key(self.table.name)
 
     def candidates(self, ranges: Sequence[KeyRange]) -> list[str]:
-        """Paths of the files that may hold ids within `ranges`; all files if there are none."""
+        """Returns the paths of the files that may hold ids within `ranges`.
+
+        Returns all files if there are no ranges, or if statistics are not used for the key's type.
+        """
         key = self.table.schema.key
         type_ = _PRUNED_BY.get(dict(self.columns)[key[0]]) if key else None
         if type_ is None or not ranges or any(not isinstance(part.low, type_) for part in ranges):
@@ -51,7 +54,10 @@ class LakeFiles:
         return self.state.candidates(physical_fields(self.state.metadata)[key[0]][0], ranges)
 
     def name_rows(self, views: Views, name: str, paths: Iterable[str], columns: Iterable[str]) -> None:
-        """A view of all rows of these files, those too that a vector deletes: `columns`, FILE and ROW."""
+        """Makes a view of all rows of these files: `columns`, FILE and ROW.
+
+        It includes rows that a deletion vector deletes.
+        """
         types = {**dict(self.columns), VERSION: "STRING", DELETED: "BOOLEAN", STATE: self._state_type}
         physical = {column: physical_fields(self.state.metadata)[column][0] for column in columns}
         urls = [self._url(path) for path in paths]
@@ -62,13 +68,13 @@ class LakeFiles:
             views.name_sql(name, f"SELECT {nothing}, '' AS {FILE}, CAST(0 AS BIGINT) AS {ROW} WHERE false")
             return
         schema = ", ".join(f"{identifier(inside)} {types[column]}" for column, inside in physical.items())
-        # Without this option Spark takes folders like `x=1` for columns of its own.
+        # Without this option Spark adds a column for each folder like `x=1`.
         files = views.session.read.schema(schema).option("recursiveFileLookup", "true").parquet(*urls)
         values = (f"{self._value(column, inside)} AS {identifier(column)}" for column, inside in physical.items())
         views.name(name, files.selectExpr(*values, f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"))
 
     def keep_live(self, views: Views, name: str, sql: str) -> None:
-        """Computes `sql`, rows of these files, and keeps as view `name` those that no vector deletes."""
+        """Computes `sql`, rows of these files, and makes the view `name` of those that no deletion vector deletes."""
         views.keep_sql(name, sql)
         found = views.session.sql(f"SELECT {FILE}, collect_list({ROW}) AS rows FROM {name} GROUP BY 1").toArrow()
         dead = {url: rows & self.vector(path) for url, path, rows in self.located(found)}
@@ -80,21 +86,24 @@ class LakeFiles:
             views.name_sql(name, f"SELECT * FROM {name} LEFT ANTI JOIN ({pairs}) USING ({FILE}, {ROW})")
 
     def vector(self, path: str) -> BitMap64:
-        """Indexes of the rows that are deleted."""
+        """Returns the indexes of the file's deleted rows."""
         return read_vector(self.store, self.folder, self.state.files[path].get("deletionVector"))
 
     def located(self, found: pa.Table) -> Iterator[tuple[str, str, BitMap64]]:
-        """File URL, path in the log, and row indexes, of each row of a result with the columns FILE and `rows`."""
+        """Yields file URL, path in the log, and row indexes for each row of `found`.
+
+        `found` has the columns FILE and `rows`.
+        """
         paths = {_plain(self._url(path)): path for path in self.state.files}
         for url, rows in zip(found.column(FILE).to_pylist(), found.column("rows"), strict=True):
             yield url, paths[_plain(unquote(url))], BitMap64(rows.values.to_pylist())
 
     def key_of(self, path: str) -> str:
-        """The object's key; paths in the log are encoded as in URLs."""
+        """Returns the object's key. Paths in the log are encoded as in URLs."""
         return f"{self.folder}/{unquote(path)}"
 
     def _url(self, path: str) -> str:
-        """As Spark takes it."""
+        """Returns the file's URL for Spark."""
         return self.store.spark_url(self.key_of(path))
 
     @property
@@ -108,10 +117,13 @@ class LakeFiles:
 
     @staticmethod
     def _value(column: str, inside: str) -> str:
-        """Parts of a struct are cast by their order, whatever they are called inside files."""
+        """Returns SQL for a column's value.
+
+        A struct is cast by the order of its parts, because their names inside files differ.
+        """
         return f"CAST({identifier(inside)} AS {STATE_TYPE})" if column == STATE else identifier(inside)
 
 
 def _plain(url: str) -> str:
-    """Spark writes one slash behind `file:` where we write three."""
+    """Normalises a file URL: Spark writes one slash after `file:` where the store writes three."""
     return _FILE_SCHEME.sub("file:/", url)

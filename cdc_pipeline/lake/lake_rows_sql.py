@@ -1,8 +1,11 @@
-"""Rows of a lake table as registers, as Spark SQL.
+"""Reads rows of a lake table as registers, as Spark SQL.
 
-A row without STATE is plain: each of its columns has the row's version. Otherwise STATE says a column's version, and in
-front of it, maybe, LAPSED: this is a dead row and the column was not told when it died; or LACKED: nothing told the
-column since the deletion before, but an update of that version whose schema lacks it, so that it is NULL.
+A row without STATE is plain: each of its columns has the row's version. Otherwise STATE has the version of
+each column that differs, possibly after one of two marks:
+
+- LAPSED: the row is deleted, and the column was not known when it was deleted.
+- LACKED: no event since the last delete had a value for the column, but the schema of an update of that version lacks
+  the column. So the column is NULL, and the row is not incomplete.
 """
 
 from collections.abc import Sequence
@@ -15,19 +18,21 @@ from cdc_pipeline.record import DELETED, STATE, VERSION
 LAPSED, LACKED = "!", "+"
 MOST_BROADCAST_ROWS = 100_000
 BLOCK = 1 << 14
-"""Of key values. Spark writes every number into the Java code that it generates for a statement, a text it does not.
+"""The width of a block of key values; a power of two, so that bounds stay within every integer type.
 
-A claim finds the code of the one before compiled, and quick by now, where it names the same numbers: so a range is
-widened to whole blocks, which is little beside the rows of a file. A power of two keeps within every integer type.
+Spark writes every number, but no text, into the Java code that it generates for a statement. A claim that names the
+same numbers as the one before reuses its compiled code. So ranges are widened to whole blocks, which adds little
+compared with the rows of a file.
 """
 HIDDEN = f"coalesce({DELETED}, false)"
 DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 
 
 def lake_rows(shape: FoldShape, lake: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
-    """Lake rows whose id is in `ids` (SQL): id, `_cdc_lake_*`, and per column `_cdc_t<n>` and its version `_cdc_r<n>`.
+    """Returns SQL for the lake rows whose id is in `ids` (SQL).
 
-    `few`: the ids, and their rows, fit into the memory of every executor, which spares the table a shuffle.
+    It has the id, `_cdc_lake_*`, and per column the value `_cdc_t<n>` and its version `_cdc_r<n>`. `few`: the ids and
+    their rows fit into the memory of every executor, so that the table needs no shuffle.
     """
     columns = "".join(
         f", t.{identifier(name)} AS _cdc_t{place},"
@@ -43,14 +48,17 @@ def lake_rows(shape: FoldShape, lake: str, ids: str, *, ranges: tuple[KeyRange, 
 
 
 def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:
-    """Mentions the target only, which is all that spares it files. Numbers are widened to whole blocks."""
+    """Returns a condition on the target's key. It mentions the target only; otherwise Delta could not skip files by it.
+
+    Numbers are widened to whole blocks.
+    """
     column = f"t.{identifier(first_key)}"
     parts = _whole_blocks(ranges)
     return f"({' OR '.join(f'{column} BETWEEN {literal(part.low)} AND {literal(part.high)}' for part in parts)})"
 
 
 def _whole_blocks(ranges: tuple[KeyRange, ...]) -> Sequence[KeyRange]:
-    """Ranges of numbers from the beginning to the end of a block; those that touch become one."""
+    """Widens ranges of numbers to whole blocks and joins those that touch. Other ranges stay as they are."""
     spans = [
         (low & -BLOCK, (high | BLOCK - 1) + 1) for low, high in ranges if isinstance(low, int) and isinstance(high, int)
     ]
@@ -58,7 +66,7 @@ def _whole_blocks(ranges: tuple[KeyRange, ...]) -> Sequence[KeyRange]:
 
 
 def told_version(column: str) -> str:
-    """The version of the newest event that told the column; "" if none is known."""
+    """Returns SQL for the version of the newest event with a value for the column; '' if no value is known."""
     return f"IF(startswith({column}, '{LACKED}'), '', trim(LEADING '{LAPSED}' FROM {column}))"
 
 

@@ -1,4 +1,4 @@
-"""MERGE of a claim into its lake table, as Spark SQL."""
+"""The MERGE of a claim into its lake table, as Spark SQL."""
 
 from cdc_pipeline.lake.change_sql import ACT, CHANGE
 from cdc_pipeline.lake.columns import partition_expression
@@ -15,7 +15,10 @@ OWN_COLUMNS = (VERSION, DELETED, STATE)
 def merge_complete_rows(
     table: LakeTable, url: str, shape: FoldShape, ranges: tuple[KeyRange, ...], *, tombstones: bool
 ) -> str:
-    """The fold of EVENT into the table: whole rows, none late. Columns that the claim lacks stay, but for new rows."""
+    """Returns the MERGE of EVENT, deduplicated, for whole rows in order.
+
+    Columns that the claim lacks keep their values. They are NULL in rows that the claim inserts.
+    """
     soft = table.deletes == "soft"
     told = [name for name in shape.names if name not in shape.lacking]
     values = _row_values(table, tuple(told))
@@ -43,9 +46,10 @@ def merge_complete_rows(
 def merge_changes(
     table: LakeTable, url: str, shape: FoldShape, ranges: tuple[KeyRange, ...], *, truncated_at: str
 ) -> str:
-    """CHANGE into the table: rows as they are to be. `truncated_at`, if the claim truncates, sees every other row.
+    """Returns the MERGE of CHANGE, whose rows have their final content.
 
-    The version guard holds even where a paused worker wakes up after its table was replaced.
+    `truncated_at` is set if the claim truncates; then the MERGE reads every other row of the table too. The condition
+    on versions protects the table even if a paused worker continues after the table was replaced.
     """
     values = _row_values(table, shape.names)
     assigned = {name: value for name, value in values.items() if name not in shape.key}
@@ -62,7 +66,7 @@ def merge_changes(
 
 
 def _truncate(truncated_at: str, *, soft: bool) -> str:
-    """Rows at or below the truncate go; where deletes are soft they die with the versions that they have."""
+    """Returns the clause for rows at or below the truncate. They are deleted, or flagged if deletes are soft."""
     at = text_literal(truncated_at)
     if not soft:
         return f"WHEN NOT MATCHED BY SOURCE AND t.{VERSION} <= {at} THEN DELETE"
@@ -75,12 +79,12 @@ def _truncate(truncated_at: str, *, soft: bool) -> str:
 
 
 def insert_clause(values: dict[str, str]) -> str:
-    """`values`: lake column -> SQL."""
+    """Returns the INSERT clause. `values`: lake column -> SQL."""
     return f"INSERT ({', '.join(map(identifier, values))}) VALUES ({', '.join(values.values())})"
 
 
 def _row_values(table: LakeTable, columns: tuple[str, ...]) -> dict[str, str]:
-    """What a row at `s` writes: these columns, our own, and the data partition that they lie in."""
+    """Returns what a row at `s` writes: these columns, the pipeline's own, and its data partitions."""
     values = {name: f"s.{identifier(name)}" for name in (*columns, *OWN_COLUMNS)}
     return values | partition_values(table, columns)
 
@@ -103,7 +107,7 @@ def _assignments(values: dict[str, str]) -> str:
 
 
 def _of_target(expression: str) -> str:
-    """One of our own expressions, read from the target's row."""
+    """Returns an expression over the pipeline's own columns, read from the target's row."""
     for name in OWN_COLUMNS:
         expression = expression.replace(name, f"t.{name}")
     return expression

@@ -1,7 +1,8 @@
-"""Key changes as Spark SQL: a move takes what it does not tell from the row of its old id, as that was just before.
+"""Resolves key changes, as Spark SQL.
 
-The old row is told by events of the claim, by earlier moves of it, and by the lake. Moves are resolved in rounds, each
-of which takes those whose old id waits for no other move: chains need as many rounds as they have links.
+A move takes the values that it lacks from the row of its old id, as that row was just before the move. These values
+come from events of the claim, from earlier moves to the old id, and from the lake. Moves are resolved in rounds. Each
+round takes the moves whose old id waits for no other move, so a chain needs one round per link.
 """
 
 from cdc_pipeline.lake.claim_view import Views
@@ -17,9 +18,10 @@ _ASKING = f"{OPERATION} = 'm' AND size({ABSENT}) + size({LACKING}) > 0"
 def resolve_moves(
     views: Views, shape: FoldShape, lake: str, emptied_before: str, truncates: tuple[str, ...], *, few: bool
 ) -> None:
-    """Replaces EVENT by one whose moves hold all that can be known.
+    """Replaces EVENT by one whose moves have all values that can be known.
 
-    `emptied_before`: version of the last truncate that was known before the claim; `truncates`: those in it.
+    `emptied_before`: version of the last truncate before the claim. `truncates`: versions of the truncates in the
+    claim.
     """
     waiting = views.keep_sql(_MOVE, _asking_moves(shape, lake, emptied_before, few=few)).count()
     if waiting:
@@ -35,10 +37,11 @@ def resolve_moves(
 
 
 def _asking_moves(shape: FoldShape, lake: str, emptied_before: str, *, few: bool) -> str:
-    """Each move once, with the lake's row of its old id: its registers `_cdc_b<n>`, `_cdc_k<n>`, and its deletion.
+    """Returns each move that lacks values once, with the lake's row of its old id.
 
-    The row counts if it is older than the move; a tombstone made by the very same key change counts as it was before.
-    A newer row, or truncate, says that the move comes again: then nothing is to be taken (`_cdc_gone`).
+    The row's registers are `_cdc_b<n>` and `_cdc_k<n>`, its deletion is `_cdc_base`. The row counts if it is older than
+    the move; a tombstone that this key change made counts as the row before it. If the row, or a truncate, is newer,
+    the move was repeated and takes nothing (`_cdc_gone`).
     """
     old_ids = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
     older, moved = f"old._cdc_lake_version < m.{VERSION}", f"old._cdc_lake_deletion = m.{VERSION}"
@@ -69,7 +72,7 @@ def _ready_moves(shape: FoldShape) -> str:
 
 
 def _resolved_moves(shape: FoldShape, truncates: tuple[str, ...]) -> str:
-    """Rows of EVENT: what was found is a value, and no longer named as absent or lacking."""
+    """Returns rows of EVENT. A column whose value was found has it, and is no longer in ABSENT or LACKING."""
     known = f"""
         SELECT {shape.keys("m.")}, m.{VERSION},
                max(e.{VERSION}) FILTER (WHERE e.{OPERATION} = 'd') AS _cdc_deleted_at{registers(shape, "e.")}
