@@ -1,4 +1,7 @@
-"""A Delta table's log, read and appended to as objects: no JVM, and no cost that grows with files or history."""
+"""Reads and appends the log of a Delta table as objects, without a JVM.
+
+Except where a docstring says otherwise, the cost does not grow with the table's files or history.
+"""
 
 import json
 import re
@@ -15,18 +18,18 @@ from cdc_pipeline.object_store import ObjectStore
 
 Action = dict[str, Any]
 FileIdentity = tuple[str, str]
-"""A data file's path, and which of its rows are deleted."""
+"""A data file's path, and the identity of its deletion vector."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10})?\.parquet")
 
 
 class VersionTaken(LakeError):
-    """Another writer committed first; nothing of this commit is in the table."""
+    """Another writer committed first. Nothing of this commit is in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One version of a table: what was done, in the log's own words."""
+    """One version of a table, with the actions that its log records."""
 
     version: int
     actions: tuple[Action, ...]
@@ -41,7 +44,7 @@ class Commit:
 
     @property
     def time(self) -> datetime:
-        """By the clock of whoever wrote it."""
+        """The time of the commit, by the clock of the process that wrote it."""
         return datetime.fromtimestamp(int(self.info.get("timestamp", 0)) / 1000, UTC)
 
     def transaction_version(self, app_id: str) -> int | None:
@@ -49,7 +52,7 @@ class Commit:
 
     @property
     def user_metadata(self) -> Action:
-        """The JSON object that the writer left; empty when there is none."""
+        """The JSON object that the writer put into userMetadata; empty if there is none."""
         try:
             document = json.loads(self.info.get("userMetadata") or "{}")
         except json.JSONDecodeError:
@@ -66,11 +69,14 @@ class DeltaLog:
 
     @property
     def folder(self) -> str:
-        """The key below which the log's objects lie."""
+        """The key of the folder of the log's objects."""
         return self._folder
 
     def latest_version(self, known: int | None = None) -> int | None:
-        """None: no table. Versions have no holes above the last checkpoint, so a galloping search finds the end."""
+        """Returns the latest version, or None if there is no table. `known` is an existing version to start from.
+
+        Versions have no gaps above the last checkpoint, so a galloping search finds the end.
+        """
         low = self._start(known)
         if low is None:
             return None
@@ -85,7 +91,10 @@ class DeltaLog:
         return low
 
     def read(self, version: int) -> Commit | None:
-        """None: that version is not there (yet, or no more)."""
+        """Returns the commit, or None if that version does not exist yet or was cleaned.
+
+        Raises LakeError if it is damaged.
+        """
         try:
             content = self._store.get(self._key(version))
         except ObjectMissing:
@@ -102,7 +111,7 @@ class DeltaLog:
         return Commit(version=version, actions=actions)
 
     def backwards(self, latest: int) -> Iterator[Commit]:
-        """Commits from `latest` down to the oldest that the log still holds."""
+        """Yields the commits from `latest` down to the oldest that the log still has."""
         for version in range(latest, -1, -1):
             commit = self.read(version)
             if commit is None:
@@ -110,7 +119,7 @@ class DeltaLog:
             yield commit
 
     def append(self, version: int, actions: list[Action]) -> None:
-        """Durable on return. Raises VersionTaken when that version exists already."""
+        """Writes the commit; it is durable on return. Raises VersionTaken if that version already exists."""
         content = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
         try:
             self._store.put_if_absent(self._key(version), content.encode())
@@ -120,7 +129,7 @@ class DeltaLog:
             ) from error
 
     def checkpointed(self, kind: str) -> list[Action]:
-        """Actions of one kind in the last checkpoint; reads only that kind's column."""
+        """Returns the actions of one kind in the last checkpoint. Reads only that kind's column."""
         return self._in_checkpoint(self._checkpoint_keys(), kind)
 
     def _in_checkpoint(self, keys: list[str], kind: str) -> list[Action]:
@@ -134,17 +143,18 @@ class DeltaLog:
         return found
 
     def beside(self, table_key: str) -> "DeltaLog":
-        """The log of another table in the same store."""
+        """Returns the log of another table in the same store."""
         return DeltaLog(self._store, table_key)
 
     def metadata(self, latest: int) -> Action:
-        """The table's metaData action as of `latest`: one read where Spark wrote that version."""
+        """Returns the table's metaData action as of `latest`. Costs one read if Spark wrote that version."""
         return self.newest("metaData", latest, summed="metadata")
 
     def newest(self, kind: str, latest: int, *, summed: str = "") -> Action:
-        """The last action of a kind of which each replaces the one before, as of `latest`.
+        """Returns the last action of a kind as of `latest`, for kinds whose actions each replace the one before.
 
-        `summed`: its name in the checksum that Spark writes beside a commit, which holds it as of that version.
+        `summed`: the action's name in the checksum file that Spark writes beside a commit. That file has the action as
+        of its version.
         """
         checkpoint, keys = -1, list[str]()
         for version in range(latest, -1, -1):
@@ -161,16 +171,17 @@ class DeltaLog:
         return self._in_checkpoint(keys, kind)[0]
 
     def _checksum(self, version: int) -> Action:
-        """Empty where there is none."""
+        """Returns the content of the checksum file; empty if there is none."""
         try:
             return dict(json.loads(self._store.get(f"{self._folder}/{version:020d}.crc")))
         except ObjectMissing:
             return {}
 
     def active_files(self, version: int) -> dict[FileIdentity, Action]:
-        """`add` actions of all files that `version` consists of. Grows with the table: never on the slice path.
+        """Returns the `add` actions of all files of `version`.
 
-        Raises LakeError for a version that the log cannot show any more.
+        The cost grows with the table, so do not call it for every claim. Raises LakeError for a version that the log
+        can no longer show.
         """
         checkpoint, keys = self._checkpoint_before(version)
         active = {file_identity(add): add for add in self._in_checkpoint(keys, "add")}
@@ -189,7 +200,7 @@ class DeltaLog:
         return active
 
     def _checkpoint_before(self, version: int) -> tuple[int, list[str]]:
-        """The last checkpoint at or before `version`, and its files; -1 for none."""
+        """Returns the version of the last checkpoint at or before `version`, and its files; -1 if there is none."""
         last = self._checkpoint_version()
         if last is not None and last <= version:
             return last, self._checkpoint_keys()
@@ -239,13 +250,13 @@ class DeltaLog:
 
 
 def file_identity(file: Action) -> FileIdentity:
-    """Of an `add` or `remove` action."""
+    """Returns the identity of the file in an `add` or `remove` action."""
     vector = file.get("deletionVector") or {}
     return (file["path"], f"{vector.get('storageType')}{vector.get('pathOrInlineDv')}@{vector.get('offset')}")
 
 
 def _values(rows: pa.Array) -> list[Any]:
-    """What `to_pylist` gives, in a fifth of its time: column by column, not row by row."""
+    """Returns the same as `to_pylist` in a fifth of the time, because it works by column, not by row."""
     if not pa.types.is_struct(rows.type):
         return list(rows.to_pylist(maps_as_pydicts="strict"))
     names = [field.name for field in rows.type]
@@ -257,5 +268,5 @@ def _values(rows: pa.Array) -> list[Any]:
 
 
 def _plain(row: Action) -> Action:
-    """Without the NULLs that a checkpoint's columns have where JSON has nothing."""
+    """Removes the NULLs that a checkpoint's columns have for fields that the JSON leaves out."""
     return {name: value for name, value in row.items() if value is not None}

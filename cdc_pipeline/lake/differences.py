@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_SHOWN = 100
-"""Rows that a comparison shows one by one; it counts all of them."""
+"""Most rows that a comparison shows one by one. It counts all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

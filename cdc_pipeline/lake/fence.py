@@ -57,7 +57,7 @@ def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | N
 def find_claim(log: DeltaLog, app_id: str, work: ClaimWork, latest: int) -> Commit | None:
     """Returns the commit that moved the fence to or past `work.last_number`.
 
-    None if the log does not reach back so far.
+    Returns None if there is no such commit, or if the log does not reach back so far.
     """
     found: Commit | None = None
     for commit in log.backwards(latest):

@@ -1,4 +1,4 @@
-"""What fits a lake table to a source table that changed, and which slices one claim may take; pure."""
+"""Plans how a lake table follows a changed source table, and which slices one claim may contain; pure."""
 
 import re
 from collections import Counter
@@ -22,11 +22,12 @@ def fitted(
     *,
     keeps_dropped: bool = True,
 ) -> ShapeChange:
-    """What makes the table hold rows of all these schemas.
+    """Returns the change after which the table can hold rows of all these schemas.
 
-    The `leading` one says how the table looks afterwards: a column that only `earlier` ones have is dropped already.
-    One that only `late` ones have is new if its number is higher than all that are known, and was dropped otherwise.
-    A `leading` schema that is older than what the table followed last leads nothing: all are late then.
+    The `leading` schema decides how the table looks afterwards. A column that only `earlier` schemas have is already
+    dropped. A column that only `late` schemas have is new if its number is higher than all known numbers; otherwise the
+    source has dropped it, and it is not added. A `leading` schema that is older than the last one that the table
+    followed does not lead: then all schemas are late.
     """
     if leading is not None and leading.generation < before.generation:
         late = (leading, *earlier, *late)
@@ -46,7 +47,10 @@ def fitted(
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """`after`: columns with the column before that holds their values, "" for a new one."""
+    """Builds a ShapeChange.
+
+    `after`: each column with the `before` column whose values it takes, "" for a new column.
+    """
 
     before: Shape
     generation: int
@@ -69,7 +73,10 @@ class _Plan:
         self.after.append((replace(known, name=column.name, type=wanted, dropped=False), was.name))
 
     def leave(self, leading: TableSchema | None, *, keeps_dropped: bool) -> None:
-        """Columns that the leading schema lacks. Only numbers tell that the source dropped them."""
+        """Keeps or removes the columns that the leading schema lacks.
+
+        Only column numbers show that the source dropped a column.
+        """
         tells = leading is not None and any(column.number is not None for column in leading.columns)
         held = {was for _, was in self.after}
         for own in [own for own in self.before.columns if own.name not in held]:
@@ -77,7 +84,10 @@ class _Plan:
                 self.after.append((replace(own, dropped=own.dropped or tells), own.name))
 
     def make_room(self, column: Column, *, dropped: bool, wanted: bool) -> None:
-        """A column that is not `wanted` has no place, but for one that it has already."""
+        """Makes the table able to hold a column of an earlier or late schema.
+
+        Only a `wanted` column is added to the table.
+        """
         found, type_ = self._shape().find(column), resolve(column.type).spark
         if found is None:
             if wanted:
@@ -95,7 +105,7 @@ class _Plan:
         self.problems += [f"the id column {name!r} is gone" for name in schema.key if name not in places]
 
     def change(self) -> ShapeChange:
-        """A dropped column leaves its name to whoever else has it."""
+        """Returns the planned change. A dropped column gets another name if another column has its name."""
         names = Counter(column.name.lower() for column, _ in self.after)
         self.after = [
             (replace(own, name=f"{DROPPED_PREFIX}{own.number or 0}_{own.name}"), was)
@@ -128,9 +138,10 @@ class _Plan:
 
 
 def in_one_claim(schemas: Iterable[TableSchema | None]) -> int:
-    """How many of the first slices one claim may take; None is a slice without rows, or one whose order says nothing.
+    """Returns how many of the first slices one claim may take.
 
-    Rows that the lake has are rewritten once per claim, before it: so a change that asks for it begins another claim.
+    None stands for a slice without a schema, or a late slice. Existing rows are rewritten once per claim, before it is
+    applied. So a change that needs a rewrite begins a new claim.
     """
     seen: list[TableSchema] = []
     count = 0
@@ -143,16 +154,16 @@ def in_one_claim(schemas: Iterable[TableSchema | None]) -> int:
 
 
 def begins_claim(before: TableSchema, after: TableSchema) -> bool:
-    """Whether rows of the one schema cannot be merged together with rows of the other."""
+    """Whether rows of the two schemas cannot be merged in one claim."""
     change = fitted(shape_of_source(before), after)
     key = tuple(change.sources.get(name) for name in after.key)
-    # a delete from a table without a key names the whole row, which an insert before had with one column more
+    # a delete from a keyless table has all columns of a row; an insert before the change had one column more
     loses = before.is_bag and any(column.dropped for column in change.after.columns)
     return change.rewrites or loses or bool(change.problems) or key != before.key
 
 
 def wider(narrow: str, wide: str) -> str | None:
-    """`wide` if it holds every value of `narrow` as the source itself would turn it; None otherwise."""
+    """Returns `wide` if it holds every value of `narrow`, converted as the source would convert it. Otherwise None."""
     if narrow == wide or wide in _WIDER.get(narrow, ()):
         return wide
     one, other = _DECIMAL.fullmatch(narrow), _DECIMAL.fullmatch(wide)

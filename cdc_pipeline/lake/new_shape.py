@@ -1,4 +1,7 @@
-"""The columns of a snapshot that is to replace a lake table of other columns: an empty table beside it, until then."""
+"""The columns of a snapshot that replaces a lake table with other columns.
+
+Until the snapshot is published, an empty table beside the lake's table has these columns.
+"""
 
 import json
 
@@ -16,23 +19,23 @@ _VERSIONS = ("minReaderVersion", "minWriterVersion")
 _FEATURES = ("readerFeatures", "writerFeatures")
 _PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 _LISTS_READER, _LISTS_WRITER = 3, 7
-"""From these versions on a protocol lists its features, even if there are none."""
+"""From these protocol versions on, a protocol lists its features, even if there are none."""
 MOST_MAPPED = "delta.columnMapping.maxColumnId"
 
 
 def shape_key(table: LakeTable, snapshot_id: str) -> str:
-    """Where the empty table lies."""
+    """Returns the object-store key of the empty table."""
     return f"{staging_prefix(table.name, snapshot_id)}/shape"
 
 
 def shape_log(store: ObjectStore, table: LakeTable, snapshot_id: str) -> DeltaLog | None:
-    """None where the snapshot fits the lake's table as it is."""
+    """Returns the log of the empty table. None if the snapshot fits the lake's table as it is."""
     log = DeltaLog(store, shape_key(table, snapshot_id))
     return None if log.latest_version() is None else log
 
 
 def has_another_shape(log: DeltaLog, table: LakeTable) -> bool:
-    """Whether the lake's table has other columns, types or data partitions than `table`; not if there is none."""
+    """Whether the lake's table exists and has other columns, types or data partitions than `table`."""
     latest = log.latest_version()
     if latest is None:
         return False
@@ -47,7 +50,10 @@ def has_another_shape(log: DeltaLog, table: LakeTable) -> bool:
 
 
 def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str) -> list[Action]:
-    """What gives the table the snapshot's columns, in the commit that shows its files; nothing where they fit."""
+    """Returns the actions that give the table the snapshot's columns, for the commit that publishes the snapshot.
+
+    Returns none if the lake's table already fits.
+    """
     shape = log.beside(shape_key(table, snapshot_id))
     version = shape.latest_version()
     if version is None:
@@ -61,7 +67,10 @@ def shape_actions(log: DeltaLog, table: LakeTable, latest: int, snapshot_id: str
 
 
 def physical_names(store: ObjectStore, table: LakeTable, snapshot_id: str) -> dict[str, tuple[str, int | None]]:
-    """Lake column -> (its name inside Parquet files, its field id); both plain unless the table maps its names."""
+    """Returns lake column -> (name inside files, field id).
+
+    Without column mapping the names are equal and the id is None.
+    """
     log = shape_log(store, table, snapshot_id) or DeltaLog(store, lake_key(table.name))
     latest = log.latest_version()
     if latest is None:
@@ -70,7 +79,7 @@ def physical_names(store: ObjectStore, table: LakeTable, snapshot_id: str) -> di
 
 
 def physical_fields(metadata: Action) -> dict[str, tuple[str, int | None]]:
-    """The same, of a table that `metadata` describes."""
+    """Returns the same as `physical_names`, for the table that `metadata` describes."""
     return {
         field["name"]: (field["metadata"].get(_PHYSICAL, field["name"]), field["metadata"].get(_ID))
         for field in _fields(metadata)
@@ -78,19 +87,22 @@ def physical_fields(metadata: Action) -> dict[str, tuple[str, int | None]]:
 
 
 def physical_parts(metadata: Action, name: str) -> list[str]:
-    """Names inside files of the parts of a struct column."""
+    """Returns the names that the parts of a struct column have inside files."""
     (field,) = (field for field in _fields(metadata) if field["name"] == name)
     return [part["metadata"].get(_PHYSICAL, part["name"]) for part in field["type"]["fields"]]
 
 
 def delta_fields(metadata: Action) -> list[tuple[str, str]]:
-    """Name and type, as Spark's DDL writes it, of all columns."""
+    """Returns name and type, as Spark's DDL writes it, of all columns."""
     found = StructType.fromJson(json.loads(metadata["schemaString"])).fields
     return [(field.name, field.dataType.simpleString().upper()) for field in found]
 
 
 def with_fields_of(before: Action, after: Action) -> Action:
-    """`after` for files that `before` describes too: columns of both keep the names that they have inside files."""
+    """Returns `after`, changed so that it also describes the files that `before` describes.
+
+    Columns of both keep their names inside files. New columns get new field ids.
+    """
     known = {field["name"]: field for field in _fields(before)}
     most = int(before["configuration"][MOST_MAPPED])
     fields = []
@@ -104,7 +116,7 @@ def with_fields_of(before: Action, after: Action) -> Action:
 
 
 def both_protocols(first: Action, second: Action, without: tuple[str, ...] = ()) -> Action:
-    """What readers and writers of either need, but for some features."""
+    """Returns a protocol with what readers and writers of either need, except the features `without`."""
     versions = {name: max(first.get(name, 0), second.get(name, 0)) for name in _VERSIONS}
     features = {name: sorted({*first.get(name, ()), *second.get(name, ())} - {*without}) for name in _FEATURES}
     listed = {

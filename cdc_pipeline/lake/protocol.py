@@ -286,7 +286,7 @@ class Lake(Protocol):
     def purge(self, table: LakeTable, below_version: str) -> None:
         """Removes tombstones with a lower version. Does nothing if deletes are soft.
 
-        No older event may still arrive.
+        The caller ensures that no older event can still arrive.
         """
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""Names and values of the data as Spark SQL text."""
+"""Writes names and values of the data as Spark SQL text."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -8,17 +8,20 @@ from cdc_pipeline.errors import UsageError
 
 
 def identifier(name: str) -> str:
-    """Back-ticked; any name is allowed, also one with dots and back-ticks."""
+    """Quotes a name with back-ticks. Any name is allowed, even one with dots and back-ticks."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def text_literal(text: str) -> str:
-    """A string literal under Spark's default escaping; sessions here never substitute variables in SQL."""
+    """Returns a string literal under Spark's default escaping.
+
+    The pipeline's sessions never substitute variables in SQL.
+    """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def literal(value: object) -> str:
-    """Raises UsageError for a value whose text Spark might read as another one."""
+    """Returns a key value as SQL. Raises UsageError for a value whose text Spark might read as another one."""
     if isinstance(value, str):
         return text_literal(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -27,7 +30,7 @@ def literal(value: object) -> str:
 
 
 def value_literal(value: Any, type_: str) -> str:
-    """Any value that the lake may hold, as SQL of this type."""
+    """Returns any value that the lake may hold as SQL of this type."""
     if value is None:
         return f"CAST(NULL AS {type_})"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The statement that gives readers a table as its source has it: without hidden rows and our own columns."""
+"""SQL for readers: a view of a table as its source has it, without hidden rows and the pipeline's own columns."""
 
 import re
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 def reader_view_sql(table: LakeTable, url: str, names: Sequence[str]) -> str:
-    """For Spark; `url` is where it finds the lake's table, `names` as of `read_columns`.
+    """Returns a statement for Spark. `url` is where Spark finds the lake's table; `names` come from `read_columns`.
 
-    The view is named `<schema>_<table>`, with `_` for what Spark allows in no view's name.
+    The view is named `<schema>_<table>`. Characters that Spark does not allow in a view's name become `_`.
     """
     columns = ", ".join(map(identifier, names))
     name = identifier(_NOT_IN_A_NAME.sub("_", f"{table.name.schema}_{table.name.table}"))

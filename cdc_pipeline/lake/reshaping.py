@@ -1,7 +1,7 @@
-"""What gives a lake table another shape: another description and, where its rows are to look otherwise, other files.
+"""Gives a lake table another shape: new metadata and, if its rows change, new files.
 
-Spark makes an empty table of the new shape beside it, whose description is taken, and writes the rows anew into files
-that nobody sees before the commit.
+Spark creates an empty table of the new shape beside the lake's table, and its metadata is copied. If the rows change,
+Spark writes them into new files, which are invisible before the commit.
 """
 
 import re
@@ -40,10 +40,10 @@ _OF_SHAPE = (*MAPPING, MOST_MAPPED, STATS, VECTORS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshaping:
-    """What becomes of the table that `metadata` describes as of version `read`.
+    """The planned change of the table that `metadata` describes as of version `read`.
 
-    `partitions`: the data partition keys under their new names, in the order of `metadata`. `mapped`: column names are
-    mapped to others inside the files. `vectors`: whether commits may leave deletion vectors.
+    `partitions`: the data partitions with their columns' new names, in the order of `metadata`. `mapped`: column names
+    are mapped to others inside the files. `vectors`: whether commits may write deletion vectors.
     """
 
     metadata: Action
@@ -59,7 +59,7 @@ class Reshaping:
 
     @property
     def is_described(self) -> bool:
-        """Whether only our own properties change."""
+        """Whether only the pipeline's own table properties change."""
         return not (self.rewrites or self.change.added or self._lacks_own or self.vectors != self._had_vectors)
 
     @property
@@ -72,7 +72,7 @@ class Reshaping:
 
     @property
     def partition_names(self) -> dict[str, PartitionBy]:
-        """Data partition key before -> after."""
+        """Old data partition column -> the partition after the change."""
         before = (partition.lake_column for partition in data_partitions(self.metadata))
         return dict(zip(before, self.partitions, strict=True))
 
@@ -126,14 +126,14 @@ def is_mapped(metadata: Action) -> bool:
 
 
 def data_partitions(metadata: Action) -> tuple[PartitionBy, ...]:
-    """As the names of the lake's partition columns tell them."""
+    """Returns the data partitions, read from the names of the lake's partition columns."""
     found = (_PARTITION.fullmatch(name) for name in metadata.get("partitionColumns", ()))
     return tuple(PartitionBy.model_validate(parts.groupdict()) for parts in found if parts is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshaper:
-    """For one table, whose log is `log`."""
+    """Makes the actions of a reshaping, for the table whose log is `log`."""
 
     session: SparkSession
     store: ObjectStore
@@ -142,7 +142,7 @@ class Reshaper:
     on_step: OnStep
 
     def actions(self, table: LakeTable, work: Reshaping) -> list[Action]:
-        """For one commit right behind `work.read`."""
+        """Returns the actions for one commit directly after `work.read`."""
         properties = work.change.after.properties()
         if work.is_described:
             return [{"metaData": {**work.metadata, "configuration": {**work.configuration, **properties}}}]
@@ -161,7 +161,7 @@ class Reshaper:
         return [{"protocol": both_protocols(old, protocol, without=lost)}, {"metaData": after}, *files]
 
     def _empty_table(self, table: LakeTable, work: Reshaping) -> tuple[DeltaLog, str]:
-        """Of the new shape, beside the table; and a name for what belongs to this try."""
+        """Creates an empty table of the new shape. Returns its log, and a name that only this attempt uses."""
         name = f"shape-{work.read + 1}-{uuid.uuid4().hex}"
         key = shape_key(table, name)
         sql = shape_sql(
@@ -177,7 +177,10 @@ class Reshaper:
         return self.log.beside(key), name
 
     def _files(self, table: LakeTable, work: Reshaping, after: Action, name: str) -> list[Action]:
-        """The rows of the version that was read, in new files; the old ones go."""
+        """Writes the rows of version `read` into new files.
+
+        Returns the actions that remove the old files and add the new ones.
+        """
         milliseconds = int(self.clock().timestamp() * 1000)
         with step(self.on_step, "lake_schema.read"):
             old = self.log.active_files(work.read).values()

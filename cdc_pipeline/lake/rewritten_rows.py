@@ -1,4 +1,4 @@
-"""All rows of a lake table as they are to look after its source was changed, under the names that files use."""
+"""All rows of a lake table in a new shape, after its source has changed, under the names that files use."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,10 @@ def rewritten_rows(
     partitions: Mapping[str, PartitionBy],
     after: Action,
 ) -> DataFrame:
-    """Dead rows too. `partitions`: data partition key before -> after. `after` describes the table."""
+    """Returns all rows of version `read`, hidden ones included, in the shape after `change`.
+
+    `partitions`: old data partition column -> the partition after the change. `after` is the new metadata of the table.
+    """
     rows = session.read.format("delta").option("versionAsOf", read).load(url)
     values = {column.name: _value(change, column) for column in change.after.columns}
     values |= {name: identifier(name) for name in (VERSION, DELETED) if name in rows.columns}
@@ -46,7 +49,7 @@ def _value(change: ShapeChange, column: LakeColumn) -> str:
 
 
 def _state(change: ShapeChange, deletion: str, columns: str) -> str:
-    """Versions are kept by the columns' names."""
+    """Returns SQL for STATE with columns renamed and removed, because it has the versions by column name."""
     kept = f"{STATE}.columns"
     if change.removed:
         kept = f"map_filter({kept}, (name, version) -> name NOT IN ({', '.join(map(text_literal, change.removed))}))"

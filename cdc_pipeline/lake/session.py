@@ -1,4 +1,4 @@
-"""A Spark Connect session, tuned for small merges and apart from every other session."""
+"""Spark Connect sessions: tuned for small merges and isolated from each other."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,8 +19,8 @@ log = structlog.get_logger()
 
 OpenSession = Callable[[], SparkSession]
 CancelSession = Callable[[str, str], object]
-"""Of a session and the tag of a claim: see `cancel`."""
-# Spark's default for timestamps, INT96, has nanoseconds in other readers: they wrap before 1677 and after 2262.
+"""Takes a session's name and the tag of a claim; see `cancel`."""
+# Spark writes timestamps as INT96 by default. Other readers use nanoseconds, which overflow outside 1677 to 2262.
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -41,12 +41,12 @@ TUNING = {
 
 _LONGEST_PAUSE_MILLISECONDS = 2_000
 _MOST_TRIES = 45
-"""One and a half minutes; the longest pause is what a restarted server waits for us."""
+"""About one and a half minutes. A restarted server waits at most the longest pause for the client."""
 _FEW_TRIES = 3
 _USER = "cdc"
 _SCHEME = "sc://"
 _PARAMETERS = "/;"
-"""Between the address and the parameters of a URL, of which one may be the token."""
+"""Separates the address of a URL from its parameters, of which one may be the token."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _UNREACHABLE = "UNAVAILABLE"
 _UNAUTHENTICATED = "UNAUTHENTICATED"
@@ -54,30 +54,31 @@ _STACK_TRACE = "JVM stacktrace:"
 
 
 class SessionLost(LakeAway):
-    """The Spark server was started again, or has ended the session: only another session can go on."""
+    """The Spark server was restarted, or it ended the session. Only a new session can continue."""
 
 
 def claim_tag(claim_id: str) -> str:
-    """Under which every operation of a claim runs."""
+    """Returns the tag under which every operation of a claim runs."""
     return f"claim-{claim_id}"
 
 
 def session_name(session: SparkSession) -> str:
-    """By which the server knows it, and `cancel` finds it."""
+    """Returns the id by which the server and `cancel` know the session."""
     return str(vars(session.client)["_session_id"])
 
 
 def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
-    """Ids of what ran under `tag` in that session and is interrupted. The session ends: its client gets SessionLost.
+    """Interrupts the operations under `tag` in that session and ends the session. Returns their ids.
 
-    A session that is gone already is not made anew for longer than this takes.
+    The session's own client then gets SessionLost. If the session is already gone, the server creates it for this call
+    only.
     """
     with spark_calls(f"cancelling {tag} in the session {session}"):
         client = client_of(url, session)
         try:
             client.set_retry_policies([DefaultPolicy(max_retries=_FEW_TRIES)])
             found = client.interrupt_tag(tag)
-            with suppress(PySparkException):  # the server complains where something still runs, and ends the session
+            with suppress(PySparkException):  # the server raises an error if something still runs, but ends the session
                 client.release_session()
         finally:
             client.close()
@@ -86,20 +87,20 @@ def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
 
 
 def _with(url: str, *parameters: str) -> str:
-    """Sessions of one user find each other by their id."""
+    """Adds `user_id` and `parameters` to the URL, so that another process can cancel the session."""
     place, _, given = url.partition(_PARAMETERS)
     return f"{place.rstrip('/')}{_PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
 
 
 def client_of(url: str, session: str) -> SparkConnectClient:
-    """Another client of a session that somebody opened; the caller closes it."""
+    """Returns another client of an open session. The caller closes it."""
     return SparkConnectClient(_Channel(_with(url, f"session_id={session}")))
 
 
 class _Channel(DefaultChannelBuilder):
-    """Sends the token of the URL as a header; PySpark itself would not, without TLS, to another host than `localhost`.
+    """Sends the token of the URL as a header. Without TLS, PySpark itself sends it to `localhost` only.
 
-    A token in plain text leaves the machine only where the URL says so: `_check_encrypted`.
+    The token leaves the machine in plain text only if the URL allows that; see `_check_encrypted`.
     """
 
     def metadata(self) -> Iterable[tuple[str, str]]:
@@ -113,7 +114,10 @@ class _Channel(DefaultChannelBuilder):
 
 
 def _check_encrypted(url: str) -> None:
-    """Everything that a client sends, its token too, can be read on the way to another machine."""
+    """Raises SettingsError for plain text to another machine, unless the URL allows it.
+
+    On the way to another machine, everything that a client sends can be read, including the token.
+    """
     address, _, parameters = url.removeprefix(_SCHEME).partition(_PARAMETERS)
     if not is_this_machine(address.rpartition(":")[0].strip("[]")) and "use_ssl=" not in parameters:
         raise SettingsError(
@@ -124,12 +128,15 @@ def _check_encrypted(url: str) -> None:
 
 
 def untuned_session(url: str) -> SparkSession:
-    """As PySpark gives it to everybody."""
+    """Opens a session with PySpark's default confs."""
     return cast("SparkSession", RemoteSession.builder.channelBuilder(_Channel(_with(url))).create())
 
 
 def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSession:
-    """A session of its own: confs set in it are seen by nobody else. Raises LakeError when nothing answers."""
+    """Opens a session of its own, so that no other session sees its confs. Calls `first` before it connects.
+
+    Raises LakeError if the server does not answer.
+    """
     _check_encrypted(url)
     if first is not None:
         first()
@@ -147,14 +154,20 @@ def connect(url: str, *, first: Callable[[], None] | None = None) -> SparkSessio
 
 
 def leave_lost(session: SparkSession) -> None:
-    """On our side alone: the server does not know it, and PySpark would take it for the default session for ever."""
+    """Closes a session on the client's side only, because the server no longer knows it.
+
+    Otherwise PySpark would use it as the default session for ever.
+    """
     session.client.close()
     session.stop()
 
 
 @contextmanager
 def spark_calls(doing: str) -> Iterator[None]:
-    """Turn whatever Spark or its connection raises into LakeError; into LakeAway when nobody answers any more."""
+    """Turns errors of Spark and its connection into LakeError, or LakeAway if the server no longer answers.
+
+    `doing` describes the call in the error.
+    """
     try:
         yield
     except PySparkException as error:
@@ -183,7 +196,10 @@ def _has_status(error: PySparkException, name: str) -> bool:
 
 @contextmanager
 def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
-    """Set and in any case unset: a txn version or user metadata left behind would silence the next write."""
+    """Sets the confs, and always unsets them at the end.
+
+    A transaction version or userMetadata that stays in the session would change the next write, or suppress it.
+    """
     try:
         for name, value in confs.items():
             session.conf.set(name, value)
@@ -194,7 +210,7 @@ def configured(session: SparkSession, confs: dict[str, str]) -> Iterator[None]:
 
 
 def checkpointed(session: SparkSession, frame: DataFrame) -> DataFrame:
-    """Computed now and once; kept while the result is referenced.
+    """Computes the frame now and once. Spark keeps the result while it is referenced.
 
     PySpark binds the result to the first session of the thread, which may be another one than the frame's.
     """
@@ -206,7 +222,7 @@ def checkpointed(session: SparkSession, frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    """Operations inside can be cancelled by `session.interruptTag(tag)`."""
+    """Tags the operations inside, so that `session.interruptTag(tag)` can cancel them."""
     session.addTag(tag)
     try:
         yield

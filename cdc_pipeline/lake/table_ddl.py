@@ -1,4 +1,4 @@
-"""CREATE TABLE of a lake table, with the properties that keep its upserts cheap."""
+"""CREATE TABLE statements for lake tables, with the properties that keep upserts cheap."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from cdc_pipeline.settings import PartitionBy
 
 MAPPING = {"delta.columnMapping.mode": "name"}
 _LISTED = {"delta.feature.timestampNtz": "supported"}
-"""Makes the table list its features. Without a list deltalake's `to_pandas` shows NULLs in a mapped table."""
+"""Makes the table list its features. Otherwise deltalake's `to_pandas` shows NULLs in a table with column mapping."""
 STATS = "delta.dataSkippingStatsColumns"
 VECTORS = "delta.enableDeletionVectors"
 

@@ -1,4 +1,4 @@
-"""One claim -> one commit of its table: reads the fence, applies the claim by append or MERGE, verifies the commit."""
+"""Applies a claim in one commit: reads the fence, applies the claim by append or MERGE, verifies the commit."""
 
 import time
 from collections.abc import Callable
@@ -40,9 +40,9 @@ _MOST_RACES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimUpsert:
-    """Applies one claim to one table. `calls` wraps calls of Spark, and says what they do.
+    """Applies one claim to one table. `calls` wraps calls of Spark; its argument describes them in errors.
 
-    `may_commit` is called right before the commit and raises what forbids it.
+    `may_commit` is called right before the commit and raises an error to forbid it.
     """
 
     session: Callable[[], SparkSession]
@@ -57,7 +57,10 @@ class ClaimUpsert:
     may_commit: Callable[[], None]
 
     def run(self) -> UpsertOutcome:
-        """Who loses the race for a version reads the fence again: the winner may have applied this very claim."""
+        """Applies the claim. If another commit takes the version, reads the fence again and retries.
+
+        The other commit may have applied this very claim.
+        """
         for _ in range(_MOST_RACES - 1):
             try:
                 return self._run()
@@ -109,7 +112,7 @@ class ClaimUpsert:
         return find_claim(self._log, self.table.app_id, self.work, known if latest is None else latest)
 
     def _move_fence(self, fence: Fence) -> None:
-        """A claim without rows needs no Spark: a commit that holds nothing but the fence."""
+        """Moves the fence in a commit of its own. A claim without rows needs no Spark."""
         now = self.clock()
         info = commit_info(
             operation="CDC FENCE", user_metadata=claim_metadata(self.work), read_version=fence.lake_version, now=now
@@ -120,7 +123,10 @@ class ClaimUpsert:
             )
 
     def _apply(self, fence: Fence) -> ClaimMerge | None:
-        """None: somebody else applied the claim meanwhile. A commit whose answer was lost is looked up in the log."""
+        """Applies the claim. Returns None if another worker has applied it meanwhile.
+
+        If Spark's answer is lost, the log shows whether the commit was made.
+        """
         session = self.session()
         done: list[ClaimMerge] = []
         try:
@@ -153,7 +159,7 @@ class ClaimUpsert:
         )
 
     def _state(self, fitted: Fitted) -> LakeTableState | None:
-        """None: the claim is applied by MERGE."""
+        """Returns the table's state for an append. None if the claim is applied by MERGE."""
         if self.way == "merge":
             return None
         with step(self.on_step, "lake_files.read"):
@@ -172,7 +178,10 @@ class ClaimUpsert:
         return ClaimMerge(sql=None, counts=applied.counts)
 
     def _merge(self, session: SparkSession, fitted: Fitted, done: list[ClaimMerge]) -> ClaimMerge | None:
-        """A claim whose number the table's log already has comes back from Delta without a row."""
+        """Applies the claim by MERGE.
+
+        If the table's log already has the claim's number, Delta returns no row and this None.
+        """
         url = self.store.spark_url(lake_key(self.table.name))
         with opened_views(session) as views:
             with step(self.on_step, "lake_claim.fold"):
@@ -191,7 +200,7 @@ class ClaimUpsert:
         return commit is not None and commit.user_metadata.get("claim_id") == self.work.claim_id
 
     def _passed_over(self, counts: Counts | None) -> ClaimMerge | None:
-        """A claim that changes nothing moves the fence alone. None: somebody else did it meanwhile."""
+        """Moves the fence for a claim that changes nothing. Returns None if another worker moved it meanwhile."""
         fence = self._checked_fence()
         if fence.number >= self.work.last_number:
             return None
