@@ -58,6 +58,7 @@ def with_copies(shape: FoldShape, lake: str, wanted: str, truncated_at: str, *, 
 
 
 def count_copies() -> str:
+    """Returns SQL that counts what COPIES does. A delete that finds no copy counts as ignored."""
     visible = "greatest(_cdc_final, 0)"
     unmet = "greatest(0, _cdc_owed - _cdc_net - size(_cdc_copies)) - _cdc_owed"
     return f"""

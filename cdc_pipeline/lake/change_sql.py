@@ -51,6 +51,7 @@ def changes(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyRa
 
 
 def _act(shape: FoldShape, policy: Policy) -> str:
+    """Returns SQL for ACT: 'write' inserts or replaces the row, 'drop' removes it, 'none' leaves it as it is."""
     same = [
         f"{VERSION} = _cdc_lake_version",
         "_cdc_shown <> _cdc_lake_hidden",
@@ -77,6 +78,7 @@ def _settled(shape: FoldShape, policy: Policy, relation: str, ranges: tuple[KeyR
     finals = []
     for place, name in shape.others:
         told, lacked = f"_cdc_n{place}", f"_cdc_m{place}"
+        # A deleted row records which columns were known just before its delete: a later key change may ask for them.
         lapsed = f"IF({told} > _cdc_deletion_before AND NOT _cdc_p{place}, {told}, '{LAPSED}' || {told})"
         dying = (
             f"IF({told} <= _cdc_deletion_before AND {lacked} > _cdc_deletion_before, '{LACKED}' || {lacked}, {lapsed})"

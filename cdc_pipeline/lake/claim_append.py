@@ -153,6 +153,7 @@ class ClaimAppend:
 
 
 def _found(files: LakeFiles, found: pa.Table) -> _Found:
+    """Sorts the rows found by what the claim does to them, without rows that a deletion vector already deletes."""
     deleted: dict[str, BitMap64] = {}
     updated, gone, deletes, is_stale = 0, 0, 0, False
     counted = pa.compute.equal(found.column(FILE), "")

@@ -64,6 +64,7 @@ def is_plain(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
 
 
 def _plain(views: Views, files: LakeFiles, shape: FoldShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
+    """Reads only id and version of the lake's rows, because the claim's events have whole rows."""
     ranges = safe_ranges(table, work)
     files.name_rows(views, _FILE_ROW, files.candidates(ranges), (*shape.key, VERSION))
     hint = "/*+ BROADCAST(s) */ " if has_few_rows(work) else ""

@@ -64,6 +64,7 @@ def _asking_moves(shape: FoldShape, lake: str, emptied_before: str, *, few: bool
 
 
 def _ready_moves(shape: FoldShape) -> str:
+    """Returns the moves whose old id is the new id of no earlier unresolved move."""
     return f"""
         SELECT m.* FROM {_MOVE} AS m
         LEFT JOIN (SELECT {shape.keys()}, min({VERSION}) AS _cdc_first FROM {_MOVE} GROUP BY {shape.keys()}) AS earlier

@@ -40,6 +40,7 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
 
 
 def _published_version(log: DeltaLog, table: LakeTable, content: LakePublication, fence: Fence) -> int | None:
+    """Returns the version that published this snapshot. None if it is not published yet."""
     for commit in log.backwards(fence.lake_version):
         number = commit.transaction_version(table.app_id)
         if number is not None and number < content.fence_number:

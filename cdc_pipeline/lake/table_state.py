@@ -112,6 +112,7 @@ class LakeTableStates:
 
 
 def _brought_to(log: DeltaLog, state: LakeTableState, version: int) -> bool:
+    """Updates `state` to `version`. Returns False if the log does not allow it: then `state` must not be used."""
     if not 0 <= version - state.version <= _MOST_COMMITS or not state.info:
         return False
     same = log.read(state.version)

@@ -180,7 +180,7 @@ class ClaimUpsert:
     def _merge(self, session: SparkSession, fitted: Fitted, done: list[ClaimMerge]) -> ClaimMerge | None:
         """Applies the claim by MERGE.
 
-        If the table's log already has the claim's number, Delta returns no row and this None.
+        If the table's log already has the claim's number, Delta returns no row, and this returns None.
         """
         url = self.store.spark_url(lake_key(self.table.name))
         with opened_views(session) as views:
