@@ -19,9 +19,11 @@ ACT, EFFECT, TIES = "_cdc_act", "_cdc_effect", "_cdc_ties"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """`soft`: deleted rows stay as flagged rows with their values. `tombstones`: every delete leaves a hidden row.
+    """How a table treats deletes, truncates and ties.
 
-    `ties`: whether events of one id may share a sequence; then they are counted.
+    `soft`: deleted rows stay as flagged rows with their values. `tombstones`: every delete leaves a hidden row.
+    `truncated_at`: the version of the last truncate. `ties`: whether events of one id may share a sequence; then they
+    are counted.
     """
 
     soft: bool

@@ -27,13 +27,13 @@ _FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRows:
-    """`written` is SQL of the rows to write.
+    """What a claim writes and deletes, as SQL.
 
-    They have the source's columns in the lake's names, VERSION, DELETED and possibly STATE. `found` is SQL with FILE,
-    `rows` (indexes of lake rows that the claim deletes or replaces), GONE (the claim deletes them) and NEWER (the
-    claim's event is newer than the lake's row). If `counts` is None, `found` has one more row, with '' as FILE; its
-    `rows` is the number of ids whose last event is a delete. `found` may include rows that a deletion vector already
-    deletes. `acts`: whether any row of the table may change.
+    `written` is SQL of the rows to write. They have the source's columns in the lake's names, VERSION, DELETED and
+    possibly STATE. `found` is SQL with FILE, `rows` (indexes of lake rows that the claim deletes or replaces), GONE
+    (the claim deletes them) and NEWER (the claim's event is newer than the lake's row). If `counts` is None, `found`
+    has one more row, with '' as FILE; its `rows` is the number of ids whose last event is a delete. `found` may include
+    rows that a deletion vector already deletes. `acts`: whether any row of the table may change.
     """
 
     written: str

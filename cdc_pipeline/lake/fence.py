@@ -36,7 +36,7 @@ def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = Non
 
 
 def _repeated_at(newest: Commit, older: Iterator[tuple[Commit, int]]) -> int | None:
-    """Returns the version of the earliest of the newest claims that applied slices which the lake already had, or None.
+    """Returns the earliest version in which one of the newest claims applied slices that the lake already had, or None.
 
     This happens when a worker checks the fence and pauses, its claim is given up, and another claim with a lower end is
     applied. When the worker then merges, Delta sees a greater number than the last and accepts the commit.

@@ -27,9 +27,10 @@ class SchemaConflict(CdcError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """`table`: the claim's table, with id and data partitions under the lake's current names.
+    """A claim's table after the lake has followed its source.
 
-    `version`: the lake version with that shape, after which the claim is committed.
+    `table` has id and data partitions under the lake's current names. `version`: the lake version with that shape,
+    after which the claim is committed.
     """
 
     table: LakeTable

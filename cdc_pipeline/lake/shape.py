@@ -21,10 +21,10 @@ DROPPED_PREFIX = f"{OWN_PREFIX}dropped_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeColumn:
-    """`type` is Spark's DDL text.
+    """One column of a lake table that holds a column of the source.
 
-    `number` and `missing` are as in `record.Column`; `missing` has the source's type with it. `dropped`: the source has
-    dropped the column; the lake keeps its values.
+    `type` is Spark's DDL text. `number` and `missing` are as in `record.Column`; `missing` has the source's type with
+    it. `dropped`: the source has dropped the column; the lake keeps its values.
     """
 
     name: str
@@ -96,9 +96,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeChange:
-    """`sources`: column of `after` -> the column of `before` whose values it takes; None for a new column.
+    """How the columns of a lake table change.
 
-    `problems`: why the table cannot follow the source. If there are any, the table is not changed.
+    `sources`: column of `after` -> the column of `before` whose values it takes; None for a new column. `problems`: why
+    the table cannot follow the source. If there are any, the table is not changed.
     """
 
     before: Shape

@@ -44,9 +44,10 @@ logger = structlog.get_logger()
 
 
 class SparkLake:
-    """`open_session` is called when Spark is first needed, and again after the session was lost.
+    """The lake on Spark and Delta.
 
-    Fences need no Spark.
+    `open_session` is called when Spark is first needed, and again after the session was lost. Reading a fence needs no
+    Spark.
     """
 
     def __init__(

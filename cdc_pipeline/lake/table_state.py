@@ -23,9 +23,9 @@ Bounds = tuple[Any, Any]
 
 @dataclass(slots=True, kw_only=True)
 class LakeTableState:
-    """`files`: path -> `add` action.
+    """What a lake table consists of at one version.
 
-    `info`: the commitInfo of `version`, which shows whether the table was replaced.
+    `files`: path -> `add` action. `info`: the commitInfo of `version`, which shows whether the table was replaced.
     """
 
     version: int
