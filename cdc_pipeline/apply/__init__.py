@@ -1,1 +1,1 @@
-"""Registered slices of a table -> one commit of its lake table."""
+"""Applies registered slices of a table by commits of its lake table."""

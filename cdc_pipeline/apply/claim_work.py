@@ -1,4 +1,4 @@
-"""What a claim takes into the lake: its slice files, each found unchanged, and what the merge must know of them."""
+"""Prepares a claim for the lake: checks its slice files and collects what the merge needs to know about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,10 @@ class ClaimPreparation:
     on_step: OnStep
 
     def prepare(self, lease: Lease, claim: Claim, table: TableName, slices: Sequence[RegisteredSlice]) -> ClaimWork:
-        """Checks every slice file. Raises SliceDamaged; each damaged slice is then marked in the metadata store."""
+        """Checks every slice file and describes the claim for the merge.
+
+        Raises SliceDamaged after every damaged slice is recorded in the metadata store.
+        """
         row = self.store.tables.table(table)
         return ClaimWork(
             claim_id=str(claim.claim_id),
@@ -55,7 +58,7 @@ class ClaimPreparation:
         )
 
     def _checked(self, lease: Lease, slices: Sequence[RegisteredSlice]) -> tuple[SliceInput, ...]:
-        """All files are looked at before the first damage is raised: a person then sees every damaged slice."""
+        """Checks all files before it raises the first error, so that people see every damaged slice."""
         inputs, damages = list[SliceInput](), list[tuple[Damage, SliceDamaged]]()
         for row in slices:
             try:
@@ -84,7 +87,7 @@ class ClaimPreparation:
 
 
 def claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
-    """The lake's counts of one commit, as the metadata store keeps them."""
+    """Converts the lake's counts of one commit into the record of the metadata store."""
     return ClaimOutcome(
         lake_version=outcome.lake_version,
         rows_read=outcome.rows_read,

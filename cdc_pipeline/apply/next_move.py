@@ -1,4 +1,4 @@
-"""The next move for one table, and what a claim takes: decided from the lake's log and the metadata store. Pure."""
+"""Chooses a table's next move and the slices of a claim, from the lake's log and the metadata store. Pure functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ class View:
     """What a worker sees under its lease.
 
     `fence` is read from the lake's log; None when there is no lake table. Everything else is read from the metadata
-    store. `fenced`: slices by number, for the numbers that the fence names. `behind_fence`: registered slices from
-    fence + 1 on, in order, whole boundaries, as many as one claim may take. `open_claim`: left by a worker that died.
-    `active_snapshot`: the snapshot that is being taken; slices behind its cutoff wait for it and are not among
-    `behind_fence`. `is_keyless`: the table has no key.
+    store. `fenced`: by number, the slices that the fence names. `behind_fence`: registered slices from fence + 1 on, in
+    order, as many as one claim may take; slices of one boundary are never separated. `open_claim`: the claim of a
+    worker that died. `active_snapshot`: the snapshot that is being taken; slices after its cutoff wait for it and are
+    not in `behind_fence`. `is_keyless`: the table has no key.
     """
 
     fence: Fence | None
@@ -55,7 +55,7 @@ class MarkApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
-    """One commit for exactly these consecutive slices. `resumed`: a dead worker's claim with these bounds, if any."""
+    """Apply exactly these consecutive slices by one commit. `resumed`: the open claim of a dead worker, if any."""
 
     slices: tuple[RegisteredSlice, ...]
     resumed: Claim | None
@@ -63,7 +63,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reopen:
-    """The lake was rewound on purpose: slices behind `after` wait again; only the metadata store has to be updated."""
+    """The lake was rewound on purpose: slices after `after` wait again; only the metadata store has to be updated."""
 
     after: int
 
@@ -104,7 +104,7 @@ def next_move(view: View) -> Move:
 
 
 def _catching_up(fence: Fence, view: View) -> SetBack | MarkApplied | Reopen | None:
-    """The move that makes lake and metadata store agree, before anything is applied; None when they agree."""
+    """Returns the move that makes lake and metadata store agree before slices are applied; None when they agree."""
     if view.is_keyless and fence.repeated_at is not None:
         return SetBack(to_version=fence.repeated_at - 1)
     claim = view.open_claim
@@ -138,10 +138,10 @@ def _check_fence(fence: Fence, view: View) -> None:
 def of_one_shape(
     slices: Sequence[RegisteredSlice], schema_of: Callable[[RegisteredSlice], TableSchema]
 ) -> tuple[RegisteredSlice, ...]:
-    """The leading slices that one claim can merge: whole boundaries, up to the first change of columns that needs a
-    claim of its own.
+    """Returns the first slices that one claim can merge: those before the first change of columns that needs a new
+    claim. Slices of one boundary are never separated.
 
-    A late slice is read under its own schema and does not change the lake's columns, so it never ends a claim.
+    A late slice is read with its own schema and does not change the lake's columns, so it never ends a claim.
     """
     end = in_one_claim(None if row.schema_id is None or row.late else schema_of(row) for row in slices)
     while 0 < end < len(slices) and slices[end].boundary_id == slices[end - 1].boundary_id:
@@ -152,7 +152,7 @@ def of_one_shape(
 
 
 def merged_ranges(slices: Sequence[RegisteredSlice]) -> tuple[KeyRange, ...]:
-    """At most MOST_KEY_RANGES ranges of ids that cover those of all slices.
+    """Returns at most MOST_KEY_RANGES ranges of ids that cover the ranges of all slices.
 
     Returns no range when a slice with rows has none, or when the id's type changed between slices, since ids of two
     types have no common order.
@@ -166,7 +166,7 @@ def merged_ranges(slices: Sequence[RegisteredSlice]) -> tuple[KeyRange, ...]:
 
 
 def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
-    """Indexes of the ranges behind the widest gaps, which stay open. Only gaps between numbers have a width."""
+    """Returns the indexes of the ranges after the widest gaps, which are kept. Only integers have gaps with a width."""
     if len(ranges) <= MOST_KEY_RANGES:
         return list(range(1, len(ranges)))
     if not all(isinstance(bound, int) for span in ranges for bound in span):
@@ -178,8 +178,8 @@ def _widest_gaps(ranges: Sequence[Sequence[Any]]) -> list[int]:
 def check_ledger(ledger: LakeLedger, slices: Sequence[RegisteredSlice]) -> None:
     """Compares slices that are about to be marked applied with the slices that the lake's log names.
 
-    Slices before the first claim that the log still holds are proved by their numbers alone, which have no gap. Raises
-    FenceMismatch that names both sides.
+    Of slices before the first claim that the log still has, only the numbers can be checked; these have no gap. Raises
+    FenceMismatch, which names both sides.
     """
     claims = ledger.claims
     named = {identity.number: identity for claim in claims for identity in claim.slices}

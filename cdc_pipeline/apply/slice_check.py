@@ -33,14 +33,14 @@ def check_slice_file(
 
 
 def check_content(row: RegisteredSlice, content: bytes, schema: TableSchema, *, most_unpacked_bytes: int) -> None:
-    """Compares size and SHA-256, then what the footer says: columns with types, rows, unpacked bytes.
+    """Compares size and SHA-256, then the footer's columns with types, number of rows and unpacked bytes.
 
-    No page is unpacked. Raises SliceDamaged.
+    Does not unpack any page. Raises SliceDamaged.
     """
     sha256 = hashlib.sha256(content).hexdigest()
     if len(content) != row.size_bytes or sha256 != row.sha256:
         raise damaged(row, f"{len(content)} bytes with the SHA-256 {sha256}", f"{row.size_bytes} bytes, {row.sha256}")
-    # The footer is parsed only behind the hash: these bytes are the ones that the consumer wrote.
+    # The footer is parsed only after the hash matched: these are the bytes that the consumer wrote.
     try:
         footer = pq.read_metadata(pa.BufferReader(content))
     except (OSError, ValueError) as error:
@@ -73,5 +73,5 @@ def _footer_of(schema: TableSchema) -> pq.FileMetaData:
 
 
 def _columns(footer: pq.FileMetaData) -> list[tuple[str, str]]:
-    """Names and types in order. Whether a column allows NULL makes no difference to a reader."""
+    """Returns names and types in order. Leaves out whether a column allows NULL: it makes no difference to a reader."""
     return [(field.name, str(field.type)) for field in footer.schema.to_arrow_schema()]

@@ -48,7 +48,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceWorker:
-    """What `slice_to_lake` works with. Safe to kill at any step: the next worker goes on from the lake's own log."""
+    """Applies slices to the lake. Safe to kill at any step: the next worker continues from the lake's own log."""
 
     owner: str
     lease_length: timedelta
@@ -64,12 +64,12 @@ class SliceWorker:
     def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
         """Applies the slices that are registered when the call begins, claim by claim.
 
-        With `until`, only slices whose label begins before it. Slices that are registered during the call are left to
-        the next one, so that one busy table never keeps a task slot from the other tables.
+        With `until`, applies only slices whose label begins before it. Slices that are registered during the call are
+        left to the next call, so that one busy table never keeps a task slot from the other tables.
 
         Raises LeaseBusy while another worker has the table, TableStale for a table that needs a new snapshot, and
         FenceMismatch or SliceDamaged before anything is changed. After any error except one of the lease or of the
-        metadata store the table pauses, as the retry policy says, and is parked in the end.
+        metadata store, the table pauses by the retry policy, and is parked after repeated failures.
         """
         row = self.store.tables.table(table)
         _refuse_stale(row)
@@ -89,7 +89,7 @@ class SliceWorker:
     def apply_held(
         self, lease: Lease, keeper: LeaseKeeper, table: TableName, *, before: int, until: datetime | None = None
     ) -> Applied:
-        """Does the same under a lease that the caller holds, for slices with a number below `before`.
+        """Applies slices with a number below `before`, under a lease that the caller holds.
 
         Each round compares the lake's log with the metadata store, chooses the next move and makes it.
         """
@@ -115,7 +115,7 @@ class SliceWorker:
                     outcomes.append(self._apply(lease, keeper, lake_table, move))
 
     def _apply(self, lease: Lease, keeper: LeaseKeeper, table: LakeTable, move: Apply) -> UpsertOutcome:
-        """One claim: record its bounds, check its slice files, merge them in one commit, mark the claim applied."""
+        """Records a claim's bounds, checks its slice files, merges them in one commit, marks the claim as applied."""
         claim = self._record_claim(lease, move)
         try:
             work = self._preparation.prepare(lease, claim, table.name, move.slices)
@@ -131,7 +131,7 @@ class SliceWorker:
         return outcome
 
     def _record_claim(self, lease: Lease, move: Apply) -> Claim:
-        """The bounds are durable on return. A claim that a dead worker left is taken over with its bounds."""
+        """Records the claim's bounds, or takes over a dead worker's claim with its bounds; durable on return."""
         session = self.lake.open() if any(row.path for row in move.slices) else None
         if move.resumed is None:
             return self.store.claims.record_claim(lease, move.slices, claim_id=self.new_id(), session=session)
@@ -141,7 +141,7 @@ class SliceWorker:
         return self.store.claims.resume_claim(lease, move.resumed, session=session)
 
     def _view(self, table_id: int, lake_table: LakeTable, before: int, until: datetime | None) -> View:
-        """What the lake's log and the metadata store say now; `behind_fence` holds at most one claim's slices."""
+        """Reads the lake's log and the metadata store. `behind_fence` holds the slices of at most one claim."""
         fence = self.lake.read_fence(lake_table)
         if fence is None:
             published = self.store.snapshot_history.published_snapshot(table_id)
@@ -170,9 +170,9 @@ class SliceWorker:
         )
 
     def _compared(self, lease: Lease, compare: Callable[[], Compared]) -> Compared:
-        """The result of `compare`. Raises FenceMismatch only if the lease is still held, otherwise StaleEpoch.
+        """Returns the result of `compare`. Raises FenceMismatch only if the lease is still held, otherwise StaleEpoch.
 
-        A newer owner may have changed lake and metadata store between two reads, so a difference is no alarm then.
+        Without the lease, a difference is no fault: a newer owner may have changed lake and store between two reads.
         """
         try:
             return compare()
@@ -181,7 +181,10 @@ class SliceWorker:
             raise
 
     def _mark_applied(self, lease: Lease, table: LakeTable, move: MarkApplied) -> None:
-        """Marks the slices that the lake's log names by the same ids and hashes; learns its claims again."""
+        """Marks slices as applied that the lake already has, after a comparison of their ids and hashes with its log.
+
+        Also records the claims of the log that the metadata store lacks.
+        """
         waiting = self.store.slices.waiting_through(lease.table_id, move.through)
         first = waiting[0].number if waiting else move.through
         ledger = self.lake.read_ledger(table.name, table_uuid=UUID(table.table_uuid), after=first - 1)

@@ -1,1 +1,1 @@
-"""The change stream of a source -> registered slice files."""
+"""Reads the change stream of a source into registered slice files."""

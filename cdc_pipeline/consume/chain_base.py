@@ -1,4 +1,4 @@
-"""The base of a chain of cut files: what a store has to know of the cuts before it, once their files are deleted."""
+"""The base of a chain of cut files: what a store needs of the earlier cuts after their files are deleted."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadThrough:
-    """Where a stream partition goes on behind the base, and what its reader has to know there."""
+    """The next offset of a stream partition after the base, and the last positions that its reader needs there."""
 
     stream_partition: int
     next_offset: str
@@ -37,9 +37,10 @@ class ReadThrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainBase:
-    """Everything up to the boundary at `position` and its `late_slices` is in every table's lake.
+    """The state of a stream at the boundary at `position`, after the `late_slices` late slices that follow it.
 
-    `rows` by table of the store: those that stay although their cuts are forgotten (`BaseRows.read`).
+    The lake has every slice up to there. `rows`: by table of the metadata store, the rows that are kept when the other
+    rows of earlier cuts are deleted (`BaseRows.read`).
     """
 
     stream: Stream
@@ -53,16 +54,16 @@ class ChainBase:
 
     @property
     def chain_position(self) -> str:
-        """Where the first cut file behind the base lies."""
+        """The chain position of the first cut file after the base."""
         return chain_position_behind(self.position, self.late_slices)
 
     def read_through(self) -> list[dict[str, Any]]:
-        """Columns of the store's stream partitions, as of the base."""
+        """Returns column values for the store's stream partitions, as of the base."""
         label = {"label_start": self.label.start, "label_end": self.label.end}
         return [asdict(part) | label | {"watermark": self.commit_time} for part in self.partitions]
 
     def to_bytes(self) -> bytes:
-        """Durable format, like that of a cut file."""
+        """Returns JSON in a durable format: every later version of this code has to read it."""
         values = msgspec.to_builtins(self, builtin_types=(datetime,))
         label, tables = list(values["label"].values()), list(map(table_array, self.tables))
         return json_bytes({"format": FORMAT, **values, "label": label, "tables": tables})
@@ -89,7 +90,10 @@ def chain_base(
     identities: Mapping[UUID, TableIdentity],
     rows: Mapping[str, list[dict[str, Any]]],
 ) -> ChainBase:
-    """The base behind `boundary`, whose cut file is `decided`. `identities`: of all tables, by uuid."""
+    """Returns the base after `boundary`, whose cut file is `decided`. `identities`: all tables, by uuid.
+
+    Raises RegistryError when the cut file describes another cut.
+    """
     cut = decided.content
     if not isinstance(cut, Cut) or cut.position != boundary.position:
         raise RegistryError(
@@ -117,7 +121,7 @@ def chain_base(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedChain:
-    """A whole chain: its base, if older cut files are deleted, and every cut file behind it with its chain position."""
+    """A whole chain: its base, if older cut files are deleted, and every later cut file with its chain position."""
 
     base: ChainBase | None
     files: tuple[tuple[str, CutFile], ...]
@@ -134,7 +138,7 @@ class DecidedChain:
 
     @property
     def tables(self) -> Iterator[TableIdentity]:
-        """Tables from the oldest to the newest file; each table as often as files name it."""
+        """Yields the tables from the oldest to the newest file. A table is yielded once for each file that names it."""
         yield from () if self.base is None else self.base.tables
         yield from (identity for _, file in self.files for identity in file.tables)
 
@@ -144,6 +148,6 @@ def _ranges(file: CutFile) -> tuple[PartitionRange, ...]:
 
 
 def order_of(chain_position: str) -> tuple[str, int]:
-    """A key that sorts chain positions in the order of their stream; the beginning, without a position, is first."""
+    """Returns a sort key: chain positions in the order of their stream. The beginning, without a position, is first."""
     position, _, late = chain_position.rpartition("-")
     return (position, int(late)) if position else ("", 0)

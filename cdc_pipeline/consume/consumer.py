@@ -1,4 +1,4 @@
-"""The one owner of a stream while it is read: a method for each step of `stream_to_slices`."""
+"""The consumer owns a stream while it reads it. It has one method for each step of `stream_to_slices`."""
 
 import time
 import uuid
@@ -31,13 +31,13 @@ _GRACE = timedelta(milliseconds=200)
 _SHORTEST_WAIT = timedelta(milliseconds=50)
 _LONGEST_WAIT = timedelta(seconds=1)
 _NOT_READ_YET = 1 << 64
-"""Behind every position of a log."""
+"""Greater than every position of a log."""
 
 
 class Consumer:
-    """Owns all stream partitions of one stream, under one assignment epoch. Not safe for two threads.
+    """Owns all stream partitions of one stream, under one assignment epoch. Not thread-safe.
 
-    `position`: the end of the last cut, also of one that brought nothing to register.
+    `position`: the end of the last cut, whether or not that cut had to be registered.
     """
 
     def __init__(
@@ -56,10 +56,11 @@ class Consumer:
         check_tables: Callable[[], None] = lambda: None,
         changing: Mapping[TableName, TableSchema] | None = None,
     ) -> None:
-        """`ignored_truncates`: tables whose truncates do nothing in the lake.
+        """`ignored_truncates`: tables whose truncates have no effect in the lake.
 
         `check_tables` raises if a table is no longer published as it was when the stream was opened.
-        `changing`: tables whose columns changed, with the columns of every event from their generation on.
+        `changing`: the new schema of each table whose columns changed. `generation` of the schema is the position from
+        which on events have these columns.
         """
         self._assignment = assignment
         self._chain_position = assignment.chain_position
@@ -82,7 +83,7 @@ class Consumer:
         self.position = self._registered_end = cutter.start
 
     def read_cuts(self) -> Iterator[CutSlices]:
-        """One read of the stream; yields each cut that it completes, in order. Waits at most a second for events."""
+        """Reads the stream once and yields each cut that is complete, in order. Waits at most a second for events."""
         batch = self._stream.read(self._wait())
         if batch is None:
             return
@@ -95,7 +96,7 @@ class Consumer:
             self._last_cut, self.position = time.monotonic(), cut.end
 
     def offset_ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
-        """From where each stream partition is registered to the cut's end. To be called once per cut, in order."""
+        """Returns each stream partition's range from its registered offset to the cut's end. Call it once per cut."""
         places = self._stream.places_at(cut.end)
         return tuple(
             PartitionRange(
@@ -109,11 +110,11 @@ class Consumer:
         )
 
     def is_to_be_registered(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> bool:
-        """False for a cut at which no stream partition went on, unless somebody asked for a cut there."""
+        """Returns False for a cut in which no stream partition advanced, unless a marker message requested the cut."""
         return cut.requested or any(not part.is_empty for part in ranges)
 
     def write_slice_files(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> tuple[Slice, ...]:
-        """Puts one slice file per table and stream partition that has events; durable on return."""
+        """Writes one slice file per table and stream partition with events; the files are durable on return."""
         parts = {part.stream_partition: part for part in ranges if not part.is_empty}
         return tuple(
             self._write(cut, name, parts[number], cut.slices[name, number])
@@ -124,9 +125,10 @@ class Consumer:
     def decide_and_register(
         self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[Slice, ...]
     ) -> None:
-        """Puts the cut file and registers the cut in one transaction; durable on return.
+        """Puts the cut file, then registers the cut in one transaction. Both are durable on return.
 
-        Raises StreamMoved when another consumer's cut was decided here, StaleEpoch when it took the stream.
+        Raises StreamMoved when another cut file is already at this chain position, StaleEpoch when another consumer
+        took the stream.
         """
         boundary = self._chain.register(
             self._cut(cut, ranges, slices), self._assignment, self._chain_position, self._schemas
@@ -142,13 +144,13 @@ class Consumer:
         )
 
     def confirm(self, cut: CutSlices) -> None:
-        """Lets the source forget what lies before the last registered transaction."""
+        """Confirms the cut to the source, which may then delete its log before the last registered transaction."""
         if cut.last_commit_position is not None:
             with step(self._on_step, "slot.confirm"):
                 self._stream.confirm(cut.last_commit_position)
 
     def end_column_changes(self, cut: CutSlices) -> None:
-        """Forgets the older columns of tables that changed before the cut: no event of them can come any more."""
+        """Drops the earlier columns of tables that changed before this cut began: no later event can have them."""
         for name, schema in list(self._changing.items()):
             if cut.start >= schema.generation:
                 self._store.tables.end_change(self._table_ids[name], schema.generation)
@@ -156,10 +158,10 @@ class Consumer:
                 log.info("change of columns followed", table=str(name), columns=", ".join(schema.names))
 
     def send_heartbeat_if_due(self) -> None:
-        """A marker message closes the slice that is due: on an idle stream nothing else would.
+        """Sends a marker message when the open slice is due: on an idle stream, nothing else would close the slice.
 
-        The next one is sent when this one has been read. A consumer that catches up with a backlog would otherwise
-        send one per second, and each of them costs a cut.
+        The next one is sent only after this one was read. A consumer that catches up with a backlog would otherwise
+        send one per second, and each of them causes a cut.
         """
         if not self._awaits_heartbeat and self._until_heartbeat() <= timedelta(0):
             self._send(CUT, is_heartbeat=True)
@@ -167,14 +169,14 @@ class Consumer:
             self._next_heartbeat = time.monotonic() + _LONGEST_WAIT.total_seconds()
 
     def send_marker(self) -> str:
-        """Sends a marker message that cuts the stream behind everything that the source holds now; returns its text."""
+        """Sends a marker message that cuts the stream after every event that the source holds now; returns its text."""
         marker = f"{CUT}:{uuid.uuid4()}"
         self._marker_positions[marker] = _NOT_READ_YET
         self._send(marker)
         return marker
 
     def is_behind(self, marker: str) -> bool:
-        """Whether the cut behind this marker message is registered."""
+        """Returns whether every event before this marker message is registered."""
         return self.position > self._marker_positions[marker]
 
     def _wait(self) -> timedelta:
@@ -183,7 +185,11 @@ class Consumer:
         return min(max(self._until_heartbeat(), _SHORTEST_WAIT), _LONGEST_WAIT)
 
     def _until_heartbeat(self) -> timedelta:
-        """At most a slice's length since the last cut: this machine's clock may be hours behind the source's."""
+        """Returns the time until the next heartbeat.
+
+        A heartbeat is sent at most one slice length (plus _GRACE) after the last cut, because this machine's clock may
+        be hours behind the source's.
+        """
         now = time.monotonic()
         by_clock = self._cutter.due - self._clock()
         since_cut = self._cutter.length - timedelta(seconds=now - self._last_cut)
@@ -200,7 +206,7 @@ class Consumer:
         return replace(batch, events=events)
 
     def _with_silent_changes(self, cut: CutSlices) -> CutSlices:
-        """Adds an empty slice for each change of columns that lies before the cut and that no event has shown."""
+        """Adds an empty slice for each table whose columns changed before the cut and that has no event in the cut."""
         shown = {name for name, _ in cut.slices}
         first = min(self._offsets)
         silent = {
@@ -213,7 +219,7 @@ class Consumer:
     def _cut(self, cut: CutSlices, ranges: tuple[PartitionRange, ...], slices: tuple[Slice, ...]) -> Cut:
         return Cut(
             stream=self._assignment.stream,
-            # The end of the last registered cut: cuts that brought nothing to register may lie in between.
+            # The end of the last registered cut. Cuts that had nothing to register may lie between it and this cut.
             start=encode_position(self._registered_end),
             position=encode_position(cut.end),
             commit_time=cut.commit_time,
@@ -260,7 +266,7 @@ class Consumer:
 
 
 def _without_truncates(events: TableEvents) -> TableEvents:
-    """The events without truncates, for a table whose truncates are to do nothing in the lake."""
+    """Returns the events without truncates, for a table whose truncates have no effect in the lake."""
     kept = np.asarray(pc.not_equal(events.rows[OPERATION], Operation.TRUNCATE.value))
     if kept.all():
         return events

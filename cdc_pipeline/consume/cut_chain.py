@@ -1,8 +1,8 @@
-"""The chain of cut files of a stream: at each chain position, the object that is put first decides what follows.
+"""The chain of cut files of a stream: at each chain position, the first object that is put decides what follows.
 
-A cut or a late slice is decided by its file, and registered afterwards. Who finds another file at the chain position
-where it wanted to put its own registers that one first. So two consumers cannot fork a stream, not even when one works
-on an older metadata store; and a store that was restored from a backup catches up from the files.
+A process puts the file of a cut or late slice, and registers it afterwards. If another file is already at the chain
+position, the process registers that file first. So two consumers cannot fork a stream, even when one of them uses an
+older metadata store. A metadata store that was restored from a backup catches up from the files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,10 +44,10 @@ class CutChain:
     def register(
         self, cut: Cut, assignment: Assignment, chain_position: str, schemas: Mapping[str, TableSchema]
     ) -> Boundary:
-        """Decides and registers a cut; both are durable on return. `schemas`: those of its slices, by id.
+        """Puts the cut file and registers the cut; both are durable on return. `schemas`: of the slices, by id.
 
-        The cut file is put at `chain_position`, or behind late slices that were decided there before. Raises
-        StreamMoved when another cut was decided there: that one is registered then.
+        The cut file is put at `chain_position`, or after late slices whose files are already there. Raises StreamMoved
+        when another cut's file is already there; that cut is then registered.
         """
         if cut.is_empty and cut.position == position_of(chain_position):
             return self.store.registration.register(cut, assignment)
@@ -64,7 +64,7 @@ class CutChain:
         return self.store.registration.register(cut, assignment)
 
     def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
-        """Decides and registers a late slice; returns its number. Idempotent by the slice's id.
+        """Puts the file of a late slice and registers the slice; returns its number. Idempotent by the slice's id.
 
         Raises RegistryError while the stream has no boundary.
         """
@@ -81,10 +81,10 @@ class CutChain:
         return self.store.quarantine.replay(late, chain_position, lease=lease)
 
     def catch_up(self) -> int:
-        """Registers every cut and late slice that the chain has behind the metadata store; returns their number.
+        """Registers every cut and late slice of the chain that the metadata store lacks; returns their number.
 
-        Raises RegistryError for a metadata store that has nothing of the stream, or so little that cut files which it
-        lacks are deleted.
+        Raises RegistryError when the metadata store has neither cuts nor tables of the stream, or when cut files that
+        it lacks are deleted.
         """
         chain_position, adopted = self.store.streams.chain_position(self.name), 0
         self._refuse_forgotten(chain_position)
@@ -103,7 +103,7 @@ class CutChain:
         return adopted
 
     def read(self, chain_position: str) -> CutFile | None:
-        """The cut file at the chain position; None if nothing is decided there."""
+        """Returns the cut file at the chain position; None if there is none."""
         try:
             with step(self.on_step, "cut_file.get"):
                 content = self.objects.get(cut_key(self.name, chain_position))
@@ -118,7 +118,7 @@ class CutChain:
         return max(found, key=order_of, default=None)
 
     def base(self) -> ChainBase | None:
-        """The newest base: what has to be known of the cuts whose files are deleted. None if there is none."""
+        """Returns the newest base, which replaces the cut files that are deleted; None if there is none."""
         chain_position = self.base_position()
         if chain_position is None:
             return None
@@ -126,7 +126,7 @@ class CutChain:
             return ChainBase.from_bytes(self.objects.get(base_key(self.name, chain_position)))
 
     def base_behind(self, boundary: Boundary, rows: Mapping[str, list[dict[str, Any]]]) -> ChainBase:
-        """Returns a base behind `boundary`, for `put_base`. `rows`: rows that stay of the cuts before it.
+        """Returns a base after `boundary`, for `put_base`. `rows`: the rows of earlier cuts that are kept.
 
         Raises RegistryError when the cut file of the boundary is gone.
         """
@@ -141,22 +141,22 @@ class CutChain:
         return chain_base(boundary, decided, identities, rows)
 
     def put_base(self, base: ChainBase) -> None:
-        """Puts the base; durable on return, and cut files before it can be deleted then.
+        """Puts the base; durable on return. Afterwards, the cut files before it can be deleted.
 
-        A base that is already there describes the same cuts.
+        A base that is already there is kept, because it describes the same cuts.
         """
         with step(self.on_step, "chain_base.put"), suppress(ObjectExists):
             self.objects.put_if_absent(base_key(self.name, base.chain_position), base.to_bytes())
 
     def files(self, begin: str = BEGINNING) -> Iterator[tuple[str, CutFile]]:
-        """Every cut file from the chain position `begin` on, with its chain position."""
+        """Yields every cut file from the chain position `begin` on, with its chain position."""
         chain_position = begin
         while (found := self.read(chain_position)) is not None:
             yield chain_position, found
             chain_position = chain_position_after(chain_position, found.content)
 
     def _decide(self, chain_position: str, new: CutFile) -> CutFile | None:
-        """Puts `new` at the chain position. Returns the file that was there before, and None if `new` is stored."""
+        """Puts `new` at the chain position. Returns None on success, or the file that is already there."""
         try:
             with step(self.on_step, "cut_file.put"):
                 self.objects.put_if_absent(cut_key(self.name, chain_position), new.to_bytes())
@@ -168,7 +168,7 @@ class CutChain:
         return None
 
     def adopt(self, found: CutFile, chain_position: str) -> str:
-        """Registers what the cut file at the chain position says. Returns the chain position behind it. Idempotent."""
+        """Registers the cut or late slice of the cut file at `chain_position`; returns the next one. Idempotent."""
         known = {row.name: row for row in self.store.tables.tables()}
         rows = [self._row(identity, known.get(identity.name)) for identity in found.tables]
         content = found.content_for([row.table_id for row in rows])
@@ -188,9 +188,9 @@ class CutChain:
         return self.store.registration.register(content, None).chain_position
 
     def _follow(self, found: CutFile, cut: Cut, rows: Sequence[SourceTable]) -> None:
-        """Takes over what changed at the source since the store was copied.
+        """Updates the stream and its tables to what the cut file says, in a store that is older than the file.
 
-        Does nothing for a cut before the registered offsets: behind it, the stream started again.
+        Does nothing for a cut before the registered offsets, because the stream was started again after such a cut.
         """
         registered = self.store.streams.next_offset(self.name)
         if registered is not None and min(part.start_offset for part in cut.partitions) < registered:
@@ -215,7 +215,7 @@ class CutChain:
             self.store.tables.record_schema(new.table_id, schema, first_offset=first_offset, is_newest=is_newest)
 
     def _row(self, identity: TableIdentity, row: SourceTable | None) -> SourceTable:
-        """Registers a table that the store does not have as what it was at the cut; its settings come later."""
+        """Returns the table's row. Registers a table that the store lacks, as of the cut and without settings."""
         if row is None:
             row = self.store.tables.register_table(
                 NewTable(
@@ -236,7 +236,7 @@ class CutChain:
         return row
 
     def _refuse_forgotten(self, chain_position: str) -> None:
-        """Refuses a chain position before the base: what was decided there is deleted."""
+        """Raises RegistryError for a chain position before the base, because the cut files there are deleted."""
         base = self.base_position()
         if base is not None and order_of(chain_position) < order_of(base):
             raise RegistryError(
@@ -247,7 +247,7 @@ class CutChain:
             )
 
     def _check_known(self, first: CutFile) -> None:
-        """Refuses an empty store: cut files alone do not say what the lake contains, so it needs a rebuild."""
+        """Raises RegistryError for a store without the tables: cut files do not describe the lake, so rebuild it."""
         known = {row.table_uuid for row in self.store.tables.tables()}
         lost = [identity for identity in first.tables if identity.table_uuid not in known]
         if lost:
@@ -280,7 +280,7 @@ def position_of(chain_position: str) -> str:
 
 
 def chain_position_after(chain_position: str, content: Cut | LateSlice) -> str:
-    """The chain position behind `content`, whose file lies at `chain_position`."""
+    """Returns the chain position after `content`, whose file is at `chain_position`."""
     if isinstance(content, Cut):
         return chain_position_behind(content.position, 0)
     position, _, late = chain_position.rpartition("-")

@@ -1,4 +1,4 @@
-"""Cut files: the one object per cut, or per late slice, that decides what follows in the chain; as JSON."""
+"""Cut files: one JSON object per cut or late slice, which decides what follows in the chain."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from cdc_pipeline.record import TableName, TableSchema
 
 FORMAT = 2
 _WITH_EMPTY_SLICES = 1
-"""The format of older cut files: they name a slice of every table and stream partition, also where nothing came."""
+"""The format of older cut files. They name a slice for every table and stream partition, including empty slices."""
 _NOT_IN_CUT = ("stream", "tables")
-"""Fields of a cut that its file names elsewhere."""
+"""Fields of a cut that its file contains in other keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableIdentity:
-    """A source table whatever number it has in a metadata store, as it stood when the cut was made.
+    """A source table as it was when the cut was made, without its number in one metadata store.
 
-    `stale`: why only a new snapshot can mend it; None if it is not. `cutoff_offset` of its last published snapshot.
+    `stale`: why the table is stale; None if it is not. `cutoff_offset`: of its last published snapshot.
     """
 
     table_uuid: UUID
@@ -40,9 +40,9 @@ class TableIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutFile:
-    """`content` names a table by its index in `tables`. `schemas` are those of its slices, by id.
+    """A cut or a late slice as it is stored in the bucket. `content` names a table by its index in `tables`.
 
-    `tables` of a cut: all that were read through it.
+    `schemas`: of the slices, by id. `tables`: for a cut, all tables that were read up to it.
     """
 
     stream: Stream
@@ -87,7 +87,10 @@ class CutFile:
             )
 
     def of_tables(self, uuids: Collection[UUID]) -> "CutFile":
-        """Without those that were removed since: what came later under their names is another table."""
+        """Returns the cut file with only these tables.
+
+        Tables that were removed since the cut are left out: a later table of the same name is another table.
+        """
         kept = [index for index, table in enumerate(self.tables) if table.table_uuid in uuids]
         if len(kept) == len(self.tables) or isinstance(self.content, LateSlice):
             return self
@@ -101,7 +104,7 @@ class CutFile:
         return replace(self, tables=tuple(self.tables[index] for index in kept), content=_renumbered(content, numbers))
 
     def content_for(self, table_ids: Sequence[int]) -> Cut | LateSlice:
-        """The content for a metadata store that gave these numbers to `tables`."""
+        """Returns the content with the numbers that a metadata store gave to `tables`, in the same order."""
         return _renumbered(self.content, dict(enumerate(table_ids)))
 
 
@@ -111,7 +114,7 @@ def cut_file(
     schemas: Mapping[str, TableSchema],
     content: Cut | LateSlice,
 ) -> CutFile:
-    """Of a content with the metadata store's own table numbers, which are the keys of `tables`."""
+    """Builds the cut file. `content` has the metadata store's table numbers, which are the keys of `tables`."""
     slices = (content.slice,) if isinstance(content, LateSlice) else content.slices
     numbers = [content.slice.table_id] if isinstance(content, LateSlice) else sorted(content.tables)
     used = {new.schema_id for new in slices if new.schema_id is not None}
@@ -135,10 +138,10 @@ def _renumbered(content: Cut | LateSlice, numbers: Mapping[int, int]) -> Cut | L
 
 
 def json_bytes(document: Mapping[str, Any]) -> bytes:
-    """Compact JSON in ASCII.
+    """Returns compact JSON in ASCII.
 
-    Text is made and read by `json`, values by msgspec: msgspec's own JSON refuses the lone surrogates by which
-    quarantined payloads keep bytes that are no UTF-8.
+    msgspec converts the values, and `json` writes and reads the text. The JSON of msgspec refuses lone surrogates,
+    which quarantined payloads contain for bytes that are not valid UTF-8.
     """
     return json.dumps(document, separators=(",", ":"), default=datetime.isoformat).encode()
 
@@ -157,7 +160,7 @@ def damage_named(what: str) -> Iterator[None]:
 
 
 def table_array(table: TableIdentity) -> list[Any]:
-    """The fields without their names: every cut file has them for each table."""
+    """Returns the fields without their names, to save space: every cut file has them for each table."""
     values = msgspec.to_builtins(table)
     return list((values | {"name": list(values["name"].values())}).values())
 
@@ -171,7 +174,7 @@ def identity_of(values: list[Any]) -> TableIdentity:
 
 
 def _cut_of(document: dict[str, Any], stream: str, *, tables: Sequence[int]) -> Cut:
-    """`tables` are those that were read. Empty slices stand by themselves in the first format."""
+    """Reads a cut from JSON. `tables`: the tables that were read. Format 1 has a separate list of empty slices."""
     empty = [{"table_id": table, "stream_partition": number} for table, number in document.get("empty", ())]
     slices = sorted((*document["slices"], *empty), key=itemgetter("table_id", "stream_partition"))
     outside = {"stream": stream, "tables": list(tables)}

@@ -18,9 +18,9 @@ from cdc_pipeline.time_slice import EPOCH, Label
 CUT = "cut"
 CUT_AT = "cut-at:"
 MEMORY_BYTES = 32 << 20
-"""The most memory for rows that are not in a slice yet; with more, all of them are moved into a file."""
+"""The most memory for rows that are not in a slice yet. Above it, all of them are moved into a file."""
 UNFIT_CHARACTERS = 8 << 20
-"""The most text of events for quarantine; with more the stream is cut: memory and the cut file hold them whole."""
+"""The most text of quarantined events in one cut. Above it the stream is cut, since a cut file holds all this text."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -28,7 +28,7 @@ _MICROSECOND = timedelta(microseconds=1)
 class SliceRows:
     """Change events of one table in one stream partition, under one schema.
 
-    `releases`: functions that give back the memory taken by reading rows which lie in files.
+    `releases`: functions that free the memory of rows that were read from files.
     """
 
     schema: TableSchema
@@ -57,9 +57,9 @@ class CutSlices:
 class SliceCutter:
     """Holds the events that are not in a slice yet. Takes batches in stream order and returns finished cuts.
 
-    `last_label`: the label of the last registered slice; labels never go back. `commit_time` labels a cut before the
-    first transaction was seen. `cut_at`: positions between two transactions at which the stream has to be cut, because
-    a table has other columns behind them.
+    `last_label`: the label of the last registered slice; labels never go back. `commit_time` labels a cut that is made
+    before the first transaction is read. `cut_at`: positions between two transactions at which the stream has to be
+    cut, because a table has other columns after them.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class SliceCutter:
 
     @property
     def due(self) -> datetime:
-        """When the open slice has to be closed; with nothing open, when the next heartbeat is due."""
+        """The time when the open slice has to be closed; without an open slice, when the next heartbeat is due."""
         return self._label(self._last(self._labels())).end
 
     def add(self, batch: EventBatch) -> list[CutSlices]:
@@ -120,10 +120,10 @@ class SliceCutter:
         return min(((position, asked) for position, asked in positions.items() if position > self.start), default=None)
 
     def _labels(self) -> Integers:
-        """The interval's number of each open transaction; it never falls from one transaction to the next.
+        """Returns the interval number of each open transaction. The numbers never decrease.
 
-        A transaction that only carries a marker message belongs to the open slice, whatever its own time is; its time
-        counts for the transactions behind it.
+        A transaction that only carries a marker message belongs to the open slice, whatever its own time is. Its time
+        counts for the transactions after it.
         """
         intervals = self._intervals()
         only_marker = np.isin(self._transactions.commit_position, list(self._markers))
@@ -147,7 +147,7 @@ class SliceCutter:
         return [int(position) for position in self._transactions.end_position[changes]]
 
     def _schema_changes(self) -> list[int]:
-        """The ends of the last transactions before a table shows other columns."""
+        """Returns the end of the last transaction before each change of a table's columns."""
         changed = [
             int(later.commit_position.min())
             for chunks in self._events.values()
@@ -158,7 +158,7 @@ class SliceCutter:
         return [int(ends[ends <= position][-1]) for position in changed if (ends <= position).any()]
 
     def _full(self) -> list[int]:
-        """The end of the transaction whose row fills the slice."""
+        """Returns the end of the transaction with which the slice reaches its limit of rows."""
         positions = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
         if sum(map(len, positions)) < self._slice_rows:
             return []
@@ -168,7 +168,7 @@ class SliceCutter:
         return [int(end) for end in ends]
 
     def _crowded(self) -> list[int]:
-        """The end of the transaction of the newest event for quarantine, once there is too much text of them."""
+        """Returns the end of the newest quarantined event's transaction, once there is too much text of such events."""
         if self._unfit_characters < UNFIT_CHARACTERS:
             return []
         newest = max(event.commit_position for _, event in self._unfit)
@@ -179,7 +179,7 @@ class SliceCutter:
         return [position for position in self._cut_at if (ends > position).any()]
 
     def _marked(self) -> dict[int, bool]:
-        """Positions that marker messages ask for, with True; ends of transactions of plain markers, with False."""
+        """Returns positions: True for one that a marker message names, False for the end of a plain marker message."""
         cuts: dict[int, bool] = {}
         for commit_position, text in self._markers.items():
             ends = self._transactions.end_position[self._transactions.commit_position == commit_position]
@@ -240,14 +240,14 @@ def _characters(event: UnfitEvent) -> int:
 
 
 def _asked(marker: Marker) -> int | None:
-    """The position at which a marker message asks to cut; None for a plain one."""
+    """Returns the position at which a marker message requests a cut; None for a plain marker message."""
     if not marker.text.startswith(CUT_AT):
         return None
     return int(marker.text.removeprefix(CUT_AT).split(":")[0], 16)
 
 
 def _below(chunks: Sequence[TableEvents], position: int) -> dict[int, SliceRows]:
-    """Rows of one table below `position`, by stream partition, all with the columns of the newest of them."""
+    """Returns one table's rows below `position`, by stream partition, with the columns of the newest row."""
     taken = [_select(chunk, chunk.commit_position < position) for chunk in chunks]
     present = [chunk for chunk in taken if chunk.rows.num_rows]
     if not present:

@@ -33,10 +33,10 @@ def bytes_in_memory(held: Held) -> int:
 
 
 def spilled(held: Held) -> dict[TableName, list[TableEvents]]:
-    """Returns the same events, with all rows in a file: in chunks of one stream partition, in the order of slice files.
+    """Returns the same events with all rows in a file. Each chunk is of one stream partition, sorted as a slice file.
 
-    The file lies in the folder for temporary files and has no name: it is gone when this process ends, or earlier when
-    nothing refers to the chunks. `release` of a chunk gives back the memory of the pages that were read.
+    The file is in the folder for temporary files and has no name. It is deleted when nothing refers to its chunks any
+    more, at the latest when the process ends. `release` of a chunk frees the memory of the pages that were read.
     """
     with tempfile.TemporaryFile() as file:
         parts = {name: [_written(file, part) for part in _parts(chunks)] for name, chunks in held.items()}
@@ -81,7 +81,7 @@ def _in_file_order(whole: TableEvents, indexes: Integers) -> TableEvents:
 
 
 def _short(numbers: Integers) -> Integers:
-    """Holds one number where all are equal: the rows of a large transaction have one commit position."""
+    """Stores one number when all are equal: the rows of a large transaction have one commit position."""
     return np.broadcast_to(numbers[:1], numbers.shape) if (numbers == numbers[0]).all() else numbers
 
 

@@ -1,4 +1,4 @@
-"""stream_to_slices: change events of the source -> registered slice files; only then the source may forget them."""
+"""stream_to_slices: writes change events into slice files, registers them, and then confirms them to the source."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from cdc_pipeline.consume.consumer import Consumer
 
 
 def stream_to_slices(consumer: Consumer, is_done: Callable[[], bool], beat: Callable[[], None] = lambda: None) -> None:
-    """Reads the stream until `is_done` says so; it is asked between two reads. `beat` is called before each read.
+    """Reads the stream until `is_done` returns True. Before each read, calls `is_done` and then `beat`.
 
     Every cut is durable before its events are confirmed to the source. Events of the open slice are not registered
     when the call ends; the next consumer reads them again.
@@ -28,7 +28,7 @@ def stream_to_slices(consumer: Consumer, is_done: Callable[[], bool], beat: Call
 
 
 def stream_to_slices_until_idle(consumer: Consumer) -> int:
-    """Registers everything that the source held when this was called; returns the position behind it."""
+    """Registers every event that the source held at the time of the call; returns the end of the last cut."""
     marker = consumer.send_marker()
     stream_to_slices(consumer, lambda: consumer.is_behind(marker))
     return consumer.position
