@@ -1,1 +1,1 @@
-"""What people do to a running pipeline: verify, repair, replay, rewind, rebuild, maintain, clean, remove."""
+"""Operations on a running pipeline: apply, verify, repair, replay, rewind, rebuild, maintain, clean, remove."""

@@ -27,7 +27,7 @@ _UNKNOWN = "no event has shown the table's columns yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResult:
-    """What became of one table; `exit_code` is 0, or that of the error that stopped it."""
+    """The result for one table. `exit_code`: 0, or the exit code of the error that stopped the table."""
 
     table: TableName
     applied: Applied | None
@@ -52,7 +52,7 @@ class TableResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyLakes:
-    """Makes the lake of a table that has no snapshot to begin with."""
+    """Creates the lake tables of a source whose tables have no initial snapshot."""
 
     owner: str
     lease_length: timedelta
@@ -62,10 +62,10 @@ class EmptyLakes:
     clock: Callable[[], datetime]
 
     def begin(self, table: TableName) -> bool:
-        """Publishes an empty lake before the table's first event; False while the table's columns are unknown.
+        """Publishes an empty lake table before the first event. Returns False while the table's columns are unknown.
 
-        Safe to repeat from any step: the name of the empty snapshot never changes. Raises LeaseBusy while somebody else
-        works on the table.
+        Does nothing for a published table. Safe to repeat after a crash at any step, because the id of the empty
+        snapshot never changes. Raises LeaseBusy while another process works on the table.
         """
         row = self.store.tables.table(table)
         if row.schema_id is None:
@@ -102,7 +102,7 @@ class EmptyLakes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRuns:
-    """Applies slices table by table. `empty_lakes`: for a source whose tables have no snapshot to begin with."""
+    """Applies slices table by table. `empty_lakes`: for a source whose tables have no initial snapshot."""
 
     store: MetadataStore
     worker: SliceWorker
@@ -111,7 +111,7 @@ class SliceRuns:
     def apply(
         self, tables: Sequence[TableName], *, until: datetime | None = None, by_hand: bool = False
     ) -> tuple[TableResult, ...]:
-        """Applies each table in turn, through the one Spark driver. A failing table keeps its pause, except by hand."""
+        """Applies each table in turn, through the one Spark driver. Skips tables that pause, except with `by_hand`."""
         return tuple(self._apply(table, until, by_hand=by_hand) for table in tables)
 
     def _apply(self, table: TableName, until: datetime | None, *, by_hand: bool) -> TableResult:
@@ -130,7 +130,7 @@ class SliceRuns:
             away = ObjectStoreAway(f"a file cannot be read: {error}", remedy="the same call is safe to repeat")
             log.warning("table not applied", table=str(table), found=str(away))
             return TableResult(table=table, applied=None, error=away)
-        except Exception as error:  # the one place where a fault of a table ends, whatever it is
+        except Exception as error:  # the one place that catches every error of a table, so that other tables continue
             log.exception("table not applied", table=str(table))
             unforeseen = LakeError(
                 f"{type(error).__name__}: {error}",
@@ -141,10 +141,11 @@ class SliceRuns:
         return TableResult(table=table, applied=applied, error=None)
 
     def run(self, table: TableName, *, by_hand: bool = False) -> dict[str, Any]:
-        """Applies what waits for one table; returns its report.
+        """Applies the waiting slices of one table; returns its report.
 
-        Some runs end well without doing anything. Another worker holds the lease and does the work. The table is not
-        registered yet. It pauses after a failure, which its own run has reported. It waits for a wanted snapshot.
+        A run succeeds without doing anything when another worker holds the lease and does the work, when the table is
+        not registered yet, when it pauses after a failure that an earlier run has reported, and when it waits for a
+        wanted snapshot.
         """
         row = self.store.tables.find(table)
         if row is None:
@@ -158,9 +159,10 @@ class SliceRuns:
         return result.row()
 
     def backfill(self, tables: Sequence[TableName], *, until: datetime | None = None) -> list[dict[str, Any]]:
-        """Applies what is registered and not applied, each table as far as possible, a pausing one too.
+        """Applies the waiting slices of each table as far as possible, also of tables that pause.
 
-        Raises afterwards what stopped a table, first what a later try can mend: LeaseBusy while another worker has it.
+        Afterwards raises one of the errors that stopped tables, preferably one that a later try can solve, such as
+        LeaseBusy while another worker has the table.
         """
         results = self.apply(tables, until=until, by_hand=True)
         errors = [result.error for result in results if result.error is not None]

@@ -1,4 +1,4 @@
-"""Positions at which the stream is cut, and the lake's version that equals the source there."""
+"""Cuts the stream at a held position of the source, and finds the lake version that equals the source there."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ _MOST_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCuts:
-    """Holds positions of a source. `consume_until_idle` reads the stream where no consumer does."""
+    """Holds positions of a source and cuts the stream there. `consume_until_idle` reads it if no consumer does."""
 
     stream: str
     store: MetadataStore
@@ -36,7 +36,9 @@ class HeldCuts:
 
     @contextmanager
     def held(self, deadline: float, *, purpose: str) -> Iterator[tuple[HeldPosition, Boundary]]:
-        """A position at which the stream is cut, and the source can be read while the block runs."""
+        """Yields a position and its boundary: the stream is cut there, and the source can be copied as of the position
+        while the block runs.
+        """
         with ExitStack() as holding:
             for _ in range(_MOST_TRIES):
                 name = self.new_id().hex[:8]
@@ -54,7 +56,7 @@ class HeldCuts:
         )
 
     def _cut_at(self, held: HeldPosition, deadline: float) -> Boundary | None:
-        """The boundary at the held position; None when an earlier boundary is already behind it."""
+        """Returns the boundary at the held position; None when the stream is already registered past the position."""
         if not self.source.send_marker(f"{CUT_AT}{held.offset}:{self.new_id()}"):
             self.consume_until_idle()
         while time.monotonic() < deadline:
@@ -72,7 +74,11 @@ class HeldCuts:
 
 
 def shown_version(store: MetadataStore, lake: Lake, table: LakeTable, boundary: Boundary) -> int | None:
-    """What readers saw last before the first claim behind the boundary, whoever wrote it; None: not applied so far."""
+    """Returns the last lake version before the first claim after the boundary; None while slices up to the boundary
+    are not applied.
+
+    It need not be the version of a claim: other commits, such as those of maintenance, count too.
+    """
     table_id = store.tables.table(table.name).table_id
     claimed = store.lake_positions.applied_version(table_id, boundary.boundary_id)
     fence = lake.read_fence(table)

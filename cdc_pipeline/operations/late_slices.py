@@ -1,4 +1,4 @@
-"""Writes and registers a late slice: rows outside the cuts, numbered behind all registered slices."""
+"""Writes and registers a late slice: rows outside the cuts, numbered after all registered slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,9 +40,9 @@ class LateSlices:
     ) -> int:
         """Registers `rows` as a late slice and returns its number; durable on return.
 
-        `quarantine_ids`: the events that it replays. `folder`: keeps the files of two late slices apart, which may have
-        the same content for a keyless table. Raises RegistryError while the stream has no boundary, and for an event
-        that is already replayed or dropped; StaleEpoch when somebody else has the `lease`.
+        `quarantine_ids`: the events that it replays. `folder`: part of the file's key, because two late slices of a
+        keyless table may have the same content. Raises RegistryError while the stream has no boundary, and for an event
+        that is already replayed or dropped; StaleEpoch when another process has the `lease`.
         """
         boundary = self.store.lake_positions.last_boundary(table.stream)
         if boundary is None:
@@ -67,7 +67,7 @@ class LateSlices:
 
 
 def _file_name(boundary: Boundary, sha256: str) -> SliceFileName:
-    """A name with a zero-length range at the boundary: behind everything that is registered."""
+    """Returns a name with a zero-length range at the boundary, the end of everything that is registered."""
     return SliceFileName(
         label=Label(start=boundary.label_start, end=boundary.label_end),
         start_offset=boundary.position,

@@ -1,4 +1,4 @@
-"""Upkeep of one table's lake files, under the table's lease, so that no slice is applied meanwhile."""
+"""Maintains one table's lake files under the table's lease, so that no slice is applied at the same time."""
 
 import time
 from collections.abc import Callable
@@ -19,12 +19,12 @@ log = structlog.get_logger()
 _FENCE_AGE = timedelta(days=3)
 """Less than half of the time for which the lake's log keeps a commit."""
 _EVERY_VERSION = "~"
-"""Greater than any version of a stream that keeps its order."""
+"""Greater than every version of an ordered stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """Maintains tables of the lake. `oldest_version_to_come`: no event that comes from the source is older."""
+    """Maintains tables of the lake. `oldest_version_to_come`: returns a version that no later event is older than."""
 
     owner: str
     lease_length: timedelta
@@ -36,10 +36,10 @@ class Maintenance:
     def maintain(self, table: TableName, retention: timedelta) -> dict[str, Any]:
         """Merges small files, removes tombstones, then deletes files that no version younger than `retention` names.
 
-        Tombstones stay where something older than they are may still come: out of quarantine, or from a stream without
-        an order that promises nothing.
+        A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
-        A busy lease, or a table without a lake, is no failure: the next run comes. Raises UsageError below seven days.
+        Reports a busy lease, or a table without a lake, and leaves the table to the next run. Raises UsageError for a
+        retention below seven days.
         """
         started = time.monotonic()
         ended = self._maintain(table, retention)
@@ -67,9 +67,9 @@ class Maintenance:
         return "done"
 
     def _purgeable(self, table: LakeTable, table_id: int) -> str:
-        """The version below which no tombstone has anything left to meet; "" where all have to stay.
+        """Returns the version below which no tombstone is needed any more; "" when all tombstones have to stay.
 
-        A horizon counts once the lake has every slice that was registered before it.
+        A horizon is used once the lake has every slice that was registered before the horizon was raised.
         """
         if table.ordered:
             return "" if self.store.slices.awaits_late(table_id) else _EVERY_VERSION

@@ -34,7 +34,7 @@ _BEGINNING = encode_position(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A table after the rebuild. `fence` None: the lake does not have the table. `notes`: what differs from before."""
+    """A table after the rebuild. `fence`: None if the lake lacks the table. `notes`: what differs from before."""
 
     table: TableName
     slices: int
@@ -45,7 +45,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A table as bucket and lake describe it. `ledger` None: the lake does not have it."""
+    """A table as bucket and lake describe it. `ledger`: None if the lake lacks the table."""
 
     identity: TableIdentity
     ledger: LakeLedger | None
@@ -76,10 +76,10 @@ class StoreRebuild:
     def run(self) -> tuple[Rebuilt, ...]:
         """Empties the ledger and fills it again from bucket and lake, in one transaction. Idempotent.
 
-        The consumer may keep running: it loses the stream once and takes it again. What only the store knows stays:
-        decisions about quarantined events, failed claims, tombstone horizons.
+        The consumer may keep running: it loses the stream once and takes it again. Information that only the store has
+        is kept: decisions about quarantined events, failed claims, tombstone horizons.
 
-        Raises LeaseBusy while somebody works on a table, FenceMismatch when lake and cut files contradict each other,
+        Raises LeaseBusy while a process works on a table, FenceMismatch when lake and cut files contradict each other,
         RegistryError when the store has a cut that the bucket lacks.
         """
         base = self.chain.base()
@@ -102,7 +102,7 @@ class StoreRebuild:
         return rebuilt
 
     def _found(self, chain: DecidedChain) -> tuple[_Found, ...]:
-        """The tables of pipeline.yml, in its order, then other tables of the chain.
+        """Returns the tables of pipeline.yml, in its order, then other tables of the chain.
 
         Raises FenceMismatch when lake and cut files have different tables under one name.
         """
@@ -158,7 +158,7 @@ class StoreRebuild:
             empty.begin_behind(decided.base.read_through(), decided.base.rows, table_ids)
 
     def _quarantined_rows(self, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
-        """The rows that a snapshot quarantined. Those of a publication before the last one may be deleted already."""
+        """Returns the rows that a snapshot quarantined; none when they are deleted and the snapshot is not the last."""
         key = kept_rows_key(found.identity.name, published.snapshot_id)
         try:
             with step(self.on_step, "kept_rows.get"):
@@ -180,7 +180,7 @@ def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
 
 
 def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
-    """The publications that the lake knows, oldest first; with None where the log no longer has the commit."""
+    """Returns the publications that the lake knows, oldest first; with None if the log no longer has the commit."""
     if ledger is None:
         return []
     commits = [commit for commit in ledger.steps if isinstance(commit, PublishedCommit)]
@@ -229,7 +229,7 @@ def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found) -> R
 
 
 def _steps(ledger: LakeLedger) -> Iterator[KnownClaim | KnownSnapshot]:
-    """Claims and snapshots in the order of the log."""
+    """Yields claims and snapshots in the order of the log."""
     publications = _publications(ledger)
     yield from (_snapshot(table, None) for table, commit in publications if commit is None)
     for each in ledger.steps:
@@ -265,7 +265,7 @@ def _snapshot(table: PublishedTable, step: PublishedCommit | None) -> KnownSnaps
 def _in_order(
     only_in_store: Sequence[KnownClaim], steps: Sequence[KnownClaim | KnownSnapshot]
 ) -> Iterator[KnownClaim | KnownSnapshot]:
-    """Inserts claims that only the store has before or behind the first publication, by their numbers."""
+    """Yields `steps`, with claims that only the store has before or after the first publication, by their numbers."""
     first = steps[0] if steps else None
     fence = first.fence_number if isinstance(first, KnownSnapshot) else 0
     yield from (claim for claim in only_in_store if claim.last_number <= fence)
@@ -277,7 +277,7 @@ def _in_order(
 
 
 def _oldest(ledger: LakeLedger | None) -> int:
-    """The number of the first slice that a claim of the lake's log names."""
+    """Returns the number of the first slice that a claim of the lake's log names."""
     if ledger is None or ledger.is_whole:
         return 1
     return min((claim.first_number for claim in ledger.claims), default=ledger.fence_number + 1)

@@ -1,7 +1,7 @@
-"""A table, or the whole pipeline, ended: on the source, in the metadata store, and where asked for in the bucket.
+"""Removes a table, or the whole pipeline, from source and metadata store, and on request from the bucket.
 
-Everything may be killed anywhere and repeated: what is gone already is no failure. The metadata goes last, so that
-until then a repetition still knows what belongs to the pipeline.
+A removal may be killed at any step and repeated: something that is already gone is no error. The metadata is deleted
+last, so that a repetition still knows what belongs to the pipeline.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """`left_to_do`: statements that the pipeline's role may not run on the source."""
+    """What was removed. `left_to_do`: statements for the source that the pipeline's role is not allowed to run."""
 
     tables: tuple[TableName, ...]
     was_known: bool
@@ -42,9 +42,9 @@ class PipelineRemoval:
     on_step: OnStep
 
     def remove_table(self, name: TableName, *, with_lake: bool) -> Removed:
-        """Ends one table; with the lake also its slices, snapshots and lake table.
+        """Removes one table; `with_lake`: also its slices, snapshots and lake table.
 
-        Raises UsageError while pipeline.yml lists it, LeaseBusy while a consumer or anybody else is at work.
+        Raises UsageError while pipeline.yml lists it, LeaseBusy while a consumer or another process works on it.
         """
         if name in self.listed:
             raise UsageError(
@@ -59,9 +59,9 @@ class PipelineRemoval:
         return Removed(tables=(name,), was_known=known, objects=objects, left_to_do=left)
 
     def remove_pipeline(self, *, with_lake: bool, source_is_gone: bool = False) -> Removed:
-        """Removes slot, publication, cut files and metadata; with the lake also slices, snapshots and lake tables.
+        """Removes slot, publication, cut files and metadata; `with_lake`: also slices, snapshots and lake tables.
 
-        Raises LeaseBusy while a consumer or anybody else is at work. `source_is_gone`: nothing is asked of the source.
+        `source_is_gone`: the source is not contacted. Raises LeaseBusy while a consumer or another process is at work.
         """
         self.store.removal.check_idle(self.stream)
         registered = [row.name for row in self.store.tables.tables() if row.stream == self.stream]

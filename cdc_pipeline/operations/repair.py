@@ -1,6 +1,6 @@
-"""Rows of the lake that differ from the source -> a late slice with the source's rows, as of one position.
+"""Repairs rows of the lake that differ from the source: registers a late slice with the source's rows of one position.
 
-Nothing else is rewritten. The slice's rows have the position's version: events behind it count on top.
+Other rows are not rewritten. The slice's rows have the position's version, so later events replace them as usual.
 """
 
 import time
@@ -36,9 +36,9 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What was found as of `position` and mended; `slice_number` None: nothing differed.
+    """The repair of one table as of `position`. `slice_number`: of the late slice; None if nothing differed.
 
-    `problem`: why the table could not be repaired; then there is no position.
+    `problem`: why the table could not be repaired; `position` is None then.
     """
 
     table: TableName
@@ -65,12 +65,13 @@ class Repair:
     late_slices: LateSlices
 
     def run(self, table: TableName, *, timeout: timedelta = timedelta(minutes=10)) -> Repaired:
-        """Writes the rows that differ, applied on return. Other tables go on meanwhile, and so does the stream.
+        """Writes the rows that differ; they are applied on return. The stream and other tables continue meanwhile.
 
-        Nobody else applies slices from the position on until the differences are registered, or the table is known to
-        be under repair. A row that was deleted behind the position must leave a tombstone, which the repair loses
-        against. This holds also when the repair dies between its file and its registration, and somebody else registers
-        it later. Raises UsageError for a table without a key.
+        The lease keeps other workers from applying slices after the position until the late slice is registered. Before
+        the comparison, the table is marked as under repair: from then on, deletes leave tombstones. So a row that was
+        deleted after the position stays deleted, because its tombstone has the newer version. The mark stays when the
+        repair is killed between putting the late slice's file and registering it, because another process may register
+        that slice later. Raises UsageError for a keyless table.
         """
         if self.lake_table(table).schema.is_bag:
             raise UsageError(
@@ -102,7 +103,7 @@ class Repair:
         return repaired
 
     def run_each(self, tables: Sequence[TableName]) -> tuple[Repaired, ...]:
-        """One after the other: one that cannot be repaired does not keep the next from its turn."""
+        """Repairs the tables one after the other. A table that cannot be repaired does not stop the next one."""
         return tuple(self._repaired(table) for table in tables)
 
     def _repaired(self, table: TableName) -> Repaired:
@@ -115,7 +116,7 @@ class Repair:
             )
 
     def _version_at(self, table: TableName, boundary: Boundary, lease: Lease, keeper: LeaseKeeper) -> int:
-        """The lake's version right at the boundary, which is its latest."""
+        """Applies slices up to the boundary and returns the lake version there, which is the latest one."""
         table_id = self.store.tables.table(table).table_id
         before = self.store.snapshots.fence_at(table_id, boundary.position) + 1
         ended = self.worker.apply_held(lease, keeper, table, before=before).ended

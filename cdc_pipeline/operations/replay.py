@@ -1,4 +1,4 @@
-"""Events in quarantine -> late slices, decoded again as the table is now."""
+"""Replays quarantined events: decodes them again with the table's present columns and registers late slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of one event. `why` says what still keeps it aside."""
+    """The result for one event. `why`: why it is still quarantined, or why it was dropped."""
 
     kept: QuarantineEntry
     state: QuarantineState
@@ -32,7 +32,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Replays events in quarantine. `listed`: the tables of pipeline.yml."""
+    """Replays quarantined events. `listed`: the tables of pipeline.yml."""
 
     listed: frozenset[TableName]
     store: MetadataStore
@@ -40,9 +40,10 @@ class Replay:
     late_slices: LateSlices
 
     def run(self, entries: Sequence[QuarantineEntry]) -> tuple[Replayed, ...]:
-        """Decodes events again; returns the outcomes by id.
+        """Decodes events again; returns the results in the order of the events' ids.
 
-        Events that fit are in registered slices on return, for the next apply. The others wait on.
+        On return, the events that fit are in registered late slices, which the next run applies. The others stay
+        quarantined.
         """
         waiting = sorted(
             (entry for entry in entries if entry.state is QuarantineState.WAITING),
@@ -63,7 +64,7 @@ class Replay:
     def _replay_group(
         self, table: SourceTable, stream_partition: int, entries: Sequence[QuarantineEntry]
     ) -> list[Replayed]:
-        """Events of one stream partition of one table, as one slice for all with the same columns."""
+        """Replays events of one table and stream partition: one late slice for all events with the same columns."""
         refused = self._not_ready(table, entries)
         ready = [entry for entry in entries if entry.quarantine_id not in refused]
         numbers: dict[int, int] = {}
@@ -87,7 +88,7 @@ class Replay:
         ]
 
     def _changed_types(self, table: SourceTable, schema: TableSchema) -> str:
-        """What the lake would refuse: the types with which a table began stay."""
+        """Describes columns whose type differs from that of the lake, which never changes; "" if there are none."""
         if table.schema_id is None:
             return ""
         known = self.store.tables.schema(table.table_id, table.schema_id)
@@ -105,7 +106,11 @@ class Replay:
         )
 
     def _not_ready(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> dict[int, str]:
-        """Until a snapshot is published its rows are not the lake's, neither those that fit nor these."""
+        """Returns by id why events cannot be replayed yet.
+
+        A quarantined row of a snapshot has to wait for the snapshot's publication, which brings its other rows into the
+        lake.
+        """
         if table.name not in self.listed:
             return {entry.quarantine_id: f"pipeline.yml does not list {table.name}" for entry in entries}
         snapshots = {entry.snapshot_id for entry in entries if entry.snapshot_id is not None}

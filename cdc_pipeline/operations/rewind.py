@@ -24,7 +24,7 @@ _POSITION_DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewound:
-    """The lake's table equals the source as of `position` again. `slices_waiting`: how many slices wait behind it."""
+    """The lake's table equals the source as of `position` again. `slices_waiting`: the number of later slices."""
 
     table: TableName
     position: str
@@ -34,7 +34,7 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind:
-    """Sets tables of the lake back. Killed at any step, it is repeated."""
+    """Sets tables of the lake back. A rewind may be killed at any step and repeated."""
 
     owner: str
     lease_length: timedelta
@@ -48,8 +48,8 @@ class Rewind:
     def run(self, table: TableName, to: str) -> Rewound:
         """Sets the table back to the end of the last claim at or before `to`, a position or a time.
 
-        Raises LeaseBusy while somebody works on the table, UsageError for a position before its snapshot, LakeError
-        when files of that lake version may be deleted, SliceDamaged when a slice file that is needed again is gone.
+        Raises LeaseBusy while another process works on the table, UsageError for a position before its snapshot,
+        LakeError when files of that lake version may be deleted, SliceDamaged when a needed slice file is gone.
         """
         row = self.store.tables.table(table)
         position, moment = parse_target(to)

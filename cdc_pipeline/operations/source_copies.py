@@ -1,4 +1,4 @@
-"""A table of the source as of a held position -> one Parquet file in the bucket, to compare the lake with."""
+"""Copies a table of the source, as of a held position, into a Parquet file that the lake can be compared with."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from cdc_pipeline.types import arrow_schema
 class SourceCopy:
     """Rows of the source as one Parquet file in the object store, under `key`.
 
-    `rows_withheld` counts those with a value that the lake's type cannot hold; the file has NULL in its place.
+    `rows_withheld`: the number of rows with a value that the lake's type cannot hold; the file has NULL instead.
     """
 
     key: str
@@ -30,7 +30,7 @@ class SourceCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCopies:
-    """Writes such files, and deletes them."""
+    """Writes copies of tables of the source, and deletes them."""
 
     objects: ObjectStore
     new_id: Callable[[], UUID]
@@ -38,7 +38,10 @@ class SourceCopies:
 
     @contextmanager
     def of(self, table: TableName, source: TableCopy, schema: TableSchema) -> Iterator[SourceCopy]:
-        """Rows of the table with the schema's columns, while the block runs. Memory holds one block of rows."""
+        """Yields a copy of the table with the schema's columns; its file is deleted when the block ends.
+
+        Memory holds one block of rows.
+        """
         key = f"{staging_prefix(table, f'verify-{self.new_id().hex}')}/source.parquet"
         rows_withheld = 0
         with tempfile.TemporaryDirectory() as temporary:

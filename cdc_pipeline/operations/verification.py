@@ -1,4 +1,4 @@
-"""source = lake at a position: the source's rows as of one commit position against the lake version that equals it."""
+"""Verifies that lake equals source: compares the source's rows as of one position with the lake version of it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """One table's verdict as of `position` (as the source writes it), when the source's clock showed `time`.
+    """The result for one table as of `position` (in the source's notation), at `time` by the source's clock.
 
-    Rows are compared over the columns that the source has there and the lake too. `columns_missing`: columns of the
-    source without a place in the lake; `columns_extra`: those that readers of the lake see and the source has not.
-    `rows_withheld`: rows of the source with a value that the lake's type cannot hold. `problem`: why nothing was
-    compared; then there is no `comparison`.
+    Only columns that both source and lake have at the position are compared. `columns_missing`: columns of the source
+    that the lake lacks. `columns_extra`: columns that readers of the lake see and the source lacks. `rows_withheld`:
+    rows of the source with a value that the lake's type cannot hold. `problem`: why nothing was compared; `comparison`
+    is None then.
     """
 
     table: TableName
@@ -72,11 +72,12 @@ class Verification:
     def verify(
         self, tables: Sequence[TableName], *, timeout: timedelta = timedelta(minutes=10)
     ) -> tuple[Verified, ...]:
-        """Compares every row at one and the same position for all tables, also while the source is written to.
+        """Compares every row of all tables as of one position, also while the source is written to.
 
-        The stream is cut exactly at the position, so a lake version exists that equals it. A consumer that runs is
-        asked for that cut; without one, this process reads the stream. Slices up to there are applied by whoever comes
-        first. Each table has its verdict, also one that is stale, fails or has no snapshot: nobody waits for it.
+        The stream is cut exactly at the position, so a lake version exists that equals the source there. The running
+        consumer makes that cut; without one, this process reads the stream. This process or another worker applies the
+        slices up to the cut. Each table gets its own result; one that is stale, fails or has no snapshot does not delay
+        the others.
         """
         deadline = time.monotonic() + timeout.total_seconds()
         verdicts = dict[TableName, Verified]()
@@ -94,7 +95,7 @@ class Verification:
         return tuple(verdicts[table] for table in tables)
 
     def _verdict(self, table: TableName, held: HeldPosition, boundary: Boundary) -> Verified | None:
-        """None: somebody else is about to apply what is missing."""
+        """Returns the table's result; None while another worker applies the missing slices."""
         try:
             version = self._lake_version_at(table, boundary)
             return None if version is None else self._compared(table, held, version)
@@ -103,7 +104,10 @@ class Verification:
             return _not_compared(table, held, str(error))
 
     def _lake_version_at(self, table: TableName, boundary: Boundary) -> int | None:
-        """Applies what is registered; None while somebody else does. No claim reaches over a requested boundary."""
+        """Applies slices if needed and returns the lake version at the boundary; None while another worker applies.
+
+        That version exists, because no claim crosses a requested boundary.
+        """
         version = shown_version(self.store, self.lake, self.lake_table(table), boundary)
         if version is not None:
             return version
@@ -117,7 +121,7 @@ class Verification:
         return shown_version(self.store, self.lake, self.lake_table(table), boundary)
 
     def _compared(self, table: TableName, held: HeldPosition, version: int) -> Verified:
-        """Over the columns that the source's catalogue has at the position, whatever is registered of them."""
+        """Compares the columns that the source's catalogue has at the position, whether or not they are registered."""
         registered = self.lake_table(table)
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
@@ -151,19 +155,19 @@ def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verifie
 
 
 def _is_in(shape: Shape, column: Column) -> bool:
-    """By its number: another column of this name, or this one under another name, is none."""
+    """Returns whether the lake has this column, with the same number and the same name."""
     own = shape.find(column)
     return own is not None and not own.dropped and own.name == column.name
 
 
 def _extra(registered: LakeTable, shape: Shape, in_source: set[str]) -> tuple[str, ...]:
-    """What readers see and the source has not. A column that is about to be kept hidden is none of these."""
+    """Returns the columns that readers see and the source lacks, without dropped columns that will be kept hidden."""
     hidden = {name for name in shape.shown if registered.keeps_dropped and name not in registered.schema.names}
     return tuple(name for name in shape.shown if name not in in_source and name not in hidden)
 
 
 def _as_in_lake(registered: LakeTable, known: Mapping[str, Column], columns: Sequence[Column]) -> tuple[Column, ...]:
-    """With the types by which the lake knows them: a value that does not fit there is a difference."""
+    """Returns the columns with the types that they have in the lake: a value that does not fit is a difference."""
     numbered = {column.number: column.type for column in registered.schema.columns}
     types = {column.name: column.type for column in columns} | {name: column.type for name, column in known.items()}
     return tuple(replace(column, type=numbered.get(column.number) or types[column.name]) for column in columns)

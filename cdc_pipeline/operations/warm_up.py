@@ -1,4 +1,4 @@
-"""The Spark driver's first claims, on a scratch table: whoever comes next finds its classes loaded and compiled."""
+"""Warms up the Spark driver: applies claims to a scratch table, which loads and compiles its classes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -32,7 +32,7 @@ _COLUMNS = (("id", "int8"), ("name", "text"), ("amount", "numeric(12,2)"), ("cre
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """`objects`: a part of the bucket that nobody else uses. `open_lake`: a lake on it, closed when the block ends."""
+    """`objects`: a part of the bucket that nothing else uses. `open_lake`: a lake on it, closed when the block ends."""
 
     objects: ObjectStore
     open_lake: Callable[[], AbstractContextManager[Lake]]
@@ -40,7 +40,7 @@ class WarmUp:
     on_step: OnStep
 
     def run(self) -> None:
-        """Applies whole and partial rows, inserts, updates and deletes as slices are applied. Leaves nothing."""
+        """Applies inserts, updates and deletes of whole and partial rows as slices, then deletes all objects."""
         table = LakeTable(
             name=TableName(database="warm", schema="up", table="scratch"),
             table_uuid=str(self.new_id()),

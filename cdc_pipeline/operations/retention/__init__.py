@@ -3,7 +3,7 @@
 It may be killed at any step; the next run continues:
 
 1. A table forgets slices: under its lease, the store records up to which number slices are no longer needed. From then
-   on no rewind goes back behind that number.
+   on, no rewind can go back to before that number.
 2. Files of forgotten slices are deleted, and the store records that. Objects are deleted before rows: a row whose file
    is deleted is found again, but a file that no row names would be found only by a listing.
 3. The base of the chain is put. Only then are older cut files and older bases deleted, so that a rebuild finds a whole
@@ -36,7 +36,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """How much of one kind was deleted, or would be. `oldest`: since when the oldest was not needed, if known."""
+    """How much of one kind was deleted, or would be by a run that is not dry.
+
+    `oldest`: the time since when the oldest item was not needed, if known.
+    """
 
     kind: str
     count: int
@@ -54,8 +57,10 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forgotten:
-    """By table id: the number at or below which slices are forgotten, the numbers of the slices that the lake's fence
-    names, and why a table forgets nothing.
+    """What tables forget, by table id.
+
+    `through`: slices with this number or a lower one are forgotten. `fenced`: the numbers of the slices that the lake's
+    fence names. `refused`: why a table forgets nothing.
     """
 
     through: dict[int, int] = field(default_factory=dict)
@@ -78,7 +83,7 @@ class Cleanup:
     def clean(self, *, now: datetime | None = None, dry_run: bool = False) -> Cleaning:
         """Deletes everything that is older than `keep` allows at `now`, by default the time by the store's clock.
 
-        A dry run changes nothing. A table that somebody works on keeps its slices until the next run.
+        A dry run changes nothing. A table that another process works on keeps its slices until the next run.
         """
         now = now or self.store.snapshot_history.now()
         tables = self.store.tables.tables()
@@ -118,7 +123,7 @@ class Cleanup:
         return forgotten
 
     def _forgettable(self, row: SourceTable, before: datetime, forgotten: _Forgotten) -> int:
-        """The number at or below which slices can be forgotten, by the lake's own fence.
+        """Returns the number at or below which slices can be forgotten, by the lake's own fence.
 
         A table with slices that are applied twice forgets nothing: a rewind will undo them.
         """
@@ -130,7 +135,7 @@ class Cleanup:
         return self.store.retention.forgettable(row.table_id, fence=fence.number, before=before)
 
     def _look_at_fence(self, row: SourceTable, forgotten: _Forgotten) -> Fence | None:
-        """Records the slices that the lake's fence names. Their rows stay, because workers compare them with the fence.
+        """Reads the fence and records the slices that it names: their rows stay, since workers compare them with it.
 
         A later fence names only later slices.
         """
@@ -142,7 +147,7 @@ class Cleanup:
         return fence
 
     def _slice_files(self, tables: Sequence[SourceTable], forgotten: _Forgotten, *, dry_run: bool) -> Cleaned:
-        """Deletes files of forgotten slices, table by table, also while another table keeps the cut files."""
+        """Deletes files of forgotten slices, table by table, also while another table still needs the cut files."""
 
         def files() -> Iterator[Doomed]:
             for row in tables:
@@ -159,7 +164,7 @@ class Cleanup:
         return cleaned
 
     def _base(self, kept: Keep, *, dry_run: bool) -> ChainBase:
-        """The bucket's base if it is as new as `kept`; otherwise a new one, which is put."""
+        """Returns the bucket's base if it is as new as `kept`; otherwise puts a new one and returns it."""
         known = self.chain.base()
         if known is not None and order_of(known.chain_position) >= order_of(kept.base.chain_position):
             return known

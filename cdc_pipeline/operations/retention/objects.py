@@ -31,7 +31,7 @@ _SNAPSHOT_STAMP = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doomed:
-    """An object to delete. `since`: from when it was not needed, if its name or the store says so."""
+    """An object to delete. `since`: the time since when it is not needed, if its name or the store contains it."""
 
     key: str
     size_bytes: int
@@ -53,16 +53,16 @@ class OldObjects:
             self.objects.delete_all(keys)
 
     def forgotten_cut_files(self, base: ChainBase) -> Iterator[Doomed]:
-        """Cut files and older bases before the base."""
+        """Yields cut files and bases before `base`."""
         for found in self._listed(stream_prefix(self.stream)):
             if order_of(place_of_key(found.key)) < order_of(base.chain_position):
                 yield Doomed(key=found.key, size_bytes=found.size_bytes)
 
     def files_without_a_slice(self, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:
-        """Slice files of ranges before the base that no slice names.
+        """Yields slice files of ranges before the base that no slice names.
 
-        Their writer died, or another cut was decided. Nobody can decide anything before the base any more, so nobody is
-        going to name them.
+        Their writer died before it put the cut file, or another cut was decided. No cut before the base can be decided
+        any more, so no slice will ever name these files.
         """
         ends = {part.stream_partition: part.next_offset for part in base.partitions}
         for row in tables:
@@ -80,12 +80,12 @@ class OldObjects:
             except (ValueError, KeyError):
                 continue
             is_late = written.start_offset == written.end_offset
-            # a late slice's name has the position of the boundary that it lies at
+            # the name of a late slice's file contains the position of its boundary
             if written.end_offset < base.position if is_late else written.end_offset <= end:
                 yield Doomed(key=found.key, size_bytes=found.size_bytes, since=written.label.end)
 
     def old_snapshot_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[Doomed]:
-        """Files of snapshots that ended before `before`, and of unknown snapshots that began before it.
+        """Yields files of snapshots that ended before `before`, and of unknown snapshots that began before it.
 
         The quarantined rows of the published snapshot stay: a rebuild needs them.
         """
@@ -109,9 +109,9 @@ class OldObjects:
 
 
 def _ended_at(snapshot_id: str, known: Snapshot | None) -> datetime | None:
-    """When the snapshot ended. None while it is being taken, and for a name that is no snapshot id.
+    """Returns when the snapshot ended. None while it is being taken, and for a name that is no snapshot id.
 
-    A snapshot that the store does not have counts as ended at its beginning, which its id contains.
+    A snapshot that the store lacks counts as ended when it began; its id contains that time.
     """
     if known is not None:
         return known.finished_at if known.state in FINISHED_SNAPSHOTS else None
