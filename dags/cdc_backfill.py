@@ -1,4 +1,4 @@
-"""Applies every slice that waits, up to the end of the hours that a person picks."""
+"""Applies all waiting slices, up to the end of the hours that a person chooses."""
 
 from datetime import datetime, timedelta
 from typing import Any

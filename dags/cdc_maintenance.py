@@ -1,4 +1,4 @@
-"""Daily maintenance: merges the lake's small files, and deletes files and rows that nobody needs any more."""
+"""Daily maintenance: merges the lake's small files, and deletes files and rows that are no longer needed."""
 
 from datetime import timedelta
 from typing import Any

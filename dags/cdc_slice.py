@@ -14,7 +14,8 @@ from cdc_pipeline.settings.dag_ids import slice_dag_id
 
 FALLBACK_MINUTES = 60
 LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
-"""A stopped task, or one that hangs in a library, cannot end its own try; the scheduler then ends its run."""
+"""LONGEST_TRY ends a try from inside the task. A task that is stopped or hangs in a library cannot do that; the
+scheduler then ends the run after LONGEST_RUN."""
 
 
 def slice_dag(settings: Settings, table: TableName) -> DAG:

@@ -1,4 +1,4 @@
-"""Builds the initial lake as of one Snapshot Cutoff. Starts by itself for tables whose stream misses a change."""
+"""Builds the initial lake as of one Snapshot Cutoff. Also starts by itself for tables whose stream misses a change."""
 
 from datetime import timedelta
 from typing import Any

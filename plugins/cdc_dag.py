@@ -1,4 +1,4 @@
-"""What the DAGs share: the settings that they are made from, the assets, and which errors are retried."""
+"""Shared by the DAGs: the settings that they are made from, their assets, and the errors that are retried."""
 
 import os
 from datetime import timedelta
@@ -35,27 +35,27 @@ def configured_settings() -> Settings:
 
 
 def runbook(name: str) -> str:
-    """Path of the text that Airflow shows as the DAG's documentation."""
+    """Returns the path of the text that Airflow shows as the DAG's documentation."""
     return str(Path(__file__).parent.parent / "dags" / "runbooks" / f"{name}.md")
 
 
 def asset(settings: Settings, table: TableName, what: str, **more: Any) -> Asset:
-    """The asset of one table; `what` is `slices` or `lake`."""
+    """Returns the asset of one table. `what`: `slices` or `lake`."""
     return Asset(
         name=f"{settings.name}/{table}/{what}", uri=f"x-cdc://{settings.name}/{quote(str(table))}/{what}", **more
     )
 
 
 def changed_tables(settings: Settings, **more: Any) -> Asset:
-    """The asset that is updated when tables need a snapshot because their stream misses a change."""
+    """Returns the asset that is updated when tables need a snapshot because their stream misses a change."""
     return Asset(name=f"{settings.name}/changed", uri=f"x-cdc://{settings.name}/changed", **more)
 
 
 def default_args(*, retries: int = 5, waits_for_lease: bool = False, pauses: bool = False) -> dict[str, Any]:
-    """Arguments of every task: errors that may pass by themselves are retried, all others fail the task at once.
+    """Returns the arguments of a DAG's tasks: errors that may pass by themselves are retried, all others fail the task.
 
-    `waits_for_lease`: a busy lease is retried too. `pauses`: Airflow retries only an unreachable metadata store
-    and OSError; the metadata store keeps other failures and their next try, and the wake-up policy starts the next run.
+    `waits_for_lease`: a busy lease is retried too. `pauses`: Airflow retries only an unreachable metadata store and
+    OSError. For other errors, the metadata store has the time of the next try, and the wake-up policy starts that run.
     """
     passing = WITHOUT_A_PAUSE if pauses else RETRYABLE
     again = [RetryRule(exception=list(passing), retry_delay=AFTER_AN_ERROR, reason="the error may pass by itself")]

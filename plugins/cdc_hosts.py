@@ -11,17 +11,17 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def allowed_hosts() -> list[str]:
-    """Loopback, the host of `api.base_url`, and the comma-separated hosts of CDC_AIRFLOW_HOSTS."""
+    """Returns loopback, the host of `api.base_url`, and the comma-separated hosts of CDC_AIRFLOW_HOSTS."""
     base = urlsplit(conf.get("api", "base_url", fallback="")).hostname
     more = os.environ.get("CDC_AIRFLOW_HOSTS", "").split(",")
     return [*LOOPBACK, *(name.strip() for name in (base or "", *more) if name.strip())]
 
 
 class CdcHosts(AirflowPlugin):
-    """Answers every request with another `Host` header with 400."""
+    """Answers requests for any other `Host` with status 400."""
 
     name = "cdc_hosts"
-    fastapi_root_middlewares = [  # a plain class attribute: Airflow reads it so
+    fastapi_root_middlewares = [  # Airflow reads this as a plain class attribute
         {
             "name": "allowed hosts",
             "middleware": TrustedHostMiddleware,

@@ -8,7 +8,7 @@ from cdc_pipeline.settings import Settings
 WHAT = "What"
 HOW = "How"
 OTHER_TASK_SLOTS = 2
-"""Of Airflow's task slots, one is for the orchestrator and one stays free for slices."""
+"""Task slots of Airflow that are not for workers: one is for the orchestrator, and one stays free for slices."""
 SHORTEST_RETENTION_DAYS = 7
 
 

@@ -1,4 +1,4 @@
-"""A timetable of whole hours that a person picks in the Backfill form; the scheduler starts no run itself."""
+"""A timetable of whole hours that a person chooses in the Backfill form. The scheduler starts no run by itself."""
 
 from typing import Any
 

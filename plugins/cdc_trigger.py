@@ -1,4 +1,4 @@
-"""Triggers that turn waiting slices into asset events; all tables of a pipeline share one poller."""
+"""Triggers that turn waiting slices and wanted snapshots into asset events. A pipeline's tables share one poller."""
 
 import time
 import zlib
@@ -37,10 +37,10 @@ class _StoreTrigger(BaseEventTrigger):
 
 
 class SliceReadyTrigger(_StoreTrigger):
-    """Fires while slices of the table wait, as the wake-up policy says.
+    """Fires while slices of the table wait, at the times of the wake-up policy.
 
-    It is level-triggered: slices that waited before it started fire it too, and so do slices that a run left. Airflow's
-    database keeps only names; the triggerer's environment says where the metadata store is.
+    It is level-triggered: slices that waited before it started fire it too, and so do slices that a run did not apply.
+    Airflow's database has only names; the triggerer's environment says where the metadata store is.
     """
 
     def __init__(self, pipeline: str, table: str) -> None:

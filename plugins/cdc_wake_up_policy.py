@@ -1,10 +1,10 @@
-"""When to wake a table's worker: at once for a new slice, then after growing pauses while the slice still waits."""
+"""Decides when to start a table's worker: at once for a new slice, then after growing pauses while the slice waits."""
 
 from datetime import timedelta
 
 
 class WakeUpPolicy:
-    """Remembers when one table was woken last. Times are seconds of one monotonic clock."""
+    """Remembers when the worker of one table was last started. Times are seconds of one monotonic clock."""
 
     def __init__(self, first_pause: timedelta, longest_pause: timedelta) -> None:
         self._shortest = first_pause.total_seconds()
@@ -14,9 +14,9 @@ class WakeUpPolicy:
         self._woken_at = 0.0
 
     def wakes(self, newest: int | None, *, is_leased: bool, now: float) -> bool:
-        """Whether to wake the worker now. `newest`: number of the newest waiting slice, None when none waits.
+        """Returns whether to start the worker now. `newest`: number of the newest waiting slice; None if none waits.
 
-        Never while somebody holds the lease: the holder does the work, or its lease expires.
+        Returns False while a worker holds the lease: that worker applies the slices, or its lease expires.
         """
         if newest is None:
             self._woken_for, self._pause = None, self._shortest

@@ -1,1 +1,1 @@
-"""The initial lake as of a Snapshot Cutoff Time: staged and compacted by worker slots, published by one commit."""
+"""Builds the initial lake as of a Snapshot Cutoff: worker slots stage and compact it, one commit publishes it."""

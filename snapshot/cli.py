@@ -77,7 +77,7 @@ def snapshot(tables: Tables = None, config: Config = None, as_json: Json = False
 
 
 def _row(name: TableName, found: "Snapshot | None", refused: CdcError | None, withheld: int) -> Mapping[str, Any]:
-    """One table's row of the output; a refused table has no snapshot."""
+    """Returns one table's row of the output; a refused table has no snapshot."""
     return {
         "table": str(name),
         "snapshot": found and found.snapshot_id,

@@ -1,4 +1,4 @@
-"""A snapshot of a table as of its cutoff, registered."""
+"""Registers a snapshot of a table as of its cutoff."""
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -12,7 +12,11 @@ from cdc_pipeline.sources.known import FoundTable
 def create_snapshot(
     store: MetadataStore, row: SourceTable, snapshot_id: str, cutoff: HeldPosition, found: FoundTable | None = None
 ) -> Snapshot:
-    """Registers the snapshot with the columns of `found`, the table at the cutoff, or those of its newest slice."""
+    """Registers the snapshot with the columns of `found`, which is the table at the cutoff; without it, with the
+    newest registered columns of the table.
+
+    Raises SnapshotError when no columns are known.
+    """
     schema_id = row.schema_id
     if found is not None and found.schema is not None:
         schema_id = store.tables.record_schema(row.table_id, found.schema, first_offset=cutoff.offset)

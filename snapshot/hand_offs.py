@@ -1,7 +1,7 @@
-"""What the parts of a snapshot hand to each other: typed here, JSON in the metadata store and between Airflow's tasks.
+"""Inputs and outputs of the parts of a snapshot: typed here, JSON in the metadata store and between Airflow's tasks.
 
-An export task is given a part of the table as the source describes it (`TableCopy.parts`). Every other hand-off is one
-of the types below.
+The input of an export task is a part of the table as the source describes it (`TableCopy.parts`). All other inputs and
+outputs are of the types below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ HandOff = TypeVar("HandOff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile:
-    """One snapshot data file: left by an export task, given to a staging task. `file_id` names its staging files."""
+    """Output of an export task, input of a staging task: one snapshot data file. `file_id` names its staging files."""
 
     snapshot_key: str
     file_id: str
@@ -40,14 +40,14 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """Left by a staging task: at most one file per data partition."""
+    """Output of a staging task: at most one file per data partition."""
 
     files: tuple[StagedFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPartition:
-    """Given to a compaction task: all staging files of one data partition, to become `target_files` lake files."""
+    """Input of a compaction task: all staging files of one data partition, to be merged into `target_files` files."""
 
     partition: tuple[tuple[str, str | None], ...]
     staged_keys: tuple[str, ...]
@@ -56,14 +56,14 @@ class StagedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedFiles:
-    """Left by a compaction task: lake files that no commit names yet."""
+    """Output of a compaction task: lake files that no commit names yet."""
 
     files: tuple[DataFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOrder:
-    """Given to a worker slot of a run: its tables, when the run began by the metadata store's clock, its number."""
+    """Input of a worker slot: the run's tables, the run's start by the metadata store's clock, the slot's number."""
 
     chosen: tuple[str, ...]
     since: datetime
@@ -72,7 +72,7 @@ class SlotOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRows:
-    """Left by the orchestrator of a run for each table."""
+    """Output of the orchestrator of a run, for each table."""
 
     table: str
     rows: int
@@ -82,28 +82,28 @@ class PublishedRows:
 
 
 def new_tasks(kind: TaskKind, inputs: Sequence[object]) -> list[NewTask]:
-    """One task per input, numbered in their order."""
+    """Returns one task per input, numbered in the order of the inputs."""
     return [NewTask(kind=kind, ordinal=ordinal, input=to_json(each)) for ordinal, each in enumerate(inputs)]
 
 
 def input_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
-    """What the task was given. Raises SnapshotError when it is no `kind`."""
+    """Returns the task's input. Raises SnapshotError when it is not of the type `kind`."""
     return _of_task(task, kind, task.input)
 
 
 def output_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
-    """What the finished task left behind. Raises SnapshotError when it is no `kind`."""
+    """Returns the finished task's output. Raises SnapshotError when it is not of the type `kind`."""
     return _of_task(task, kind, task.output)
 
 
 def to_json(hand_off: object) -> dict[str, Any]:
-    """The JSON object whose keys are the fields' names."""
+    """Returns a JSON object whose keys are the names of the fields."""
     document: dict[str, Any] = TypeAdapter(type(hand_off)).dump_python(hand_off, mode="json")
     return document
 
 
 def from_json(kind: type[HandOff], document: Mapping[str, Any] | None) -> HandOff:
-    """The inverse of `to_json`. Raises ValueError when the document is no `kind`."""
+    """The inverse of `to_json`. Raises ValueError when the document is not of the type `kind`."""
     return TypeAdapter(kind).validate_python(document)
 
 

@@ -1,4 +1,4 @@
-"""The orchestrator of snapshots: holds the cutoff, plans tasks, polls them, publishes each table when it is whole."""
+"""The orchestrator of snapshots: holds the cutoff, plans and polls tasks, publishes each table whose tasks are done."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ log = structlog.get_logger()
 _BUSY_SECONDS = 0.5
 _MOST_FAILURES = 3
 _PURPOSE = "snapshot"
-"""For which positions are held."""
+"""The purpose that positions of the source are held for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrchestrator:
-    """Safe to kill: started again, it resumes every snapshot whose export was complete and begins the others anew."""
+    """Runs snapshots. Safe to kill: a new one resumes snapshots whose export was complete and restarts the others."""
 
     owner: str
     source: Source
@@ -51,13 +51,13 @@ class SnapshotOrchestrator:
     new_id: Callable[[], UUID]
     on_step: OnStep
     found: dict[str, FoundTable] = field(default_factory=dict)
-    """The tables that are being exported, by snapshot, as of their cutoff."""
+    """By snapshot id, the table that is being exported, as of its cutoff."""
 
     def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
-        """Runs one snapshot per table until all have ended or `stop` is set; returns them as they are then.
+        """Runs one snapshot per table until all have ended or `stop` is set; returns their states at that time.
 
-        All tables that begin share one cutoff. A table that fails does not stop the others. Raises SnapshotError if
-        another orchestrator exports one of the tables, and any error of an outage.
+        All snapshots that begin in this run share one cutoff. A table that fails does not stop the others. Raises
+        SnapshotError if another orchestrator exports one of the tables, and any error of an outage.
         """
         ids = {name: self._resumable(name) for name in tables}
         fresh = [name for name, snapshot_id in ids.items() if snapshot_id is None]
@@ -81,8 +81,8 @@ class SnapshotOrchestrator:
     def _hold_still(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
         """Takes the leases of the tables, so that no worker applies slices of them before the cutoff is registered.
 
-        The cutoff then lies behind everything that is applied. Waits for workers that hold a lease. Once the snapshot
-        is registered, workers stop at its cutoff by themselves.
+        The cutoff is then after every applied slice. Waits for workers that hold a lease. Once the snapshot is
+        registered, workers stop at its cutoff by themselves.
         """
 
         def wait(busy: LeaseBusy) -> None:
@@ -133,9 +133,9 @@ class SnapshotOrchestrator:
         return [self._advance_alone(self.store.snapshots.snapshot(each), failures) for each in snapshot_ids]
 
     def _advance_alone(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
-        """Advances one snapshot. One that cannot go on fails alone, after some tries if the error may pass.
+        """Advances one snapshot. An error fails only this snapshot; a retryable error only after several tries.
 
-        Raises errors of an outage, and StaleEpoch: those concern every table.
+        Raises errors of an outage and StaleEpoch, because they concern every table.
         """
         try:
             return self._advance(snapshot)

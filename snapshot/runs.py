@@ -1,4 +1,4 @@
-"""A snapshot of some tables from start to end: in one process, or in parts that a scheduler runs side by side."""
+"""Runs snapshots of some tables from start to end: in one process, or in parts that a scheduler runs in parallel."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,13 +22,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRuns:
-    """Runs snapshots. Every part of a run is safe to be killed and run again.
+    """Runs snapshots. Every part of a run may be killed and run again.
 
-    `begin`, `orchestrate` and `work` are the parts for a scheduler. They hand each other the JSON of SlotOrder.
+    `begin`, `orchestrate` and `work` are the parts for a scheduler. They pass the JSON of SlotOrder to each other.
 
-    `table_names`: the tables of these names, all of pipeline.yml for none; raises SettingsError for an unknown name.
-    `set_up`: makes the source ready to read the tables; returns those that it refuses, each with the reason.
-    `worker`: builds the worker slot of this number.
+    `table_names`: returns the tables of these names, and all tables of pipeline.yml for no names; raises SettingsError
+    for an unknown name. `set_up`: makes the source ready to read the tables; returns the tables that it refuses, each
+    with the reason. `worker`: builds the worker slot of this number.
     """
 
     store: MetadataStore
@@ -38,7 +38,7 @@ class SnapshotRuns:
     worker: Callable[[int], SnapshotWorker]
 
     def take(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
-        """Runs the orchestrator in this thread and the worker slots in others; returns the snapshots as they ended.
+        """Runs the orchestrator in this thread and the worker slots in others; returns the ended snapshots.
 
         An error that ends a worker slot ends the run and is raised.
         """
@@ -56,12 +56,12 @@ class SnapshotRuns:
         return snapshots
 
     def wanted(self, tables: Sequence[TableName]) -> tuple[TableName, ...]:
-        """Those of `tables` that changed in a way that their stream does not show, so that they need a snapshot now."""
+        """Returns the tables that need a snapshot now: they changed in a way that their stream does not show."""
         wanted = {row.name for row in self.store.tables.tables() if row.snapshot_wanted}
         return tuple(name for name in tables if name in wanted)
 
     def take_wanted(self, tables: Sequence[TableName], *, slots: int) -> tuple[Snapshot, ...]:
-        """Takes snapshots of the tables that need one now; returns nothing where none does.
+        """Takes snapshots of the tables that need one now; returns an empty tuple if no table does.
 
         Readers see the old rows until the commit that shows the new ones.
         """
@@ -76,8 +76,8 @@ class SnapshotRuns:
     def begin(self, chosen: Sequence[str] | None, slots: int) -> list[dict[str, Any]]:
         """Makes the source ready; returns one SlotOrder per worker slot.
 
-        `chosen` None: the tables that need a snapshot now. There is no order where there is no table. A table that the
-        source refuses is left out; raises the refusal where no table is left.
+        `chosen`: None stands for the tables that need a snapshot now. Returns an empty list if there is no table. A
+        table that the source refuses is left out; if no table is left, raises the first refusal.
         """
         names = self.wanted(self.table_names(())) if chosen is None else self.table_names(tuple(chosen))
         refused = self.set_up(names) if names else {}
@@ -91,9 +91,9 @@ class SnapshotRuns:
     def orchestrate(self, orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Publishes the tables of a run that `begin` described; returns one PublishedRows per table.
 
-        A snapshot of this run that has ended is not begun again.
+        A snapshot that has already ended in this run is not repeated.
 
-        Raises SnapshotError that names each table that failed, after all others were published.
+        Raises SnapshotError after all other tables are published; it names each table that failed.
         """
         if not orders:
             return []

@@ -1,4 +1,4 @@
-"""snapshot_to_staging: pages of the source -> a snapshot data file -> one staging data file per data partition."""
+"""snapshot_to_staging: copies pages of the source into a snapshot data file, and that into staging data files."""
 
 import hashlib
 import tempfile
@@ -33,7 +33,7 @@ _OWN_NAME = "__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPages:
-    """One snapshot data file as it was written. The rows that `unfit` lists are not in it."""
+    """One snapshot data file that was written. It does not contain the rows in `unfit`."""
 
     file: SnapshotFile
     rows: int
@@ -45,7 +45,7 @@ class ExportedPages:
 class SnapshotToStaging:
     """The verb for one snapshot of one table: `export` each page range, then `stage` each snapshot data file.
 
-    These are two tasks, so that the source's rows of the cutoff are held no longer than the export takes. Both may be
+    These are two tasks, so that the source has to hold its rows of the cutoff only during the export. Both may be
     repeated after a crash. `update_time`: the column to sort by, if there is one.
     """
 
@@ -86,8 +86,8 @@ class SnapshotToStaging:
     def stage(self, file: SnapshotFile) -> StagedFiles:
         """Splits one snapshot data file by data partition and sorts each part by update_time and id, if there are any.
 
-        Durable on return. Holds one snapshot data file in memory, whose size the plan bounds. The same input gives the
-        same bytes, so a second attempt finds its files already there.
+        The files are durable on return. Memory holds the whole snapshot data file; the plan limits its size. The same
+        input gives the same bytes, so a second attempt finds its files already there.
         """
         rows = self._sorted(self._read(file.snapshot_key))
         parts = split_by_partition(rows, self.partition_by)
@@ -124,7 +124,7 @@ def _fitting(copied: CopiedRows) -> pa.RecordBatch:
 
 
 def _folder_part(text: str | None) -> str:
-    """Part of a folder's name, different for every text; long texts become hashes. NULL is named as in Hive."""
+    """Returns a part of a folder's name, unique for each text: a hash for long text, the name used by Hive for NULL."""
     if text is None:
         return NULL_PARTITION
     if not text.startswith(_OWN_NAME):
@@ -155,7 +155,7 @@ def split_by_partition(
 
 
 def partition_values(column: pa.ChunkedArray, part: PartitionBy) -> pa.ChunkedArray:
-    """The text of each row's partition value; NULL where the column is NULL. Times are read in UTC."""
+    """Returns each row's partition value as text; NULL if the column is NULL. Times are read in UTC."""
     if part.unit != "value":
         return pc.utf8_lpad(pc.strftime(column, format=_FORMATS[part.unit]), _WIDTHS[part.unit], padding="0")
     try:

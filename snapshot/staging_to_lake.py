@@ -1,4 +1,4 @@
-"""staging_to_lake: the staged files of one data partition -> sorted lake files, and all of them -> one commit."""
+"""staging_to_lake: compacts each data partition's staged files into lake files, and publishes them by one commit."""
 
 import json
 from collections import defaultdict
@@ -26,9 +26,9 @@ log = structlog.get_logger()
 
 
 def plan_compaction(staged: Sequence[SnapshotTask], target_file_bytes: int) -> list[NewTask]:
-    """One task per data partition, in the order of their names; `staged` are the finished staging tasks.
+    """Returns one task per data partition, in the order of their names. `staged`: the finished staging tasks.
 
-    A partition becomes as many files as its staged bytes hold the target size, rounded up.
+    The number of lake files of a partition is its staged bytes divided by the target size, rounded up.
     """
     partitions: dict[str, list[StagedFile]] = defaultdict(list)
     for task in staged:
@@ -62,15 +62,15 @@ class StagingToLake:
     on_step: OnStep
 
     def table(self, snapshot: Snapshot) -> LakeTable:
-        """The snapshot's table with the columns of the snapshot: its stream may have shown others since."""
+        """Returns the snapshot's table with the columns of the snapshot; the stream may have other columns by now."""
         table = self.lake_table(self.store.tables.table_by_id(snapshot.table_id).name)
         return replace(table, schema=self.store.tables.schema(snapshot.table_id, snapshot.schema_id))
 
     def compact(self, snapshot: Snapshot, staged: StagedPartition, attempt: str) -> CompactedFiles:
         """Writes the staged rows of one data partition into lake files; invisible to readers until published.
 
-        The rows are sorted by id, so that later slices find theirs in few files. `attempt` is unique in the snapshot:
-        a worker that lost its task never writes into its successor's files.
+        The rows are sorted by id, so that the rows of a later slice are in few files. `attempt` is unique within the
+        snapshot, so that a worker that lost its task never writes into the files of the next attempt.
         """
         compaction = Compaction(
             snapshot_id=snapshot.snapshot_id,
@@ -82,7 +82,7 @@ class StagingToLake:
         return CompactedFiles(files=self.lake.compact(self.table(snapshot), compaction))
 
     def publish(self, snapshot: Snapshot) -> Snapshot:
-        """Replaces the table's content by one commit, with the fence at the cutoff; then the metadata store learns it.
+        """Replaces the table's content by one commit with the fence at the cutoff, and then records the publication.
 
         Both are durable on return. Raises LeaseBusy while another process works on the table.
         """
@@ -106,7 +106,7 @@ class StagingToLake:
         return published
 
     def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
-        """Puts the snapshot's rows in quarantine into the bucket, where `cdc rebuild` finds them; returns how many."""
+        """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows."""
         entries = self.store.quarantine.entries(table_id=snapshot.table_id)
         rows = [
             {
@@ -128,7 +128,7 @@ class StagingToLake:
     def _description(
         self, snapshot: Snapshot, files: Sequence[DataFile], fence: int, quarantined: int
     ) -> PublishedTable:
-        """What `cdc rebuild` reads when nothing but the lake is left."""
+        """Describes the publication in the lake's log, where `cdc rebuild` reads it if only the lake is left."""
         row = self.store.tables.table_by_id(snapshot.table_id)
         return PublishedTable(
             table_uuid=row.table_uuid,
@@ -159,5 +159,5 @@ def _figures(files: Sequence[DataFile], fence: int, version: int) -> SnapshotPub
 
 
 def data_files(compacted: Sequence[SnapshotTask]) -> tuple[DataFile, ...]:
-    """What the finished compaction tasks wrote."""
+    """Returns the lake files that the finished compaction tasks wrote."""
     return tuple(file for task in compacted for file in output_of(task, CompactedFiles).files)

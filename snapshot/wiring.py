@@ -1,4 +1,4 @@
-"""Where runs of snapshots, their orchestrator and their worker slots are built from a pipeline."""
+"""Builds snapshot runs, their orchestrator and their worker slots from a pipeline."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ _IDLE_WAIT = timedelta(seconds=1)
 def snapshot_runs(
     pipeline: Pipeline, *, target_file_bytes: int | None = None, poll_interval: timedelta | None = None
 ) -> SnapshotRuns:
-    """The figures of pipeline.yml, unless the caller gives others."""
+    """Builds the runs. A value that the caller gives replaces the one of pipeline.yml."""
     return SnapshotRuns(
         store=pipeline.store,
         table_names=pipeline.table_names,

@@ -33,7 +33,7 @@ _MOST_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a task left behind."""
+    """The output of a finished task, with its number of rows and bytes."""
 
     output: dict[str, Any]
     rows: int
@@ -42,7 +42,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWorker:
-    """Safe to kill at any step: its task is claimed again once the task lease has expired."""
+    """A worker slot. Safe to kill at any step: another slot claims its task once the task lease has expired."""
 
     slot: str
     source: Source
@@ -54,7 +54,10 @@ class SnapshotWorker:
     on_step: OnStep
 
     def run(self, tables: Sequence[TableName], since: datetime, stop: Event) -> int:
-        """Number of tasks done. Ends when every table has a snapshot that ended at or after `since`."""
+        """Claims and does tasks until every table has a snapshot that ended at or after `since`, or `stop` is set.
+
+        Returns the number of tasks done.
+        """
         table_ids = [self.store.tables.table(name).table_id for name in tables]
         done = 0
         while not stop.is_set():
@@ -89,7 +92,7 @@ class SnapshotWorker:
         except CdcError as error:
             again = error.retryable and task.attempt < _MOST_ATTEMPTS
             log.warning("snapshot task failed", task=what, error=str(error), again=again)
-            with suppress(StaleEpoch):  # it is done, and that answer was lost; or it is another slot's by now
+            with suppress(StaleEpoch):  # done, but the answer was lost; or another slot has claimed it
                 self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)
 
     def _do(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
@@ -130,7 +133,7 @@ class SnapshotWorker:
         return Done(output=to_json(exported.file), rows=exported.rows, size_bytes=exported.size_bytes)
 
     def _quarantine(self, snapshot: Snapshot, task: SnapshotTask, unfit: Sequence[UnfitRow]) -> None:
-        """Durable on return; the rows of one task are quarantined once, however often it is tried."""
+        """Quarantines rows; durable on return. The rows of a task are quarantined once, however often it is tried."""
         rows = [
             QuarantinedRow(
                 column=row.column, reason=row.reason, payload=snapshot_row_payload(row.texts, snapshot.cutoff_time)
