@@ -55,7 +55,7 @@ class MarkApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
-    """Apply exactly these consecutive slices by one commit. `resumed`: the open claim of a dead worker, if any."""
+    """One commit applies exactly these consecutive slices. `resumed`: the open claim of a dead worker, if any."""
 
     slices: tuple[RegisteredSlice, ...]
     resumed: Claim | None
@@ -70,7 +70,7 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetBack:
-    """Slices were added to a keyless table twice: the lake goes back to `to_version`, and the slices wait again."""
+    """Slices were applied twice to a keyless table: the lake is set back to `to_version`, and the slices wait again."""
 
     to_version: int
 

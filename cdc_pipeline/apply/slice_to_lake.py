@@ -1,4 +1,4 @@
-"""slice_to_lake: registered slices of one table -> one commit of its lake table per claim."""
+"""slice_to_lake: applies registered slices of one table, by one commit of its lake table per claim."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

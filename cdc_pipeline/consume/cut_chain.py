@@ -112,7 +112,7 @@ class CutChain:
         return CutFile.from_bytes(content)
 
     def base_position(self) -> str | None:
-        """The chain position of the newest base; None when the chain begins at the beginning of the stream."""
+        """Returns the chain position of the newest base; None when the chain begins at the beginning of the stream."""
         with step(self.on_step, "chain_base.list"):
             found = [place_of_key(found.key) for found in self.objects.list_prefix(base_prefix(self.name))]
         return max(found, key=order_of, default=None)
@@ -275,7 +275,7 @@ class CutChain:
 
 
 def position_of(chain_position: str) -> str:
-    """The position of the cut before this chain position; "" at the beginning of a stream."""
+    """Returns the position of the cut before this chain position; "" at the beginning of a stream."""
     return chain_position.rpartition("-")[0]
 
 

@@ -51,7 +51,7 @@ class CutFile:
     content: Cut | LateSlice
 
     def to_bytes(self) -> bytes:
-        """Durable format: every later version of this code has to read it."""
+        """Returns JSON in a durable format: every later version of this code has to read it."""
         content = msgspec.to_builtins(self.content, builtin_types=(datetime,))
         if isinstance(self.content, Cut):
             content = {name: value for name, value in content.items() if name not in _NOT_IN_CUT}

@@ -113,7 +113,7 @@ class SliceCutter:
         return cuts
 
     def _next_cut(self) -> tuple[int, bool] | None:
-        """The first position at which the open events have to be cut, and whether a marker message asked for it."""
+        """Returns the first position at which open events have to be cut, and whether a marker message requested it."""
         own = (*self._label_changes(), *self._schema_changes(), *self._full(), *self._crowded(), *self._passed())
         positions = dict.fromkeys(own, False)
         positions.update(self._marked())

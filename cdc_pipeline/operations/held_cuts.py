@@ -26,7 +26,7 @@ _MOST_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCuts:
-    """Holds positions of a source and cuts the stream there. `consume_until_idle` reads it if no consumer does."""
+    """Holds positions of a source and cuts the stream there. `consume_until_idle`: reads it while no consumer runs."""
 
     stream: str
     store: MetadataStore

@@ -24,7 +24,10 @@ _EVERY_VERSION = "~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintenance:
-    """Maintains tables of the lake. `oldest_version_to_come`: returns a version that no later event is older than."""
+    """Maintains tables of the lake.
+
+    `oldest_version_to_come`: returns the version below which no event of the table can come from the source any more.
+    """
 
     owner: str
     lease_length: timedelta

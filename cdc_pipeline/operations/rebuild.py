@@ -180,7 +180,7 @@ def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
 
 
 def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
-    """Returns the publications that the lake knows, oldest first; with None if the log no longer has the commit."""
+    """Returns the publications of the lake, oldest first; with None if the log no longer has the commit."""
     if ledger is None:
         return []
     commits = [commit for commit in ledger.steps if isinstance(commit, PublishedCommit)]

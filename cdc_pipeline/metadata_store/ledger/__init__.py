@@ -1,1 +1,1 @@
-"""Streams, tables, slices and claims: what is registered, and how far the lake has come."""
+"""Streams, tables, slices and claims: what is registered, and what the lake has applied."""

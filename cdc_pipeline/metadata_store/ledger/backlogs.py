@@ -1,4 +1,4 @@
-"""The tables of a pipeline that have work waiting, polled over one connection for all of them."""
+"""Finds the tables of a pipeline that have work waiting. One connection polls for all tables."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -51,7 +51,7 @@ _NEWEST_WAITING = """
 class Backlog:
     """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
 
-    A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken is no work.
+    A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken does not count.
     """
 
     newest: int
@@ -62,9 +62,9 @@ class Backlog:
 async def backlogs(
     find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
 ) -> AsyncGenerator[Mapping[str, Backlog]]:
-    """Yields at each poll, without end, every table with a backlog by its name `db.schema.table`. One query per poll.
+    """Yields at each poll the tables with a backlog, by name `db.schema.table`. Never ends. Runs one query per poll.
 
-    While the store does not answer it yields nothing, logs the error, and calls `find_url` again before each try.
+    While the store does not answer, it yields nothing, logs the error, and calls `find_url` again before each try.
     """
     pause, connection = poll_interval.total_seconds(), None
     try:

@@ -19,7 +19,7 @@ _CLAIM, _SLICE = models.claim, models.slice_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOutcome:
-    """What the claim's commit changed, as the lake counted it. `lake_version` None: there was nothing to commit."""
+    """The lake's counts of the claim's commit. `lake_version`: None if there was nothing to commit."""
 
     lake_version: int | None
     rows_read: int = 0
@@ -35,12 +35,12 @@ class ClaimOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """Every change needs the table's lease. It raises StaleEpoch, without effect, when somebody else has the lease."""
+    """Every change needs the table's lease. It raises StaleEpoch, without effect, when another owner has the lease."""
 
     database: Database
 
     def open_claim(self, table_id: int) -> Claim | None:
-        """The claim that is not finished, left by a worker that died; None if there is none. There is at most one."""
+        """Returns the table's unfinished claim; None if there is none. A table has at most one."""
         with self.database.transaction("claim.read_open") as connection:
             row = connection.execute(
                 select(_CLAIM).where(_CLAIM.c.table_id == table_id, _CLAIM.c.state == ClaimState.CLAIMED)
@@ -100,7 +100,7 @@ class Claims:
     def mark_applied(self, lease: Lease, claim: Claim, outcome: ClaimOutcome) -> None:
         """Marks the claim and its slices as applied. Call it only after the lake's log has the claim. Idempotent.
 
-        Raises RegistryError when the claim was given up meanwhile.
+        Raises RegistryError when the claim was marked as failed meanwhile.
         """
         with self.database.transaction("claim.mark_applied") as connection:
             hold_lease(connection, lease)
@@ -117,10 +117,10 @@ class Claims:
     def mark_applied_through(
         self, lease: Lease, number: int, *, lake_version: int, claims: Sequence[KnownClaim] = ()
     ) -> None:
-        """Marks what the lake already has: every slice at or below `number`, and an open claim that ends there.
+        """Marks as applied what the lake already has: slices at or below `number`, and an open claim that ends there.
 
-        An open claim that only begins at or below `number` cannot be applied any more: it is given up, and its other
-        slices wait again. `claims`: claims of the lake's log that the store may not have, because it is older.
+        An open claim that begins at or below `number` and ends above it cannot be applied any more: it is marked as
+        failed, and its other slices wait again. `claims`: claims of the lake's log, which an older store may lack.
         """
         with self.database.transaction("claim.mark_applied_through") as connection:
             hold_lease(connection, lease)
@@ -154,7 +154,7 @@ class Claims:
             )
 
     def mark_failed(self, lease: Lease, claim: Claim, error: str) -> None:
-        """Gives the claim up. Its slices wait again, for a claim with the same or with other bounds. Idempotent."""
+        """Marks the claim as failed. Its slices wait for another claim, with the same or other bounds. Idempotent."""
         with self.database.transaction("claim.mark_failed") as connection:
             hold_lease(connection, lease)
             marked = connection.execute(

@@ -18,7 +18,7 @@ BEGINNING = "beginning"
 
 
 def chain_position_behind(position: str, late_slices: int) -> str:
-    """Where the chain continues behind the cut at `position` and the late slices that followed that cut."""
+    """Returns the chain position after the cut at `position` and the late slices that followed that cut."""
     return f"{position}-{late_slices}"
 
 
@@ -26,8 +26,8 @@ def chain_position_behind(position: str, late_slices: int) -> str:
 class PartitionRange:
     """The range [start_offset, end_offset) of one stream partition; both are equal when it had no event.
 
-    `last_position`: by table, what the next reader has to know at `end_offset`. `begun`: number -> name of the source
-    files that were started within the range. See `sources.protocol.PartitionPlace`.
+    `last_position`: by table, the position that the next reader needs at `end_offset`. `begun`: the source files that
+    were started within the range, number -> name. See `sources.protocol.PartitionPlace`.
     """
 
     stream_partition: int
@@ -69,7 +69,7 @@ class Slice:
     def of(
         cls, file: SliceFile, *, table_id: int, stream_partition: int, path: str, schema_id: str, late: bool = False
     ) -> "Slice":
-        """The slice whose file is stored under `path`."""
+        """Returns the slice whose file is stored under `path`."""
         described = {each.name: getattr(file, each.name) for each in fields(file) if each.name != "content"}
         return cls(
             **described,
@@ -82,7 +82,7 @@ class Slice:
         )
 
     def columns(self) -> dict[str, Any]:
-        """The columns of `cdc.slice` that the cut itself gives a value."""
+        """Returns the columns of `cdc.slice` whose values the cut contains."""
         row = asdict(self) | {"key_ranges": [list(bounds) for bounds in self.key_ranges]}
         del row["oldest_version"]
         return row
@@ -102,7 +102,7 @@ class QuarantinedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateSlice:
-    """A slice outside the cuts. `events`: (snapshot id or None, place) of each quarantined event that it replays."""
+    """A slice outside the cuts. `events`: (snapshot id or None, `place`) of each quarantined event that it replays."""
 
     slice: Slice
     slice_id: str
@@ -113,8 +113,8 @@ class LateSlice:
 class Cut:
     """Everything between two positions of a stream. `partitions` names each of its stream partitions exactly once.
 
-    `position` rises from cut to cut. `requested`: somebody asked for a boundary here, and no claim contains slices of
-    both sides of it. An empty requested cut at the position of the last cut marks that cut as requested.
+    `position` rises from cut to cut. `requested`: this boundary was requested, so no claim contains slices from both
+    sides of it. An empty requested cut at the position of the last cut marks that cut as requested.
 
     `tables`: ids of all tables that were read from `start` to `position`. A table without a slice had no event there.
     `start` is None in a cut file of format 1; such a cut has an empty slice for each table without events.
@@ -139,18 +139,18 @@ class Cut:
 def slice_identity(
     *, table_uuid: UUID, stream_partition: int, start_offset: str, end_offset: str, sha256: str | None
 ) -> str:
-    """The id of a slice: the same for the same events of the same table and range, whatever its number is."""
+    """Returns the id of a slice. It depends on the table, the range and the content, and not on the slice's number."""
     parts = (str(table_uuid), str(stream_partition), start_offset, end_offset, sha256 or EMPTY)
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str | None) -> str:
-    """The id of a late slice. It is unique, because an event is replayed once."""
+    """Returns the id of a late slice. It is unique, because an event is replayed once."""
     parts = (str(table_uuid), "late", ",".join(map(str, sorted(quarantine_ids))), sha256 or "")
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
 def schema_identity(schema: TableSchema) -> str:
-    """SHA-256 of the schema's canonical JSON: no spaces, sorted names, no escapes."""
+    """Returns the SHA-256 of the schema's canonical JSON: no spaces, sorted names, no escapes."""
     document = json.dumps(schema.to_json(), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()

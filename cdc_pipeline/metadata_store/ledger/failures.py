@@ -1,4 +1,4 @@
-"""Failing tables: how often one failed in a row, when it is tried again, and which slice files are damaged."""
+"""Failing tables: the number of failures in a row, the time of the next try, and damaged slice files."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,8 +23,8 @@ _TABLE = models.source_table
 class FailingTable:
     """A table that failed `failures` times in a row since `failing_since`.
 
-    `pauses`: by the database's clock, `next_try_at` is still to come. `outage`: the last failure was one of a server
-    and not of the table.
+    `pauses`: `next_try_at` is in the future by the database's clock. `outage`: the last failure was one of a server,
+    not of the table.
     """
 
     table_id: int
@@ -48,12 +48,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Every change needs the table's lease. It raises StaleEpoch, without effect, when somebody else has the lease."""
+    """Every change needs the table's lease. It raises StaleEpoch, without effect, when another owner has the lease."""
 
     database: Database
 
     def failing(self, table_id: int) -> FailingTable | None:
-        """None when the last try succeeded."""
+        """Returns the table's failures; None when the last try succeeded."""
         pauses = (failing_table.c.next_try_at > func.clock_timestamp()).label("pauses")
         with self.database.transaction("failure.read") as connection:
             row = connection.execute(select(failing_table, pauses).where(_of(table_id))).one_or_none()
@@ -62,7 +62,7 @@ class Failures:
     def record(self, lease: Lease, error: str, *, retry_policy: RetryPolicy, is_outage: bool) -> Pause:
         """Records a failure; the table pauses or is parked from now on. Returns the pause.
 
-        The first failure after an outage begins a new row of failures.
+        The first failure after an outage is counted as the first in a row.
         """
         with self.database.transaction("failure.record") as connection:
             hold_lease(connection, lease)
@@ -107,7 +107,7 @@ class Failures:
             clear_failures(connection, lease.table_id)
 
     def record_damage(self, lease: Lease, damages: Sequence[Damage]) -> None:
-        """Records damaged slice files; inspection lists them until the lake has the slice."""
+        """Records damaged slice files; inspection lists each until the lake has its slice."""
         with self.database.transaction("slice.mark_damaged") as connection:
             hold_lease(connection, lease)
             for damage in damages:

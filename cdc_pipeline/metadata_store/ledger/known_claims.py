@@ -1,4 +1,4 @@
-"""A claim that the lake's log records, registered and marked as applied by a store that does not have it."""
+"""Registers claims that the lake's log has and the metadata store lacks, and marks them as applied."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,9 +27,9 @@ class KnownClaim:
 
 
 def apply_known_claim(connection: Connection, table_id: int, found: KnownClaim, *, owner: str = _REBUILD) -> None:
-    """Marks the claim, and its slices that wait, as applied. `owner`: who found it in the log.
+    """Marks the claim and its waiting slices as applied. `owner`: the process that found the claim in the log.
 
-    A claim that the store has already keeps its row counts. A rewound claim applies no slices.
+    A claim that the store already has keeps its row counts. Slices of a rewound claim are not marked.
     """
     of_claim = (_SLICE.c.table_id == table_id) & _SLICE.c.number.between(found.first_number, found.last_number)
     counted = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(of_claim)

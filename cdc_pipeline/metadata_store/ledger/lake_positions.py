@@ -1,4 +1,4 @@
-"""Lake positions: as of which position a table of the lake equals the source, and in which lake version."""
+"""Lake positions: the position as of which a table of the lake equals the source, and the lake version of it."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ _BOUNDARY = models.boundary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextChange:
-    """The first non-empty slice of a table behind a boundary. `lake_version`: of its claim; None if not applied."""
+    """The first non-empty slice of a table after a boundary. `lake_version`: of its claim; None if not applied."""
 
     number: int
     lake_version: int | None
@@ -45,7 +45,7 @@ class LakePositions:
     database: Database
 
     def lake_position(self, table_id: int) -> LakePosition:
-        """As of which position the lake's table equals the source. Raises UsageError for an unknown table.
+        """Returns the position as of which the lake's table equals the source. Raises UsageError for an unknown table.
 
         The cost does not depend on the length of the history or of the backlog.
         """
@@ -56,32 +56,32 @@ class LakePositions:
         return as_record(LakePosition, row)
 
     def version_vector(self, boundary_id: int) -> dict[int, int | None]:
-        """By table id, the lake version that equals the source at the boundary; None where no version does."""
+        """Returns by table id the lake version that equals the source at the boundary; None if no version does."""
         with self.database.transaction("position.read_vector") as connection:
             rows = connection.execute(_VERSION_VECTOR, {"boundary_id": boundary_id}).all()
         return {row.table_id: row.lake_version for row in rows}
 
     def applied_version(self, table_id: int, boundary_id: int) -> int | None:
-        """The lake version that equals the source at the boundary, apart from withheld rows; None if there is none."""
+        """Returns the lake version that equals the source at the boundary, except for withheld rows; None if none."""
         with self.database.transaction("position.read_vector") as connection:
             found = connection.scalar(_APPLIED_VERSION, {"boundary_id": boundary_id, "table_id": table_id})
         return None if found is None else int(found)
 
     def next_change(self, table_id: int, boundary_id: int) -> NextChange | None:
-        """None when no non-empty slice of the table is registered behind the boundary."""
+        """Returns the table's first non-empty slice after the boundary; None if none is registered."""
         with self.database.transaction("position.read_next") as connection:
             row = connection.execute(_NEXT_CHANGE, {"table_id": table_id, "boundary_id": boundary_id}).one_or_none()
         return as_optional_record(NextChange, row)
 
     def last_boundary(self, stream: str) -> Boundary | None:
-        """The boundary before which everything is registered; None for a stream without a cut."""
+        """Returns the stream's last boundary: every event before it is registered. None for a stream without a cut."""
         query = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
         with self.database.transaction("position.read_last_boundary") as connection:
             row = connection.execute(query).one_or_none()
         return as_optional_record(Boundary, row)
 
     def boundary_at(self, stream: str, position: str) -> Boundary | None:
-        """The boundary of the cut that ends at exactly this position; None if there is none."""
+        """Returns the boundary of the cut that ends at exactly this position; None if there is none."""
         query = select(_BOUNDARY).where(_BOUNDARY.c.stream == stream, _BOUNDARY.c.position == position)
         with self.database.transaction("position.read_boundary") as connection:
             row = connection.execute(query).one_or_none()

@@ -1,4 +1,4 @@
-"""Quarantined events: read, dropped for good, or replayed as a late slice."""
+"""Reads quarantined events, drops them for good, or replays them as a late slice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ _PARTITION, _BOUNDARY = models.stream_partition, models.boundary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineEntry:
-    """A quarantined event. `payload`: its values as the source's texts, and its operation.
+    """A quarantined event. `payload`: its operation, and its values in the source's text format.
 
-    `snapshot_id`: the snapshot that it is a row of; None for an event of the stream. `place`: which event of its cut,
-    or which row of its snapshot, it is. `slice_number`: the late slice by which it was replayed. `decision`: why it was
-    dropped.
+    `snapshot_id`: the snapshot that it is a row of; None for an event of the stream. `place`: identifies the event
+    within its cut, or the row within its snapshot. `slice_number`: the late slice that replayed it. `decision`: why it
+    was dropped.
     """
 
     quarantine_id: int
@@ -49,7 +49,7 @@ class QuarantineEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """Quarantined events of one stream's tables."""
+    """Reads and changes quarantined events of one stream's tables."""
 
     database: Database
     stream: str
@@ -57,7 +57,7 @@ class Quarantine:
     def entries(
         self, *, table_id: int | None = None, ids: Sequence[int] | None = None, state: QuarantineState | None = None
     ) -> tuple[QuarantineEntry, ...]:
-        """By id: all of them, or only those of a table, with these ids, or in a state."""
+        """Returns the stream's quarantined events, ordered by id: all, or only of a table, of these ids, in a state."""
         of_stream = select(_TABLE.c.table_id).where(_TABLE.c.stream == self.stream)
         query = select(_EVENT).where(_EVENT.c.table_id.in_(of_stream)).order_by(_EVENT.c.quarantine_id)
         query = query if table_id is None else query.where(_EVENT.c.table_id == table_id)
@@ -67,7 +67,7 @@ class Quarantine:
             return tuple(as_record(QuarantineEntry, row) for row in connection.execute(query))
 
     def entry(self, quarantine_id: int) -> QuarantineEntry:
-        """Raises UsageError when there is none."""
+        """Returns the quarantined event. Raises UsageError when there is none."""
         found = self.entries(ids=[quarantine_id])
         if not found:
             raise _unknown(quarantine_id)
@@ -88,16 +88,16 @@ class Quarantine:
         return LateSlice(slice=new, slice_id=slice_id, events=events)
 
     def number_of(self, late: LateSlice) -> int | None:
-        """The number of a late slice; None when it is not registered."""
+        """Returns the number of a late slice; None when it is not registered."""
         with self.database.transaction("quarantine.read") as connection:
             return _number_of(connection, late.slice_id, late.slice.table_id)
 
     def replay(self, late: LateSlice, chain_position: str, *, lease: Lease | None = None) -> int:
         """Registers a late slice and marks its events as replayed, in one transaction. Returns its number. Idempotent.
 
-        The cut file at `chain_position` has decided the late slice, so the events' present state does not matter.
-        Raises RegistryError when the chain continues elsewhere, when an event is older than the table's tombstone
-        horizon, or when the stream has no boundary; StaleEpoch when somebody else has the `lease`, if one is given.
+        The cut file at `chain_position` has already decided the late slice, so the state of its events does not matter.
+        Raises RegistryError when the chain continues at another position, when an event is older than the table's
+        tombstone horizon, or when the stream has no boundary; StaleEpoch when another owner has the given `lease`.
         """
         new = late.slice
         with self.database.transaction("quarantine.replay") as connection:
@@ -111,7 +111,7 @@ class Quarantine:
             check_tombstone_horizons([new], {new.table_id: table.horizon})
             number = int(table.next_slice_number)
             _insert_late(connection, new, table.stream, late.slice_id, number)
-            if not late.events:  # the late slice of a repair, which ends with its registration
+            if not late.events:  # it is the late slice of a repair, and its registration ends the repair
                 connection.execute(update(_TABLE).where(_TABLE.c.table_id == new.table_id).values(under_repair=False))
             _decide(connection, _named(new.table_id, late.events), QuarantineState.REPLAYED, slice_number=number)
         return number
@@ -131,7 +131,7 @@ class Quarantine:
 
 
 def drop_waiting(connection: Connection, which: ColumnElement[bool], reason: str) -> None:
-    """Drops those of the events that are neither replayed nor dropped yet."""
+    """Drops the events that are neither replayed nor dropped yet."""
     _decide(connection, which & (_EVENT.c.state == QuarantineState.WAITING), QuarantineState.DROPPED, decision=reason)
 
 
@@ -149,7 +149,7 @@ def no_boundary(stream: str) -> RegistryError:
 
 
 def _locked_table(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
-    """Locks the stream first, as registration does: with another order, each could wait for the other for ever."""
+    """Locks the stream and then the table, in the order of registration: another order could cause a deadlock."""
     stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
     locked_partitions(connection, stream or "")
     return connection.execute(
@@ -200,7 +200,7 @@ def _named(table_id: int, events: Sequence[tuple[str | None, str]]) -> ColumnEle
 
 
 def _insert_late(connection: Connection, new: Slice, stream: str, slice_id: str, number: int) -> None:
-    """Puts the slice at the stream's last boundary, with an empty range behind everything that is registered."""
+    """Inserts the slice at the stream's last boundary, with a zero-length range at the end of its stream partition."""
     boundary = connection.execute(
         select(_BOUNDARY).where(_BOUNDARY.c.stream == stream).order_by(_BOUNDARY.c.position.desc()).limit(1)
     ).one()

@@ -1,4 +1,4 @@
-"""Rows of the ledger as frozen records. Offsets and positions are texts as of `record.encode_position`."""
+"""Rows of the ledger as frozen dataclasses. Offsets and positions are text, see `record.encode_position`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,9 +23,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The right to register cuts of a stream. `next_offset`: by stream partition, where reading continues.
+    """The right to register cuts of a stream. `next_offset`: by stream partition, the offset where reading continues.
 
-    `last_position`: by stream partition, what the last cut recorded for the next reader. `chain_position`: where the
+    `last_position`: by stream partition, the positions by table that the last cut recorded. `chain_position`: where the
     next cut file is put. `label`: the label of the last registered cut.
     """
 
@@ -47,9 +47,9 @@ class SourceTable:
     `horizon`: no slice with a number above `horizon_number` holds an event older than this version.
     `publication_mark`: how the source published the table when its changes were last known to be complete; None when
     its changes are not read.
-    `under_repair`: a repair compares it, or was killed doing so; a late slice of the differing rows may follow.
-    `shape`: its columns by generation, as the source's catalogue last said. `snapshot_wanted`: the next snapshot run
-    takes a snapshot of it without being asked.
+    `under_repair`: a repair is running or was killed; its late slice may still be registered.
+    `shape`: its columns by generation, as last read from the source's catalogue. `snapshot_wanted`: the next snapshot
+    run takes a snapshot of it without a request.
     `followed_at`: the position of the last cut that read the table. `halted_at`: while the table is stale or fails, the
     position up to which it was read before.
     `forgotten_through`: slices up to this number are no longer needed. `cleaned_through`: their files up to this number
@@ -107,13 +107,13 @@ class Boundary:
 
     @property
     def chain_position(self) -> str:
-        """Where the chain continues behind the cut and its late slices."""
+        """The chain position after the cut and its late slices."""
         return chain_position_behind(self.position, self.late_slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSlice(Slice):
-    """A slice with what registration gave it. `position`, `commit_time` and `requested` are those of its boundary.
+    """A slice with the values that registration adds. `position`, `commit_time` and `requested` are of its boundary.
 
     `number`: gapless per table. `oldest_version` is None: it is not stored.
     """
@@ -140,7 +140,7 @@ class RegisteredSlice(Slice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The slices first_number to last_number, both included, which go into one commit of the lake.
+    """The slices first_number to last_number, both included, which one commit of the lake applies.
 
     `session`: id by which another process can cancel the owner's work in the lake. `rows_parked`: the number of
     incomplete rows, which are hidden from readers.
@@ -173,7 +173,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The number of non-empty slices that the lake does not hold yet, and of their rows."""
+    """The number of non-empty slices that the lake does not have yet, and the number of their rows."""
 
     slices: int
     rows: int

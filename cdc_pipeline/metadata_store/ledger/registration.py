@@ -1,4 +1,4 @@
-"""The one transaction that registers a cut: it gives the slices their numbers and moves the stream's offsets."""
+"""Registers a cut in one transaction, which numbers the slices and advances the stream's offsets."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -36,11 +36,11 @@ class Registration:
         Within a cut, the numbers of a table rise with the stream partition. A table without events gets no number; only
         `followed_at` records that it was read. Registering the same cut again returns the same boundary.
 
-        `assignment` None: the cut was read from a cut file, so it is already decided. It is registered whoever owns the
-        stream, and may be the first cut of a stream that nobody has taken yet.
+        `assignment` None: the cut was read from a cut file, so it is already decided. It is registered without a check
+        of the stream's owner, and may be the first cut of a stream without an owner.
 
-        Raises StaleEpoch when somebody else has the stream, SliceFork when the range is registered with other content,
-        RegistryError when the cut does not begin where the last one ended.
+        Raises StaleEpoch when another consumer has the stream, SliceFork when the range is registered with other
+        content, RegistryError when the cut does not begin where the last one ended.
         """
         is_decided = assignment is None
         with self.database.transaction("registry.register") as connection:
@@ -71,7 +71,7 @@ class Registration:
 
 
 def _locked_partitions(connection: Connection, cut: Cut, assignment: Assignment | None) -> Sequence[Row[Any]]:
-    """The rows of the cut's stream partitions. A decided cut may be older than a stream partition that was added."""
+    """Locks the rows of the cut's stream partitions. A decided cut may lack stream partitions that were added later."""
     named = sorted(part.stream_partition for part in cut.partitions)
     if assignment is None:
         rows = [row for row in locked_partitions(connection, cut.stream) if row.stream_partition in named]
@@ -86,7 +86,7 @@ def _locked_partitions(connection: Connection, cut: Cut, assignment: Assignment 
 
 
 def _locked_tables(connection: Connection, cut: Cut) -> dict[int, Row[*tuple[Any, ...]]]:
-    """By id: identity, next number and horizon of each table of the cut."""
+    """Locks the cut's tables; returns their identity, next number and horizon, by table id."""
     table_ids = sorted({*cut.tables, *(new.table_id for new in cut.slices)})
     rows = connection.execute(
         select(_TABLE.c.table_id, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
@@ -101,7 +101,7 @@ def _locked_tables(connection: Connection, cut: Cut) -> dict[int, Row[*tuple[Any
 
 
 def _slice_rows(cut: Cut, uuids: dict[int, UUID]) -> list[dict[str, Any]]:
-    """Rows of `cdc.slice` in the order of their numbers, still without number and boundary."""
+    """Returns rows of `cdc.slice` in the order of their numbers, still without number and boundary."""
     return [
         _slice_row(cut, new, uuids[new.table_id])
         for new in sorted(cut.slices, key=lambda new: (new.table_id, new.stream_partition))
@@ -166,7 +166,7 @@ def _check_same(
 
 
 def _check_continues(connection: Connection, cut: Cut, partitions: Sequence[Row[Any]], *, is_decided: bool) -> None:
-    """Checks that offsets, position and label continue behind the last registered cut."""
+    """Checks that offsets, position and label continue after the last registered cut."""
     next_offsets = {row.stream_partition: row.next_offset for row in partitions}
     for part in cut.partitions:
         registered = next_offsets[part.stream_partition]
@@ -188,10 +188,10 @@ def _check_continues(connection: Connection, cut: Cut, partitions: Sequence[Row[
 
 
 def _is_apart(part: PartitionRange, registered: str | None) -> bool:
-    """Whether a decided range does not touch the registered next offset.
+    """Returns whether a decided range does not contain the registered next offset.
 
-    It lies behind that offset where the stream started again behind a gap, and before it where the cut file was put by
-    a consumer that died before it registered the cut.
+    The range is after that offset when the stream was started again after a gap. It is before that offset when the cut
+    file was put by a consumer that died before it registered the cut.
     """
     return registered is None or part.start_offset > registered or part.end_offset <= registered
 
@@ -211,7 +211,7 @@ def _insert_boundary(connection: Connection, cut: Cut, partitions: Sequence[Row[
 
 
 def _mark_requested(connection: Connection, boundary_id: int) -> Boundary:
-    # No claim reaches across this boundary: it is the last one, and nothing is registered while the stream is locked.
+    # No claim crosses this boundary: it is the last one, and nothing is registered while the stream is locked.
     marked = update(_BOUNDARY).where(_BOUNDARY.c.boundary_id == boundary_id).values(requested=True)
     return as_record(Boundary, connection.execute(marked.returning(_BOUNDARY)).one())
 
@@ -276,7 +276,7 @@ def _insert_quarantined(connection: Connection, cut: Cut, *, is_decided: bool) -
 
 
 def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events that are not in quarantine yet: a rebuild keeps what is there, with what was decided about it."""
+    """Returns the events that are not quarantined yet. A rebuild keeps quarantined events and their decisions."""
     event = models.quarantine.c
     query = select(event.table_id, event.place).where(
         event.snapshot_id.is_(None), event.place.in_({row["place"] for row in rows})
@@ -286,7 +286,7 @@ def _not_quarantined(connection: Connection, rows: list[dict[str, Any]]) -> list
 
 
 def _replace_source_files(connection: Connection, cut: Cut) -> None:
-    """Takes over the cut file's numbers of source files.
+    """Stores the numbers that the cut file gives to source files.
 
     Drops source files that were started here but never cut; the next reader renumbers them.
     """

@@ -1,4 +1,4 @@
-"""Registered slices, as a worker reads them: the next ones to apply, always whole boundaries."""
+"""Reads registered slices: the next ones to apply, without splitting a boundary, and those that wait."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -24,7 +24,7 @@ class Slices:
     ) -> tuple[RegisteredSlice, ...]:
         """Returns consecutive slices from after_number + 1 on, without splitting the slices of a boundary.
 
-        The slices of the first boundary are returned even when they exceed `most_slices` or `most_rows`. Slices behind
+        The slices of the first boundary are returned even when they exceed `most_slices` or `most_rows`. Slices after
         the next requested boundary are left out, whether or not the table has a slice at that boundary. Reads at most
         `most_slices` and one boundary more. Raises RegistryError when slice after_number + 1 is missing.
         """
@@ -44,17 +44,17 @@ class Slices:
         return _whole_boundaries(within, most_slices, most_rows)
 
     def slices(self, table_id: int, first: int, last: int) -> tuple[RegisteredSlice, ...]:
-        """Slices `first` to `last`, both included, by number."""
+        """Returns slices `first` to `last`, both included, in the order of their numbers."""
         return self._read(_SLICE.c.table_id == table_id, _SLICE.c.number.between(first, last))
 
     def waiting_through(self, table_id: int, number: int) -> tuple[RegisteredSlice, ...]:
-        """Slices at or below `number` that are not marked as applied or superseded, by number."""
+        """Returns slices at or below `number` that are not applied or superseded, in the order of their numbers."""
         return self._read(
             _SLICE.c.table_id == table_id, _SLICE.c.number <= number, _SLICE.c.state == SliceState.REGISTERED
         )
 
     def truncated_through(self, table_id: int, number: int) -> str:
-        """The greatest version of a truncate in the slices at or below `number`; "" without any truncate."""
+        """Returns the greatest version of a truncate in the slices at or below `number`; "" if there is none."""
         query = select(func.max(_SLICE.c.truncated_at)).where(
             _SLICE.c.table_id == table_id, _SLICE.c.number <= number, _SLICE.c.truncated_at.is_not(None)
         )
@@ -62,7 +62,7 @@ class Slices:
             return connection.scalar(query) or ""
 
     def awaits_late(self, table_id: int) -> bool:
-        """Whether events may still arrive that are older than applied ones: by a replay or by a repair."""
+        """Returns whether events older than applied ones may still arrive, by a replay or by a repair."""
         event, table = models.quarantine.c, models.source_table.c
         is_quarantined = exists().where(event.table_id == table_id, event.state == QuarantineState.WAITING)
         is_late = exists().where(_SLICE.c.table_id == table_id, _SLICE.c.late, _SLICE.c.state == SliceState.REGISTERED)
@@ -71,7 +71,7 @@ class Slices:
             return bool(connection.scalar(select(or_(is_quarantined, is_late, is_under_repair))))
 
     def waiting(self, table_id: int) -> Waiting:
-        """How many non-empty slices, and rows in them, wait to be applied."""
+        """Returns the number of non-empty slices that wait to be applied, and the number of their rows."""
         query = select(func.count(), func.coalesce(func.sum(_SLICE.c.rows), 0)).where(
             _SLICE.c.table_id == table_id, _SLICE.c.state == SliceState.REGISTERED, _SLICE.c.path.is_not(None)
         )
@@ -97,7 +97,7 @@ def _registered(row: Row[*tuple[Any, ...]]) -> RegisteredSlice:
 
 
 def _partitions(connection: Connection, table_id: int) -> int:
-    """The number of stream partitions: one boundary has at most that many slices of a table."""
+    """Returns the number of stream partitions: one boundary has at most as many slices of a table."""
     query = (
         select(func.count())
         .select_from(models.source_table)
@@ -108,7 +108,7 @@ def _partitions(connection: Connection, table_id: int) -> int:
 
 
 def _next_requested(connection: Connection, boundary_id: int) -> int | None:
-    """Id of the stream's first requested boundary at or behind this one."""
+    """Returns the id of the stream's first requested boundary at or after this one; None if there is none."""
     first = _BOUNDARY.alias()
     of_stream = select(first.c.stream).where(first.c.boundary_id == boundary_id).scalar_subquery()
     query = select(func.min(_BOUNDARY.c.boundary_id)).where(

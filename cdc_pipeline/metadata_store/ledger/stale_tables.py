@@ -1,4 +1,4 @@
-"""Stale tables: changes of them may be missing from the stream, and only a new snapshot helps."""
+"""Stale tables: the stream may lack changes of a stale table, so it needs a new snapshot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,24 +36,24 @@ class StaleTables:
     database: Database
 
     def mark(self, table_id: int, reason: str, *, snapshot_wanted: bool = False) -> None:
-        """From now on, events of the table are not read and its slices are not applied. Abandons an active snapshot.
+        """Marks the table as stale: its events are no longer read and its slices no longer applied.
 
-        `snapshot_wanted`: the next snapshot run takes a new snapshot without being asked.
+        Abandons an active snapshot. `snapshot_wanted`: the next snapshot run takes a new snapshot without a request.
         """
         with self.database.transaction("table.mark_stale") as connection:
             mark_stale(connection, [table_id], reason, snapshot_wanted=snapshot_wanted)
 
     def want_snapshot(self, table_id: int, *, wanted: bool) -> None:
-        """Sets whether a new snapshot of a stale table is taken without being asked for."""
+        """Sets whether the next snapshot run takes a snapshot of a stale table without a request."""
         with self.database.transaction("table.want_snapshot") as connection:
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(snapshot_wanted=wanted))
 
     def begin_again(
         self, table_id: int, *, source_oid: int, settings: Mapping[str, Any], publication_mark: str
     ) -> None:
-        """Reads events of a stale table again, as those of this table of the source, for the coming snapshot.
+        """Lets the consumer read events of a stale table again, for the coming snapshot. Idempotent.
 
-        The table stays stale until the snapshot is published. Idempotent.
+        `source_oid`: the table of the source that it is now. The table stays stale until the snapshot is published.
         """
         with self.database.transaction("table.begin_again") as connection:
             connection.execute(
@@ -63,7 +63,7 @@ class StaleTables:
             )
 
     def follow(self, table_id: int, *, source_oid: int, publication_mark: str | None, stale: str | None) -> None:
-        """Takes over the table's state from a cut file that is newer than the store.
+        """Sets the table's state to that of a cut file that is newer than the store.
 
         `stale`: why the table is stale by now; None if the cut file does not make it stale.
         """
@@ -74,9 +74,9 @@ class StaleTables:
             connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id).values(**values))
 
     def begin_stream_again(self, stream: Stream, *, position: str, reason: str) -> None:
-        """Continues the stream at `position` and marks all its tables stale. Its reader gets StaleEpoch.
+        """Continues the stream at `position` and marks all its tables as stale. The present consumer gets StaleEpoch.
 
-        Raises RegistryError, without effect, when `position` is before something that is registered.
+        Raises RegistryError, without effect, when the stream is registered beyond `position`.
         """
         with self.database.transaction("stream.begin_again") as connection:
             rows = locked_partitions(connection, stream.name)
@@ -130,9 +130,9 @@ def mark_stale(connection: Connection, table_ids: list[int], reason: str, *, sna
 
 
 def mark_gaps(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> None:
-    """Marks tables as stale that the cut reads, but that were last read before the position where the cut begins.
+    """Marks tables of the cut as stale if they were last read up to a position before the start of the cut.
 
-    The changes in between are lost. A table of which the lake has nothing yet is left alone: its snapshot comes later.
+    The changes in between are lost. A table that the lake does not have yet is not marked: its snapshot comes later.
     Call this before the cut is registered. `next_offsets`: the registered ones, by stream partition.
     """
     start = _start_of(connection, cut, next_offsets)
@@ -143,7 +143,10 @@ def mark_gaps(connection: Connection, cut: Cut, next_offsets: Mapping[int, str |
 
 
 def _start_of(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> str:
-    """The position at which the cut begins. A cut file of format 1 says it only where the stream started again."""
+    """Returns the position at which the cut begins.
+
+    A cut file of format 1 contains it only if the stream was started again there. Otherwise it is the last boundary.
+    """
     if cut.start is not None:
         return cut.start
     began_again = [

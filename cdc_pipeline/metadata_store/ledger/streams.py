@@ -22,27 +22,30 @@ class Streams:
     database: Database
 
     def register_stream(self, stream: Stream, *, stream_partitions: int) -> None:
-        """Idempotent. Raises SourceChanged for another server, RegistryError for another number of partitions."""
+        """Registers the stream and its partitions. Idempotent.
+
+        Raises SourceChanged for another server, RegistryError for another number of partitions.
+        """
         with self.database.transaction("stream.register") as connection:
             _insert_stream(connection, stream)
             _register_partitions(connection, stream.name, stream_partitions)
 
     def extend_stream(self, stream: Stream, stream_partitions: Iterable[int]) -> None:
-        """Like `register_stream`, for a source whose stream partitions may become more: adds the new ones.
+        """Like `register_stream`, for a source that may get more stream partitions: adds the new ones.
 
-        Raises SourceChanged when the source no longer has a registered one.
+        Raises SourceChanged when the source lacks a registered stream partition.
         """
         with self.database.transaction("stream.register") as connection:
             _insert_stream(connection, stream)
             _add_partitions(connection, stream.name, set(stream_partitions))
 
     def stream(self, name: str) -> Stream:
-        """Raises UsageError for a stream that is not registered."""
+        """Returns the stream. Raises UsageError for a stream that is not registered."""
         with self.database.transaction("stream.read") as connection:
             return _stream(connection, name)
 
     def next_offset(self, name: str) -> str | None:
-        """The smallest next offset of the stream's partitions; None for a stream that was never taken."""
+        """Returns the smallest next offset of the stream's partitions; None for a stream that was never taken."""
         with self.database.transaction("stream.read_offset") as connection:
             offsets = connection.scalars(select(_PARTITION.c.next_offset).where(_PARTITION.c.stream == name)).all()
         return min((offset for offset in offsets if offset is not None), default=None)
@@ -80,44 +83,44 @@ class Streams:
         )
 
     def raise_alarm(self, name: str, alarm: str) -> None:
-        """Records what stopped the reader of the stream, until the next registration."""
+        """Records the error that stopped the consumer of the stream. The next registration clears it."""
         with self.database.transaction("stream.raise_alarm") as connection:
             connection.execute(update(_PARTITION).where(_PARTITION.c.stream == name).values(alarm=alarm))
 
     def chain_position(self, name: str) -> str:
-        """Where the chain of cut files continues behind what is registered."""
+        """Returns the chain position after the last registered cut and its late slices."""
         with self.database.transaction("stream.read_place") as connection:
             return read_chain_position(connection, name)
 
     def follow(self, stream: Stream) -> None:
-        """Takes over the stream's server and slot from a cut file that is newer than the store."""
+        """Sets the stream's server and slot to those of a cut file that is newer than the store."""
         with self.database.transaction("stream.follow") as connection:
             connection.execute(
                 update(models.stream).where(models.stream.c.name == stream.name).values(**asdict(stream))
             )
 
     def check_owner(self, name: str, owner: str, epoch: int) -> None:
-        """Raises StaleEpoch when somebody else took the stream."""
+        """Raises StaleEpoch when another owner took the stream."""
         with self.database.transaction("stream.read_owner") as connection:
             check_owner(connection, name, owner, epoch)
 
     def stream_partitions(self, name: str) -> tuple[int, ...]:
-        """The numbers of the stream's partitions, rising."""
+        """Returns the numbers of the stream's partitions in rising order."""
         with self.database.transaction("stream.read_partitions") as connection:
             query = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
             return tuple(connection.scalars(query.order_by(_PARTITION.c.stream_partition)).all())
 
     def next_positions(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
-        """By stream partition that was ever read: its next offset, and the last positions for its next reader."""
+        """Returns next offset and last positions by stream partition, without those that were never read."""
         query = select(_PARTITION).where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_not(None))
         with self.database.transaction("stream.read_places") as connection:
             rows = connection.execute(query).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
 
     def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
-        """Returns the number of a source file that is read from now on: one more than that of the file before it.
+        """Registers a source file that is read from now on; returns its number, one more than that of the last file.
 
-        Idempotent by the file's name. Raises StaleEpoch when somebody else took the stream.
+        Idempotent by the file's name. Raises StaleEpoch when another owner took the stream.
         """
         of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
         with self.database.transaction("stream.begin_file") as connection:
@@ -131,7 +134,7 @@ class Streams:
         return number
 
     def begun_files(self, name: str) -> dict[int, dict[int, str]]:
-        """Stream partition -> number -> name of every source file that was started."""
+        """Returns every source file that was started: stream partition -> number -> name."""
         with self.database.transaction("stream.read_files") as connection:
             rows = connection.execute(select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)).all()
         found: dict[int, dict[int, str]] = {}
@@ -140,9 +143,9 @@ class Streams:
         return found
 
     def record_source_log(self, name: str, seen: Mapping[str, Any]) -> None:
-        """Replaces what was last seen of the log that the stream's slot retains on the source.
+        """Records the state of the log that the stream's slot retains on the source; replaces the earlier record.
 
-        `seen`: values by columns of `cdc.source_log`. Does nothing for a stream that is not registered.
+        `seen`: values by column of `cdc.source_log`. Does nothing for a stream that is not registered.
         """
         values = dict(seen) | {"seen_at": func.clock_timestamp()}
         with self.database.transaction("source_log.record") as connection:
@@ -153,7 +156,9 @@ class Streams:
 
 
 def locked_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
-    """The stream's partitions by number. Nobody else registers anything of the stream until the transaction ends."""
+    """Locks the stream's partitions and returns them by number. Until the transaction ends, no other process can
+    register anything of the stream.
+    """
     of_stream = select(_PARTITION).where(_PARTITION.c.stream == stream)
     return connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update()).all()
 
@@ -165,7 +170,7 @@ def read_chain_position(connection: Connection, stream: str) -> str:
 
 
 def check_owner(connection: Connection, stream: str, owner: str, epoch: int) -> Sequence[Row[Any]]:
-    """Locks the stream's partitions and returns them by number. Raises StaleEpoch when somebody else took one.
+    """Locks the stream's partitions and returns them by number. Raises StaleEpoch when another owner took one.
 
     The owner is compared too, because a rebuilt store may count epochs from one again.
     """

@@ -1,4 +1,4 @@
-"""Source tables: identity, settings and schemas, and how far a table was read when something stopped it."""
+"""Source tables: identity, settings and schemas, and the position at which a stopped table was halted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ _TABLE, _SCHEMA = models.source_table, models.table_schema
 class NewTable:
     """A table to register. Names are unique within a stream, because several pipelines may share one store.
 
-    `settings` is JSON. `table_uuid` and `publication_mark` are used only for a table that has none yet.
+    `settings` is JSON. `table_uuid` and `publication_mark` are stored only for a table that has none yet.
     """
 
     name: TableName
@@ -55,9 +55,10 @@ class Tables:
     known: dict[tuple[int, str], TableSchema] = field(default_factory=dict, repr=False, compare=False)
 
     def register_table(self, new: NewTable) -> SourceTable:
-        """Idempotent. Later settings replace earlier ones; FIXED_SETTINGS cannot change once a snapshot has begun.
+        """Registers the table. Idempotent: later settings replace earlier ones.
 
-        Raises SourceChanged when another table has the name now, RegistryError for a changed fixed setting.
+        FIXED_SETTINGS cannot change once a snapshot has begun. Raises SourceChanged when another table has the name
+        now, RegistryError for a changed fixed setting.
         """
         settings = dict(new.settings)
         with self.database.transaction("table.register") as connection:
@@ -81,7 +82,7 @@ class Tables:
         return known
 
     def table(self, name: TableName) -> SourceTable:
-        """Raises UsageError when it is not registered."""
+        """Returns the table. Raises UsageError when it is not registered."""
         with self.database.transaction("table.read") as connection:
             return read_table(connection, _named(name, self.stream), str(name))
 
@@ -92,12 +93,12 @@ class Tables:
         return as_optional_record(SourceTable, row)
 
     def table_by_id(self, table_id: int) -> SourceTable:
-        """Raises UsageError when there is none."""
+        """Returns the table with this number. Raises UsageError when there is none."""
         with self.database.transaction("table.read") as connection:
             return read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}")
 
     def tables(self) -> tuple[SourceTable, ...]:
-        """The stream's tables by name."""
+        """Returns the stream's tables in the order of their names."""
         order = (_TABLE.c.database_name, _TABLE.c.schema_name, _TABLE.c.table_name)
         with self.database.transaction("table.list") as connection:
             rows = connection.execute(select(_TABLE).where(_TABLE.c.stream == self.stream).order_by(*order)).all()
@@ -120,7 +121,7 @@ class Tables:
         return schema_id
 
     def known_columns(self, table_id: int) -> dict[str, Column]:
-        """Every column that the table ever had, by name, with the last type that it had."""
+        """Returns every column that the table ever had, by name, with its last type."""
         query = select(_SCHEMA.c.document).where(_SCHEMA.c.table_id == table_id).order_by(_SCHEMA.c.first_offset)
         newest = select(_SCHEMA.c.document).join(
             _TABLE, (_TABLE.c.table_id == _SCHEMA.c.table_id) & (_TABLE.c.schema_id == _SCHEMA.c.schema_id)
@@ -133,7 +134,7 @@ class Tables:
         return {column.name: column for document in documents for column in TableSchema.from_json(document).columns}
 
     def schema(self, table_id: int, schema_id: str) -> TableSchema:
-        """Raises RegistryError for a schema that the store does not have."""
+        """Returns the schema. Raises RegistryError for a schema that the store does not have."""
         found = self.known.get((table_id, schema_id))
         if found is None:
             found = self.known[table_id, schema_id] = self._read_schema(table_id, schema_id)
@@ -151,23 +152,26 @@ class Tables:
         return TableSchema.from_json(document)
 
     def set_shapes(self, table_id: int, shapes: Sequence[Mapping[str, Any]]) -> SourceTable:
-        """Replaces the shapes that events of the table may still have, oldest first, as the source's catalogue says."""
+        """Replaces the shapes that later events of the table may have, oldest first, as read from the catalogue."""
         with self.database.transaction("table.set_shapes") as connection:
             return _changed(connection, table_id, shape=list(shapes))
 
     def end_change(self, table_id: int, generation: int) -> None:
-        """Drops the shapes before `generation`: no event of them can arrive any more. Idempotent."""
+        """Drops the shapes before `generation`, because no later event can have them. Idempotent."""
         with self.database.transaction("table.end_change") as connection:
             row = read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}", lock=True)
             left = [shape for shape in row.shape or () if shape["generation"] >= generation]
             _changed(connection, table_id, shape=left)
 
     def begin_repair(self, lease: Lease) -> None:
-        """Deletes keep tombstones until the repair is registered or ended. Raises StaleEpoch."""
+        """Marks the table as under repair: deletes leave tombstones until the repair is registered or ended.
+
+        Raises StaleEpoch when another owner has the lease.
+        """
         self._set_under_repair(lease, is_under_repair=True)
 
     def end_repair(self, lease: Lease) -> None:
-        """Ends a repair that found no difference. Raises StaleEpoch."""
+        """Ends a repair that found no difference. Raises StaleEpoch when another owner has the lease."""
         self._set_under_repair(lease, is_under_repair=False)
 
     def _set_under_repair(self, lease: Lease, *, is_under_repair: bool) -> None:
@@ -192,14 +196,15 @@ def read_table(
 def halt(connection: Connection, which: ColumnElement[bool]) -> None:
     """Freezes the lake position of these tables: it no longer rises with what is registered and applied.
 
-    It freezes at the last cut that read the table, or at the cutoff if that is later. A frozen one stays where it is.
+    It is frozen at the last cut that read the table, or at the cutoff if that is later. A frozen position stays as it
+    is.
     """
     position = func.coalesce(_TABLE.c.halted_at, func.greatest(_TABLE.c.followed_at, _TABLE.c.cutoff_offset))
     connection.execute(update(_TABLE).where(which).values(halted_at=position))
 
 
 def end_halt(connection: Connection, which: ColumnElement[bool]) -> None:
-    """The lake position of these tables rises again with what is registered and applied."""
+    """Ends the freeze: the lake position of these tables rises again with what is registered and applied."""
     connection.execute(update(_TABLE).where(which).values(halted_at=None))
 
 

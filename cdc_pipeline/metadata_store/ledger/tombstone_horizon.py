@@ -19,7 +19,7 @@ _TABLE, _ENTRY = models.source_table, models.quarantine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneHorizon:
-    """No slice with a number above `number` holds an event older than `version`. "" allows every version."""
+    """No slice with a number above `number` has an event older than `version`. "" allows every version."""
 
     version: str
     number: int
@@ -37,7 +37,7 @@ class TombstoneHorizons:
         return TombstoneHorizon(version=row.horizon, number=row.horizon_number)
 
     def promise(self, table_id: int, version: str) -> TombstoneHorizon:
-        """Raises the horizon: from now on nothing older than `version` is registered. Returns the horizon that holds.
+        """Raises the horizon to `version`: from now on no older event is registered. Returns the table's horizon.
 
         A horizon never goes back. It does not rise while a quarantined event that could be replayed is older than
         `version`.
@@ -67,7 +67,10 @@ class TombstoneHorizons:
 
 
 def check_tombstone_horizons(slices: Iterable[Slice], horizons: Mapping[int, str]) -> None:
-    """Raises RegistryError for a slice with an older event. `horizons`: by table, read under the lock on its row."""
+    """Raises RegistryError for a slice with an event below the horizon of its table.
+
+    `horizons`: by table id, read while the table's row is locked.
+    """
     for new in slices:
         horizon = horizons[new.table_id]
         if new.oldest_version is not None and new.oldest_version < horizon:
