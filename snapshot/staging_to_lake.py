@@ -128,7 +128,7 @@ class StagingToLake:
     def _description(
         self, snapshot: Snapshot, files: Sequence[DataFile], fence: int, quarantined: int
     ) -> PublishedTable:
-        """Describes the publication in the lake's log, where `cdc rebuild` reads it if only the lake is left."""
+        """Returns what the lake's log records of the publication; `cdc rebuild` reads it if only the lake is left."""
         row = self.store.tables.table_by_id(snapshot.table_id)
         return PublishedTable(
             table_uuid=row.table_uuid,

@@ -69,7 +69,7 @@ class SliceWorker:
 
         Raises LeaseBusy while another worker has the table, TableStale for a table that needs a new snapshot, and
         FenceMismatch or SliceDamaged before anything is changed. After any error except one of the lease or of the
-        metadata store, the table pauses by the retry policy, and is parked after repeated failures.
+        metadata store, the table pauses by the retry policy, and is parked when it has failed for too long.
         """
         row = self.store.tables.table(table)
         _refuse_stale(row)

@@ -47,7 +47,8 @@ class CutChain:
         """Puts the cut file and registers the cut; both are durable on return. `schemas`: of the slices, by id.
 
         The cut file is put at `chain_position`, or after late slices whose files are already there. Raises StreamMoved
-        when another cut's file is already there; that cut is then registered.
+        when another cut's file is already there; that cut is then registered. An empty cut at the position of the last
+        cut gets no file: it only marks that cut as requested.
         """
         if cut.is_empty and cut.position == position_of(chain_position):
             return self.store.registration.register(cut, assignment)
@@ -83,8 +84,8 @@ class CutChain:
     def catch_up(self) -> int:
         """Registers every cut and late slice of the chain that the metadata store lacks; returns their number.
 
-        Raises RegistryError when the metadata store has neither cuts nor tables of the stream, or when cut files that
-        it lacks are deleted.
+        Raises RegistryError when the metadata store has no cut of the stream and lacks one of its tables, or when cut
+        files that it lacks are deleted.
         """
         chain_position, adopted = self.store.streams.chain_position(self.name), 0
         self._refuse_forgotten(chain_position)
