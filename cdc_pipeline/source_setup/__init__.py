@@ -1,4 +1,4 @@
-"""The pipeline's source made ready and registered, and the consumer that reads it from where the registry stands."""
+"""Makes the source ready, registers it, and opens the consumer that reads it from the registered offsets."""
 
 from cdc_pipeline.source_setup.reading import ConsumerRuns, retried
 from cdc_pipeline.source_setup.set_up import SetUp, SourceSetup

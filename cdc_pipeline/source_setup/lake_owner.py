@@ -1,4 +1,4 @@
-"""Each table of a lake belongs to one pipeline. Another pipeline is refused by name."""
+"""Records which pipeline owns a table of the lake, and refuses every other pipeline."""
 
 import json
 import sys
@@ -13,10 +13,10 @@ from cdc_pipeline.steps import OnStep, step
 
 
 def own_lake_table(table: TableName, *, pipeline: str, objects: ObjectStore, on_step: OnStep) -> None:
-    """Puts an object beside the table's slices that names their `pipeline`. Durable on return, idempotent.
+    """Makes `pipeline` the owner of the table: puts an object with its name beside the table's slices.
 
-    Lakes of older versions have no such object, but their log names the pipeline. Raises SettingsError for the table of
-    another pipeline.
+    Durable on return, idempotent. A lake of an older version has no such object; there the pipeline's name is read from
+    the table's Delta log. Raises SettingsError if another pipeline owns the table.
     """
     published = _published_by(table, objects, on_step)
     if published is not None and published != pipeline:
@@ -32,7 +32,7 @@ def own_lake_table(table: TableName, *, pipeline: str, objects: ObjectStore, on_
 
 
 def _published_by(table: TableName, objects: ObjectStore, on_step: OnStep) -> str | None:
-    """The pipeline that published the table, by the newest of our commits; None for a table that is not published."""
+    """Returns the pipeline that the newest of our commits names; None for a table that is not published."""
     with step(on_step, "ledger.read"):
         ledger = read_ledger(DeltaLog(objects, lake_key(table)), None, after=sys.maxsize)
     return None if ledger is None or ledger.published is None else ledger.published.stream["name"]

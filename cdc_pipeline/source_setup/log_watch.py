@@ -1,4 +1,4 @@
-"""The log that the source keeps for its reader, looked at from time to time while nothing is lost yet."""
+"""Observes how much log the source keeps for its reader, so that a warning comes before anything is lost."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -25,9 +25,10 @@ class SourceLog:
     store: MetadataStore
 
     def look(self) -> KeptLog | None:
-        """Records and returns what the source keeps now, None where it keeps nothing or does not say. Logs a warning.
+        """Records in the metadata store how much log the source keeps now, and returns it.
 
-        Never raises for the source: a stream that is read is not stopped because it is looked at.
+        Returns None if the source keeps none or does not say how much. Logs a warning if somebody has to act. Errors of
+        the source are logged and not raised, so that this check never stops the stream.
         """
         try:
             seen = self.source.kept_log()
@@ -44,7 +45,7 @@ class SourceLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogWatch:
-    """Looks at most once a minute, so that it costs a busy stream nothing."""
+    """Calls `SourceLog.look` at most once a minute, so that a busy stream loses no time."""
 
     source_log: SourceLog
     next_look: float = 0.0

@@ -1,4 +1,4 @@
-"""A consumer opened where the registry stands. Opening creates nothing, on the source or in the registry."""
+"""Opens a consumer at the registered offsets. Creates nothing on the source, and registers no stream and no table."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -31,7 +31,7 @@ _SET_UP = "run cdc setup-source"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOpening:
-    """Opens consumers of a stream. `ignored_truncates`: tables whose truncates count for nothing."""
+    """Opens consumers of a stream. `ignored_truncates`: tables whose truncate events are dropped."""
 
     owner: str
     slice_length: timedelta
@@ -50,11 +50,11 @@ class ConsumerOpening:
 
     @contextmanager
     def opened(self) -> Iterator[Consumer]:
-        """Takes every stream partition; whoever had them before gets StaleEpoch at its next registration.
+        """Takes every stream partition and opens a consumer. The previous owner gets StaleEpoch when it next registers.
 
-        Known tables whose changes are incomplete become stale, those with other columns are followed. Raises
-        SourceError where `cdc setup-source` has to be run first; StreamMoved, before anything of it is registered, when
-        a table turns out to be stale while it is read.
+        Registered tables whose changes are incomplete become stale. Changed columns of the others are recorded. Raises
+        SourceError if `cdc setup-source` has to be run first. Raises StreamMoved if a table turns out to be stale while
+        it is read, before any of its incomplete changes is registered.
         """
         survey = self._ready_survey()
         assignment = self.store.streams.take_stream(
@@ -70,7 +70,10 @@ class ConsumerOpening:
                 ) from error
 
     def _ready_survey(self) -> SourceSurvey:
-        """What the source has of the registered tables; what changed of them is noted."""
+        """Surveys the source for the registered tables, records what changed, and returns the survey.
+
+        Raises SourceError if `cdc setup-source` has to be run first.
+        """
         self.chain.catch_up()
         tables = self.registered.tables()
         if self.registered.identity() is None:
@@ -88,7 +91,7 @@ class ConsumerOpening:
         return survey
 
     def _check_stream(self, survey: SourceSurvey) -> None:
-        """Raises SourceChanged for another source, for a stream partition that is gone, and for one that is new."""
+        """Raises SourceChanged if the source is another one, or if a stream partition is gone or new."""
         name = self.registered.name
         registered = self.store.streams.stream_partitions(name)
         new = set(survey.stream_partitions) - set(registered)
@@ -99,13 +102,13 @@ class ConsumerOpening:
                 expected=f"the stream partitions {sorted(registered)}, which are registered",
                 remedy=_SET_UP,
             )
-        # all of it is registered: this compares, and creates nothing
+        # Stream and partitions are registered already, so this call only compares them and creates nothing.
         self.registered.register(survey, adds_partitions=adds_partitions)
 
     def _note_unregistered(self, survey: SourceSurvey, tables: Mapping[TableName, KnownTable]) -> None:
-        """A table that pipeline.yml lists and nobody registered is not read.
+        """Logs the tables that pipeline.yml lists and that are not registered; they are not read.
 
-        It loses nothing where a snapshot will copy it. Elsewhere its events would be passed over: raises SourceError.
+        Raises SourceError if the source cannot copy tables: then no snapshot brings the events that were not read.
         """
         missing = [str(table.name) for table in survey.tables if table.name not in tables]
         if missing and not self.source.capabilities.copies_tables:
@@ -118,7 +121,7 @@ class ConsumerOpening:
             log.warning("table not read", table=name, found="it is not registered", remedy=_SET_UP)
 
     def _start(self, assignment: Assignment) -> StreamStart:
-        """As of now, when nobody else can register a cut any more."""
+        """Returns where to continue reading. Call it after `take_stream`: only then can nobody else register a cut."""
         streams = self.store.streams
         boundary = self.store.lake_positions.last_boundary(assignment.stream)
         return StreamStart(
@@ -163,9 +166,9 @@ class ConsumerOpening:
         )
 
     def _check_tables(self, stream: ChangeStream, watch: LogWatch) -> None:
-        """Raises StreamMoved if a table is not what it was when the stream was opened.
+        """Records new table descriptions and observes the source's log. Called before a cut is registered.
 
-        The cut must not be registered then.
+        Raises StreamMoved if a table changed since the stream was opened; then the cut must not be registered.
         """
         tables = self.registered.tables()
         changed = stream.check({name: table.published_as for name, table in tables.items()})

@@ -1,4 +1,4 @@
-"""The patterns of pipeline.yml -> the tables that the source has now."""
+"""Finds the tables of the source that match the patterns of pipeline.yml."""
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.settings import Settings
@@ -7,7 +7,10 @@ from cdc_pipeline.sources.protocol import Source
 
 
 def matching_tables(source: Source, settings: Settings) -> tuple[str, ...]:
-    """Raises SettingsError for a source that cannot list its tables, or where no table matches."""
+    """Returns the tables that the source has now and that match `include` and `exclude`.
+
+    Raises SettingsError if the source cannot list its tables, or if no table matches.
+    """
     names = source.list_tables()
     found = matching(names, include=settings.include, exclude=settings.exclude)
     if not found:

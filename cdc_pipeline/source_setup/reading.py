@@ -1,4 +1,4 @@
-"""A consumer that runs, and is opened again whenever its source changed under it or a server was away."""
+"""Runs a consumer, and opens it again after the source changed or a server was not reachable."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Beat = Callable[[], None]
 
 
 def _no_beat() -> None:
-    """The beat of a consumer that nobody watches."""
+    """Does nothing: the default where nobody watches the consumer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,17 @@ class ConsumerRuns:
 
     @contextmanager
     def open(self) -> Iterator[Consumer]:
-        """Opens a consumer where the registry stands, as `ConsumerOpening.opened` does.
+        """Opens a consumer at the registered offsets, as `ConsumerOpening.opened` does.
 
-        What stops the stream is kept as its alarm in the metadata store, until the next cut.
+        An error that stops the stream is stored as the stream's alarm in the metadata store, until the next cut.
         """
         with self.registered.kept_alarm(), self.opening.opened() as consumer:
             yield consumer
 
     def consume(self, stop: Event, beat: Beat = _no_beat) -> None:
-        """Reads until `stop` is set. While a server is away, or somebody else holds the slot, it tries again and again.
+        """Reads until `stop` is set. Retries while a server is not reachable or another process holds the slot.
 
-        `beat` is called every few seconds, also while it waits.
+        Calls `beat` every few seconds, also while it waits. Raises errors that no retry can resolve.
         """
 
         def read() -> None:
@@ -56,7 +56,7 @@ class ConsumerRuns:
         retried(read, stop, beat)
 
     def consume_until_idle(self) -> int:
-        """Registers everything that the source held when this was called; returns the position behind it."""
+        """Registers everything that the source held at the time of the call; returns the position after it."""
         while True:
             try:
                 with self.open() as consumer:
@@ -66,9 +66,9 @@ class ConsumerRuns:
 
 
 def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> None:
-    """Repeats `work` until it returns or `stop` is set. Logs each failure at once; the pauses between tries grow.
+    """Repeats `work` until it returns or `stop` is set. Logs each failure; the pauses between tries grow.
 
-    Raises what no retry can mend.
+    Raises errors that no retry can resolve.
     """
     pause = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
@@ -93,7 +93,7 @@ def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> Non
 
 
 def _wait(stop: Event, seconds: float, beat: Beat) -> None:
-    """Waits until `stop` is set, at most so many seconds."""
+    """Waits until `stop` is set or `seconds` have passed, and calls `beat` meanwhile."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop.wait(min(left, _BEAT_SECONDS)):
         beat()

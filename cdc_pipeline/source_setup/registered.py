@@ -1,4 +1,4 @@
-"""The stream of a pipeline as the metadata store has it, for a source that does not know the store."""
+"""Reads a pipeline's stream and tables from the metadata store, for a source that does not know the store."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _NOT_NOTED = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredStream:
-    """Follows `KnownStream`. Every call reads the store. `listed`: the tables of pipeline.yml."""
+    """Implements `KnownStream`. Every call reads the store. `listed`: the tables of pipeline.yml."""
 
     name: str
     listed: frozenset[TableName]
@@ -38,11 +38,11 @@ class RegisteredStream:
         return {row.name: known_table(self.store, row) for row in self.stored_tables() if row.name in self.listed}
 
     def stored_tables(self) -> list[SourceTable]:
-        """The registered tables of the stream, also those that pipeline.yml does not list any more."""
+        """Returns the registered tables of the stream, including those that pipeline.yml no longer lists."""
         return [row for row in self.store.tables.tables() if row.stream == self.name]
 
     def table_ids(self) -> dict[TableName, int]:
-        """Of the tables of pipeline.yml that are registered."""
+        """Returns the id of each registered table of pipeline.yml."""
         return {row.name: row.table_id for row in self.stored_tables() if row.name in self.listed}
 
     def stream_of(self, identity: StreamIdentity) -> Stream:
@@ -54,10 +54,10 @@ class RegisteredStream:
         )
 
     def register(self, survey: SourceSurvey, *, adds_partitions: bool) -> None:
-        """Registers the stream and its partitions, or a successor of its server. Durable on return, idempotent.
+        """Registers the stream and its partitions, or the server that succeeds the registered one.
 
-        Raises SourceChanged for a stream that was registered for another source, and for a stream partition that is
-        gone.
+        Durable on return, idempotent. Raises SourceChanged if the stream was registered for another source, or if a
+        stream partition is gone.
         """
         stream, streams = self.stream_of(survey.identity), self.store.streams
         if survey.is_successor:
@@ -69,9 +69,9 @@ class RegisteredStream:
 
     @contextmanager
     def kept_alarm(self) -> Iterator[None]:
-        """Keeps an error that leaves the block as the stream's alarm, until the next cut. Raises it again.
+        """Stores an error that leaves the block as the stream's alarm, until the next cut, and raises it again.
 
-        A newer owner is no alarm, nor is an outage of anything but the source: the next try may succeed.
+        StaleEpoch is no alarm: another process took over. Retryable errors are alarms only if the source raised them.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""The source made ready for the tables of pipeline.yml, and stream and tables registered."""
+"""Makes the source ready for the tables of pipeline.yml, and registers the stream and its tables."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """The tables that are ready, and the statements that were run on the source.
+    """The result of a set-up: the tables that are ready, and the statements that were run on the source.
 
-    `refused`: tables that are not ready, each with the reason. They stop none of the others.
+    `refused`: the tables that are not ready, each with the reason. They do not stop the other tables.
     """
 
     tables: tuple[TableName, ...]
@@ -32,7 +32,7 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSetup:
-    """Makes a source ready, and registers what it has."""
+    """Makes a source ready, and registers its stream and tables."""
 
     registered: RegisteredStream
     source: Source
@@ -42,14 +42,15 @@ class SourceSetup:
     stale: StaleMarks
 
     def missing_sql(self) -> tuple[str, ...]:
-        """The statements after which the source can be read, for an administrator; changes nothing."""
+        """Returns the statements that an administrator has to run before the source can be read. Changes nothing."""
         return self.source.missing_statements(self.registered)
 
     def set_up(self, *, begin_again: Collection[TableName] = ()) -> SetUp:
-        """Makes the source ready, registers stream and tables; idempotent. Tables that cannot be read are `refused`.
+        """Makes the source ready and registers stream and tables. Durable on return, idempotent.
 
-        Stale tables that are to `begin_again` are read again from now on, for their new snapshot. Known tables that
-        cannot be read on become stale. What stops the whole stream is raised, and kept as its alarm.
+        Stale tables in `begin_again` are read again from now on, for their new snapshot. Registered tables whose
+        changes cannot be read further become stale. Tables that cannot be read are in `refused`. An error that stops
+        the whole stream is raised, and stored as the stream's alarm.
         """
         with self.registered.kept_alarm():
             return self._set_up(begin_again)
@@ -71,10 +72,10 @@ class SourceSetup:
         return SetUp(tables=names, statements=survey.statements, refused={**stale, **ready.refused})
 
     def begin_stream_again(self) -> tuple[TableName, ...]:
-        """Begins a stream again that cannot be read on; returns its tables, which wait for a new snapshot.
+        """Gives a stream that cannot be read further a new beginning. Returns its tables: each needs a new snapshot.
 
-        Gives up what lies between the registered offset and the new beginning. Killed, it is run again: nothing is
-        registered behind the new beginning before the registry has it.
+        Changes between the registered offset and the new beginning are never read. Run it again if it was killed:
+        nothing is registered after the new beginning before the metadata store has that beginning.
         """
         name = self.registered.name
         self.chain.catch_up()
@@ -91,7 +92,10 @@ class SourceSetup:
         return tuple(row.name for row in self.store.tables.tables())
 
     def oldest_version_to_come(self, table: TableName) -> str:
-        """No event of the table that is registered from now on is older, except what comes back from quarantine."""
+        """Returns the version below which no event of the table is registered from now on, "" if it is not known.
+
+        Events that are replayed from quarantine may be older.
+        """
         name, streams = self.registered.name, self.store.streams
         places = streams.next_positions(name)
         if places.keys() != set(streams.stream_partitions(name)):

@@ -1,4 +1,4 @@
-"""Tables whose stream lacks changes: noted with the reason, and whether a new snapshot is taken without being asked."""
+"""Marks tables whose stream lacks changes as stale, with the reason and whether a new snapshot starts by itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleMarks:
-    """Marks tables as stale. `followed`: those that get a new snapshot by themselves."""
+    """Marks tables as stale. `followed`: the tables whose new snapshot starts without a command."""
 
     registered: RegisteredStream
     followed: frozenset[TableName]
     store: MetadataStore
 
     def note_stale(self, survey: SourceSurvey, known: Mapping[TableName, KnownTable]) -> None:
-        """Marks every table that cannot be read on as stale. `known`: the tables as the survey saw them."""
+        """Marks every table that cannot be read further as stale. `known`: the registered tables before the survey."""
         for name, error in survey.stale.items():
             wanted = name in survey.mendable and name in self.followed
             row = self.store.tables.table(name)
@@ -36,9 +36,9 @@ class StaleMarks:
                 self.store.stale_tables.want_snapshot(row.table_id, wanted=wanted)
 
     def note_unlisted(self) -> None:
-        """Marks as stale what was taken out of pipeline.yml, which is not read from here on.
+        """Marks registered tables that pipeline.yml no longer lists as stale, since they are not read any more.
 
-        Put back, it needs a snapshot.
+        A table that is listed again needs a new snapshot.
         """
         for row in self.registered.stored_tables():
             if row.name not in self.registered.listed and row.publication_mark is not None:
@@ -50,7 +50,7 @@ class StaleMarks:
                 self._mark(row, error, snapshot_wanted=False)
 
     def mark(self, error: TableStale) -> None:
-        """Marks a table that turned out to be stale while it was read: a new snapshot would mend it."""
+        """Marks a table that turned out to be stale while it was read. A new snapshot repairs it."""
         name = TableName.parse(str(error.table))
         self._mark(self.store.tables.table(name), error, snapshot_wanted=name in self.followed)
 
@@ -61,6 +61,6 @@ class StaleMarks:
 
 
 def note_refused(survey: SourceSurvey) -> None:
-    """Logs the tables that were never read and cannot be: the others go on without them."""
+    """Logs the tables that were never read and cannot be read. They do not stop the other tables."""
     for name, error in survey.refused.items():
         log.error("table not read", table=str(name), found=error.found, expected=error.expected, remedy=error.remedy)

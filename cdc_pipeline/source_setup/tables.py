@@ -1,4 +1,4 @@
-"""The tables of pipeline.yml in the metadata store."""
+"""Registers the tables of pipeline.yml in the metadata store."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class TableRegistration:
     on_step: OnStep
 
     def register(self, found: FoundTable, *, begins_again: bool) -> None:
-        """Registers a table, or what changed of a registered one. Durable on return, idempotent.
+        """Registers a table, or the changes of a registered one. Durable on return, idempotent.
 
-        `begins_again`: for the snapshot that is to come it is this table, whatever it was before. Raises SettingsError,
-        before anything is registered, for a new table that another pipeline has in the lake.
+        `begins_again`: a new snapshot will follow, so what was registered of the table before is replaced. Raises
+        SettingsError, before anything is registered, if the table is new and another pipeline owns it in the lake.
         """
         if self.store.tables.find(found.name) is None:
             own_lake_table(found.name, pipeline=self.registered.name, objects=self.objects, on_step=self.on_step)
@@ -46,9 +46,9 @@ class TableRegistration:
         self._record_description(found, self._register(found), begins_again=begins_again)
 
     def follow(self, found: FoundTable) -> None:
-        """Records what changed of a registered table; creates nothing. Durable on return.
+        """Records the changes of a registered table. Registers no new one. Durable on return.
 
-        Raises RegistryError for a setting that cannot change any more.
+        Raises RegistryError for a setting that can no longer be changed.
         """
         row = self.store.tables.table(found.name)
         if row.publication_mark is None or row.settings != self._settings(found.name, found.key):
@@ -68,7 +68,10 @@ class TableRegistration:
         )
 
     def _record_description(self, found: FoundTable, row: SourceTable, *, begins_again: bool) -> None:
-        """The schema of a registered table counts only if it has none yet: later ones come with its slices."""
+        """Records the source's description of the table, and its schema if the table has none or begins again.
+
+        Later schemas are registered with the table's slices.
+        """
         description = list(found.description)
         if description and row.shape != description:
             row = self.store.tables.set_shapes(row.table_id, description)

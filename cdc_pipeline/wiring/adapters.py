@@ -1,4 +1,4 @@
-"""The concrete sources, stores and lakes, chosen by what the settings say."""
+"""Chooses and builds the concrete source, object store and lake from the settings."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_step) -> Source:
-    """The one place that asks for the kind of source. Connects to nothing."""
+    """Builds the source that the settings name. Connects to nothing. No other code asks for the kind of source."""
     source = settings.source
     if isinstance(source, PostgresSource):
         return PostgresDatabase(
@@ -37,14 +37,17 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
 
 
 def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
-    """The lake's, or a part of it. One on S3 is proven before the first put."""
+    """Opens the lake's object store, or the part of it whose keys begin with `below`.
+
+    A store on S3 is proven before its first put: it must refuse to overwrite an object.
+    """
     url = f"{settings.lake_url}/{below}".rstrip("/")
     objects = _open_object_store_at(url, settings.object_store)
     return ProvenObjectStore(objects) if settings.on_s3 else objects
 
 
 def _open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
-    """`file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
+    """Opens the object store at `file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
     parts = urlsplit(url)
     if parts.scheme == "s3":
         return _open_s3(url, server)
@@ -79,7 +82,10 @@ def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
 def open_lake(
     spark_url: str, objects: ObjectStore, on_step: OnStep, *, upsert: Literal["append", "merge"] = "append"
 ) -> "SparkLake":
-    """Spark writes to the bucket by itself: its session is opened only to a store that is proven."""
+    """Builds the lake on Spark; its session is opened at the first use.
+
+    Spark writes to the bucket without `objects`, so a store on S3 is proven before the session is opened.
+    """
     from cdc_pipeline.lake.session import cancel, connect
     from cdc_pipeline.lake.spark_lake import SparkLake
 

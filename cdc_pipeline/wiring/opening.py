@@ -1,4 +1,4 @@
-"""A pipeline opened for one process, and left when its block ends."""
+"""Opens a pipeline for one process and closes its connections when the block ends."""
 
 import os
 import signal
@@ -30,9 +30,9 @@ LakeFactory = Callable[[ObjectStore, OnStep], Lake]
 def open_pipeline(
     settings: Settings, endpoints: Endpoints, *, on_step: OnStep = no_step, make_lake: LakeFactory | None = None
 ) -> Iterator[Pipeline]:
-    """Connects to the metadata store at once and to Spark at its first use. Both are left when the block ends.
+    """Connects to the metadata store at once and to Spark at the first use. Closes both when the block ends.
 
-    `make_lake` gives another lake than the one on Spark.
+    `make_lake` builds the lake to use in place of the one on Spark.
     """
     objects = open_object_store(settings)
     with open_metadata_store(endpoints.metadata_store_url, stream=settings.name, on_step=on_step) as store:
@@ -57,9 +57,10 @@ def open_pipeline(
 
 @contextmanager
 def opened_pipeline(config: Path | None = None, *, on_step: OnStep = no_step) -> Iterator[Pipeline]:
-    """Settings from `config`, CDC_CONFIG or ./pipeline.yml; servers that run already, found by CDC_ variables or home.
+    """Opens the pipeline of `config`, else of CDC_CONFIG, else of ./pipeline.yml.
 
-    Raises SettingsError before anything is touched.
+    Its servers must run already; the CDC_ variables or the installation's home say where they are. Raises SettingsError
+    before it connects to anything.
     """
     settings, found = _configured(config)
     with left_on_termination(), open_pipeline(settings, found, on_step=on_step) as pipeline:
@@ -68,7 +69,10 @@ def opened_pipeline(config: Path | None = None, *, on_step: OnStep = no_step) ->
 
 @contextmanager
 def left_on_termination() -> Iterator[None]:
-    """SIGTERM ends the block like an error: its lease is released, and what runs in its Spark session is cancelled."""
+    """On SIGTERM raises SystemExit inside the block: leases are released, and running Spark work is cancelled.
+
+    Does nothing outside the main thread, where no signal handler can be set.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,7 +88,7 @@ def left_on_termination() -> Iterator[None]:
 
 
 def configured_endpoints(config: Path | None = None) -> Endpoints:
-    """Where the servers are now; read anew at each call, since an installation may move to other ports."""
+    """Returns where the servers are now. Each call reads it again, since an installation may move to other ports."""
     return _configured(config)[1]
 
 

@@ -1,4 +1,4 @@
-"""The workers and operations of one process, each built from what it uses."""
+"""Builds the workers and operations of one process, each from the resources that it uses."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(Resources):
-    """Builds every worker and operation. Opened by commands, DAGs and the demo; nothing below them receives it."""
+    """Builds every worker and operation. Commands, DAGs and the demo open it and pass it to nothing that they call."""
 
     def cut_chain(self) -> CutChain:
         return CutChain(name=self.settings.name, objects=self.objects, store=self.store, on_step=self.on_step)

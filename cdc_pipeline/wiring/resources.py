@@ -1,4 +1,4 @@
-"""What one process has open, and what settings and registry say of a table together."""
+"""The resources that one process has open, and the lake tables as settings and metadata store describe them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from cdc_pipeline.steps import OnStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one process has open. Threads share it, except for `lake`."""
+    """The resources that one process has open. Threads may share all of them except `lake`."""
 
     settings: Settings
     endpoints: Endpoints
@@ -37,7 +37,10 @@ class Resources:
         return self.open_lake()
 
     def lake_table(self, name: TableName) -> LakeTable:
-        """As the registry and pipeline.yml describe it now. Raises UsageError for a table that is not registered."""
+        """Describes the lake's table by the metadata store and pipeline.yml as they are now.
+
+        Raises UsageError for a table that is not registered, SettingsError for one without a schema.
+        """
         row = self.store.tables.table(name)
         if row.schema_id is None:
             raise SettingsError(f"{name} has no schema yet", remedy="run cdc setup-source")
@@ -56,11 +59,14 @@ class Resources:
         )
 
     def lake_url(self, name: TableName) -> str:
-        """Where Spark finds the lake's table."""
+        """Returns the URL under which Spark finds the lake's table."""
         return self.objects.spark_url(lake_key(name))
 
     def table_names(self, chosen: tuple[str, ...] = ()) -> tuple[TableName, ...]:
-        """The chosen tables, or all of pipeline.yml. Raises SettingsError for one that it does not list."""
+        """Returns the `chosen` tables, or all tables of pipeline.yml if none is chosen.
+
+        Raises SettingsError for a chosen table that pipeline.yml does not list.
+        """
         known = {table.name: table.table for table in self.settings.tables}
         for name in chosen:
             if name not in known:
