@@ -1,1 +1,1 @@
-"""The decoder of the Debezium envelope: JSON lines -> change events."""
+"""Decodes JSON lines with Debezium's envelope into change events."""

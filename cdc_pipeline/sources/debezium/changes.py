@@ -1,4 +1,4 @@
-"""A Debezium event -> what it does to the rows of its table, with values as they stand in the file."""
+"""Turns a Debezium event into the changes of its table's rows. Values stay as they are in the file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ _POSTGRES = "postgresql"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change, which becomes one row of a slice file. Columns that `values` lacks are unknown if in `absent`.
+    """One change, which becomes one row of a slice file.
 
-    Otherwise they are NULL.
+    A column that `values` lacks is absent if it is in `absent`; otherwise it is NULL.
     """
 
     operation: Operation
@@ -29,11 +29,12 @@ class Change:
 def changes_of(
     event: EnvelopeEvent, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
 ) -> tuple[Change, ...]:
-    """The changes of one event: two for the half of a key change that has both ids, none for its other half.
+    """Returns the changes of one event.
 
-    `before_it` is the event of the same table and transaction right before it. `alone`: the stream has one partition,
-    so that the halves of a key change stand side by side. Raises Undecodable for an event without its row, SourceError
-    for a table that cannot be kept.
+    Debezium writes a key change as two events. The one that has both ids gives two changes, the other one gives none.
+    `before_it`: the event of the same table and transaction right before this one. `alone`: the stream has one
+    partition, so the two events of a key change are adjacent. Raises Undecodable for an event without its row,
+    SourceError for a keyless table whose events lack the old row.
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
@@ -63,9 +64,10 @@ def changes_of(
 
 
 def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -> bool:
-    """A delete and the create right after it that come from one change of a key, in files without headers.
+    """Returns whether a delete and the create right after it come from one key change, in files without headers.
 
-    Only such a create leaves values out; without that, the two are as good as a key change.
+    Only the create of a key change leaves values out. If no value is left out, the two events need no special
+    treatment: applied one by one, they give the same rows.
     """
     if (first.operation, second.operation) != ("d", "c") or layout.schema.is_bag or second.headers is not None:
         return False
@@ -76,7 +78,7 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
 
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
-    """A delete. Nothing for the old half of a key change, since its new half deletes the old id as well."""
+    """Returns the delete; none for the delete event of a key change, whose create event deletes the old id as well."""
     old_id = _id_in({**(event.key or {}), **(event.before or {})}, layout)
     new_id = _id_in(event.new_key, layout)
     if new_id is not None and new_id != old_id:
@@ -85,7 +87,7 @@ def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
 
 
 def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> Fields | None:
-    """The id that the row had before, if the event has it."""
+    """Returns the id that the row had before, None if the event does not have it."""
     told = _id_in(event.old_key, layout)
     if told is not None:
         return told
@@ -98,10 +100,11 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
 
 
 def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
-    """Whether the source leaves values out of such an event at all; otherwise a placeholder is a real text.
+    """Returns whether the source may leave values out of such an event. If not, a placeholder is a real value.
 
-    PostgreSQL does so in updates and in the new half of a key change. A bare create says nothing about keys: with
-    several stream partitions its other half may stand elsewhere. Other sources may leave large values out of any row.
+    PostgreSQL does so in updates and in the create event of a key change. A create without headers does not show
+    whether it belongs to a key change: with several stream partitions the delete event may be in another one. Other
+    sources may leave large values out of any row.
     """
     if event.operation == "u" or moved or event.source.get("connector", _POSTGRES) != _POSTGRES:
         return True
@@ -109,7 +112,10 @@ def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:
 
 
 def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -> bool:
-    """A placeholder, unless the row before shows the column: then PostgreSQL would have shown it in both."""
+    """Returns whether the value is a placeholder for a value that the source left out.
+
+    It is a real value if the old row shows the column: then PostgreSQL would have shown it in both rows.
+    """
     described = layout.fields.get(name)
     if name in layout.schema.key or not is_placeholder(value, described):
         return False
@@ -142,7 +148,7 @@ def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:
 
 
 def _id_in(row: Fields | None, layout: Layout) -> Fields | None:
-    """The id's columns, if the row has them all."""
+    """Returns the id's columns of the row, None if the row lacks one of them."""
     if row is None or any(name not in row for name in layout.schema.key):
         return None
     return {name: row[name] for name in layout.schema.key}

@@ -1,4 +1,4 @@
-"""Lines in the order of their partitions -> change events per table, each with its version."""
+"""Decodes lines, in the order of their stream partitions, into change events per table, each with its version."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,12 @@ _MOST_NOTES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What lines have beside their events. `commit_time` counts microseconds; it is None when no line has one."""
+    """The results of `add` beside the events.
+
+    `commit_time`: that of the last line that has one, in microseconds since 1970; None if no line has one.
+    `last_position`: the encoded `PartitionMemory` of each table that had events. `skipped`: counts of lines without a
+    row, by kind.
+    """
 
     commit_time: int | None
     last_position: Mapping[TableName, str]
@@ -52,9 +57,10 @@ class _Taken:
 
 
 class DebeziumDecoder:
-    """`sequence_by` is empty for ordered files. `last_position` has every stream partition, as the registry has it.
+    """Decodes the lines of all stream partitions.
 
-    `horizons`: by table, the version below which no event is accepted. They rise with the events if `late_by` is set.
+    `sequence_by` is empty for ordered files. `last_position` has every registered stream partition. `horizons`: by
+    table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set.
     """
 
     def __init__(
@@ -82,9 +88,9 @@ class DebeziumDecoder:
         self._noted: set[tuple[TableName, str]] = set()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
-        """Adds whole lines of one transaction of stream partition `number`. `take` returns their events.
+        """Adds whole lines of one transaction of stream partition `number`; `take` returns their events.
 
-        A line that cannot be read, or whose table cannot be kept as pipeline.yml has it, is among them as unfit.
+        A line that cannot be read, or whose table does not agree with pipeline.yml, becomes an unfit event.
         """
         skipped: Counter[str] = Counter()
         commit_time: int | None = None
@@ -101,7 +107,7 @@ class DebeziumDecoder:
         return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
-        """Returns the events that were added since the last call, in the order of the lines."""
+        """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""
         taken, self._taken = self._taken, _Taken()
         events = [found for layout, placed in taken.runs for found in events_of_lines(placed, layout, number)]
         tables = dict.fromkeys(table for table, _ in taken.unfit)
@@ -111,7 +117,10 @@ class DebeziumDecoder:
     def _add_line(
         self, number: int, line: Line, following: EnvelopeEvent | None, commit_position: int, touched: set[TableName]
     ) -> str | None:
-        """Adds one line; returns why it has no row, if it has none."""
+        """Adds one line. Returns the kind under which it is counted as skipped, None if it was decoded.
+
+        Raises LineRefused if the line has to be quarantined.
+        """
         if isinstance(line.content, LineRefused):
             raise line.content
         if isinstance(line.content, Skipped):
@@ -196,9 +205,9 @@ class DebeziumDecoder:
         )
 
     def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
-        """Whether a line of a keyless table was delivered before and would count twice, by its position in the log.
+        """Returns whether a line of a keyless table was delivered before, so that its row would count twice.
 
-        Only rows of one transaction may share a position.
+        Decides by the event's position in the source's log. Only rows of one transaction may share a position.
         """
         position = source_position(event)
         if position == 0:
@@ -208,7 +217,7 @@ class DebeziumDecoder:
         return memory.event is not None and _identity(memory.event) == _identity(event)
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
-        """Quarantines the line: at its table, or at the first one where the line names none."""
+        """Quarantines the line at its table, or at the first listed table if the line names none."""
         settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
         table = settings.table if isinstance(settings, TableSettings) else self._tables.first
         if isinstance(why, TableRefused) and (table, str(why)) not in self._noted and len(self._noted) < _MOST_NOTES:
@@ -225,7 +234,7 @@ class DebeziumDecoder:
         self._taken.unfit.append((table, event))
 
     def _version_aside(self, number: int, table: TableName, line: Line) -> str:
-        """The version of a quarantined line, as far as it is known without the line's content."""
+        """Returns the version of a quarantined line, "" if only the line's content would give it."""
         if self._sequence_by:
             return ""
         own = 0 if line.event is None else attempt(partial(source_position, line.event))
@@ -241,7 +250,7 @@ class DebeziumDecoder:
 
 
 def _with_next_event(lines: Sequence[Line]) -> Iterator[tuple[Line, EnvelopeEvent | None]]:
-    """Each line with the first event behind it, if that is among them."""
+    """Yields each line with the first event after it, None if there is none in `lines`."""
     following: list[EnvelopeEvent | None] = [None] * len(lines)
     for number in range(len(lines) - 2, -1, -1):
         following[number] = lines[number + 1].event or following[number + 1]

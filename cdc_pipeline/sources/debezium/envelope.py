@@ -1,4 +1,4 @@
-"""One line of a file -> a Debezium event, or what else Debezium and Kafka write between events."""
+"""Reads one line of a file: a Debezium event, or another record that Debezium and Kafka write between events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,15 +13,16 @@ _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
 _MICROSECONDS = 1_000
 LAST_TIME = 221_845_392_000_000_000
-"""Year 9000 in microseconds since 1970: time slices behind it would end after the last year that there is."""
+"""The year 9000 in microseconds since 1970. Later time slices could end after the last year that Python can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeEvent:
-    """A row event or a truncate. `headers` is None where the file has none: then they say nothing.
+    """A row event or a truncate.
 
-    `value` is the envelope, `fields` its schema if the line carries one, `key_fields` that of its key. `transaction`
-    names what was committed together; None stands alone. `commit_time` counts microseconds since 1970.
+    `value`: the envelope. `fields`: the envelope's schema, `key_fields`: the key's schema, None if the line carries
+    none. `headers`: None if the file has none, so that nothing follows from their absence. `transaction`: equal for
+    events that were committed together, None for an event on its own. `commit_time`: in microseconds since 1970.
     """
 
     operation: str
@@ -44,17 +45,17 @@ class EnvelopeEvent:
 
     @property
     def is_of_snapshot(self) -> bool:
-        """Whether it is a row that a snapshot read, and no change."""
+        """Whether the event is a row that Debezium's snapshot read, and no change."""
         return self.operation == "r" or self.source.get("snapshot") not in _NO_SNAPSHOT
 
     @property
     def old_key(self) -> Fields | None:
-        """The id from which a key change comes here."""
+        """The old id of a key change, on its create event."""
         return self._key_header(_OLD_KEY)
 
     @property
     def new_key(self) -> Fields | None:
-        """The id to which a key change goes from here."""
+        """The new id of a key change, on its delete event."""
         return self._key_header(_NEW_KEY)
 
     def _key_header(self, name: str) -> Fields | None:
@@ -63,19 +64,19 @@ class EnvelopeEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A line that changes no row; `kind` is counted."""
+    """A line that changes no row. `kind`: under which it is counted in the log."""
 
     kind: str
     commit_time: int | None = None
 
 
 def content_of(line: bytes) -> EnvelopeEvent | Skipped | LineRefused:
-    """The content of a line, or why it has none. Raises nothing for damaged lines."""
+    """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
     return attempt(lambda: read_line(line))
 
 
 def read_line(line: bytes) -> EnvelopeEvent | Skipped:
-    """Raises Undecodable. Numbers lose no digit: what is no whole number is a Decimal."""
+    """Reads a line. Numbers keep every digit: those that are not whole become Decimals. Raises Undecodable."""
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -91,7 +92,7 @@ def read_line(line: bytes) -> EnvelopeEvent | Skipped:
 
 
 def _read_message(document: Fields) -> EnvelopeEvent | Skipped:
-    """A record with key, value and headers, as a Kafka sink writes it."""
+    """Reads a record with key, value and headers, as a Kafka sink writes it."""
     value = _parsed(document["value"])
     if value is None:
         return Skipped(kind="tombstone")
@@ -143,7 +144,7 @@ def _other(value: Fields) -> Skipped:
 
 
 def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
-    """The transaction of an event. Rows of a snapshot belong to none, whatever transaction read them."""
+    """Returns the name of the event's transaction, None for a snapshot's row, whatever transaction read it."""
     if operation == "r" or source.get("snapshot") not in _NO_SNAPSHOT:
         return None
     for name in ("txId", "gtid"):
@@ -170,7 +171,7 @@ def _microseconds(value: Fields) -> int | None:
 
 
 def _headers(headers: object) -> Fields:
-    """A mapping, pairs, or objects of key and value."""
+    """Reads headers that are written as one object, as a list of pairs, or as a list of objects with key and value."""
     if isinstance(headers, dict):
         return headers
     if not isinstance(headers, list):
@@ -188,7 +189,7 @@ def _headers(headers: object) -> Fields:
 
 
 def _unwrapped(value: object) -> tuple[Fields | None, Fields | None]:
-    """A key and its schema: an object, in a schema wrapper or not, or the JSON text of one."""
+    """Returns a key and its schema. The key is an object, or a JSON text of one, with or without a schema around it."""
     parsed = _parsed(value)
     if isinstance(parsed, dict) and "payload" in parsed:
         return _mapping(parsed["payload"]), _mapping(parsed.get("schema"))

@@ -1,4 +1,4 @@
-"""A line that was quarantined whole -> its change events, as the pipeline's tables are now."""
+"""Decodes a quarantined line again, with the tables and settings as they are now."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,10 @@ _MICROSECONDS = 1_000_000
 
 
 class KeptLine:
-    """One quarantined line of stream partition `number`. `written`: its time if it has none, in microseconds."""
+    """One quarantined line of stream partition `number`.
+
+    `written`: the commit time for a line that has none, in microseconds since 1970.
+    """
 
     def __init__(self, payload: Mapping[str, str | None], *, number: int, written: int) -> None:
         text, line = line_in(payload), int(payload[LINE_NUMBER] or 0)
@@ -32,7 +35,10 @@ class KeptLine:
     def events(
         self, tables: DebeziumTables, *, sequence_by: Sequence[str], stream_partitions: Collection[int]
     ) -> tuple[TableEvents, ...]:
-        """Its rows, or the line as unfit; nothing if it is no event. Its place in the files is in no version."""
+        """Returns the line's events, or the line as an unfit event; nothing if the line is no event of a listed table.
+
+        Versions do not contain the line's position in its file, since here the whole file is this line.
+        """
         decoder = DebeziumDecoder(
             tables=tables, sequence_by=sequence_by, last_position={number: {} for number in stream_partitions}
         )
@@ -42,9 +48,9 @@ class KeptLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDecoder:
-    """Payloads that are whole lines of one table, read as `settings` and `source` say now.
+    """Decodes quarantined lines of one table with the present `settings` and `source`.
 
-    `horizon`: an older event comes too late.
+    `horizon`: events below this version come too late.
     """
 
     table: TableName
@@ -55,7 +61,7 @@ class LineDecoder:
     stream_partitions: Collection[int]
 
     def decode(self, entries: Iterable[QuarantinedText]) -> list[DecodedEvents]:
-        """Decodes each line. An event keeps the version that was known when it was quarantined."""
+        """Decodes each line. An event keeps the version that it had when it was quarantined."""
         parts: dict[TableSchema, DecodedEvents] = {}
         for entry in entries:
             schema, rows, why = self._rows(entry)
@@ -71,7 +77,7 @@ class LineDecoder:
         return list(parts.values())
 
     def _rows(self, entry: QuarantinedText) -> tuple[TableSchema, pa.Table, str]:
-        """The line's schema and rows, and why they cannot be applied, "" if they can."""
+        """Returns the line's schema and rows, and why they cannot be applied ("" if they can)."""
         line = KeptLine(
             entry.payload,
             number=entry.stream_partition,

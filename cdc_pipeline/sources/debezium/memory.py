@@ -1,4 +1,4 @@
-"""What a reader of files must remember of one table in one stream partition, and how the metadata store keeps it."""
+"""The state that a reader of files keeps per table and stream partition, and its text in the metadata store."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +12,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class TooLate(LineRefused):
-    """An event below the horizon: the lake may have removed the tombstone that it would lose against."""
+    """An event below the horizon. The lake may have removed a newer tombstone of its id, so it cannot be applied."""
 
     def __init__(self, version: str, horizon: str) -> None:
         super().__init__(f"is too late: older than {horizon}, below which nothing is accepted any more")
@@ -21,9 +21,10 @@ class TooLate(LineRefused):
 
 @dataclass(slots=True, kw_only=True)
 class RowHorizon:
-    """The sequence below which events are refused: the newest one of at least `late_by` ago. It only rises.
+    """The horizon: the sequence below which events are refused. It never falls.
 
-    `next` was the newest sequence at the commit time `since` (microseconds), and becomes the horizon in its turn.
+    It is the newest sequence of at least `late_by` ago. `next`: the newest sequence at the commit time `since`, in
+    microseconds; it becomes the horizon once `late_by` has passed. `newest`: the newest sequence so far.
     """
 
     version: str = ""
@@ -36,7 +37,7 @@ class RowHorizon:
             raise TooLate(version, self.version)
 
     def move(self, version: str, commit_time: int, late_by: timedelta) -> None:
-        """Notes an accepted event, which may raise the horizon."""
+        """Records an accepted event, which may raise the horizon."""
         self.newest = max(self.newest, version.partition("~")[0])
         if not self.since:
             self.since = commit_time
@@ -47,10 +48,11 @@ class RowHorizon:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionMemory:
-    """The greatest source position, the one before this transaction, the last event, and the horizon.
+    """The state of one table in one stream partition.
 
-    The position of a keyless table leaves out rows of a snapshot: changes that the snapshot did not see may come
-    before it in the log.
+    `position`: the highest source position. `settled`: the highest one before the current transaction. `event`: the
+    last event. For a keyless table, `position` leaves out rows of a Debezium snapshot, since changes that the snapshot
+    did not see may have lower positions.
     """
 
     position: int = 0
@@ -61,7 +63,7 @@ class PartitionMemory:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Reads what `encode` wrote. Raises ValueError for anything else."""
+        """Reads the text that `encode` wrote. Raises ValueError for any other text."""
         position, *horizon = text.split(" ")
         number = int(position, 16)
         if not horizon:
@@ -71,7 +73,7 @@ class PartitionMemory:
         return cls(position=number, settled=number, horizon=kept)
 
     def encode(self) -> str:
-        """The position, followed by the horizon where there is one."""
+        """Returns the position as text, followed by the horizon if there is one."""
         kept = self.horizon
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
         return f"{self.position:0{_POSITION_DIGITS}x}{rest}"

@@ -1,4 +1,4 @@
-"""What one line may hold, and the boundary that turns every failure of a line into its refusal."""
+"""The limits of one line, and the boundary that turns every failure of a line into its refusal."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -8,34 +8,33 @@ from typing import Any, TypeVar
 from cdc_pipeline.errors import CdcError
 
 MOST_DIGITS = 4_300
-"""Of a number when it is written out, before and behind the point: what Python itself takes for a whole number."""
+"""Most digits of a number that is written out, before or after the point: Python's own limit for whole numbers."""
 DEEPEST = 100
-"""Objects and lists within each other. A row of Debezium has about ten."""
+"""Most levels of nested objects and lists. A row of Debezium has about ten."""
 _SHOWN_CHARACTERS = 300
 
 Done = TypeVar("Done")
 
 
 class LineRefused(ValueError):
-    """A line that cannot be applied; the text says why. `version`: the one that its event has, where it is known."""
+    """A line that cannot be applied; the text says why. `version`: that of its event, None if it is not known."""
 
     version: str | None = None
 
 
 class TableRefused(LineRefused):
-    """A line of a table that cannot be kept as pipeline.yml and the source have it."""
+    """A line of a table for which pipeline.yml and the source do not agree."""
 
 
 class Undecodable(LineRefused):
-    """A line that nobody can read."""
+    """A line that cannot be read."""
 
 
 def attempt(work: Callable[[], Done]) -> Done | LineRefused:
-    """Decodes or types a line, or several. Nothing in `work` reaches outside, so what fails is the fault of a line.
+    """Runs `work`, which decodes lines, and returns its result, or why the lines are refused.
 
-    PostgreSQL's stream uses it for the events of one table, so that what fails is the fault of that table.
-
-    Memory that is used up is no fault of the line: MemoryError is raised.
+    `work` makes no call to the outside, so every failure is the fault of the lines. PostgreSQL's stream uses it for the
+    events of one table; there a failure is the fault of the table. MemoryError is raised: it is not the lines' fault.
     """
     try:
         return work()
@@ -54,7 +53,10 @@ def attempt(work: Callable[[], Done]) -> Done | LineRefused:
 
 
 def parsed_json(text: str) -> Any:
-    """Numbers lose no digit: others than whole ones are Decimals. Raises Undecodable, also beyond the bounds."""
+    """Parses JSON. Numbers keep every digit: those that are not whole become Decimals.
+
+    Raises Undecodable for what is no JSON, and for a document beyond the limits of depth or digits.
+    """
     try:
         document = _JSON.decode(text)
     except Undecodable:
@@ -63,7 +65,7 @@ def parsed_json(text: str) -> Any:
         raise Undecodable(f"is no JSON that can be read: it is nested deeper than {DEEPEST}") from error
     except json.JSONDecodeError as error:
         raise Undecodable(f"is no JSON: {error}") from error
-    except ValueError as error:  # Python's own bound of whole numbers, without a call for each of them
+    except ValueError as error:  # Python's own limit for whole numbers; it needs no call per number
         raise Undecodable(f"holds a number of more than {MOST_DIGITS} digits") from error
     if text.count("{") + text.count("[") > DEEPEST:
         _check_depth(document)
@@ -71,13 +73,13 @@ def parsed_json(text: str) -> Any:
 
 
 def printable(text: str, most: int = _SHOWN_CHARACTERS) -> str:
-    """A text that every store and terminal takes: shortened, without NUL and without bytes that are no UTF-8."""
+    """Returns a text that every store and terminal accepts: shortened, without NUL and without invalid UTF-8."""
     shown = text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
     return shown.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def is_storable(name: object) -> bool:
-    """Whether a text can name a column in every store."""
+    """Returns whether a value is a text that can name a column in every store."""
     return isinstance(name, str) and bool(name) and "\0" not in name and printable(name) == name
 
 
@@ -98,7 +100,7 @@ def _too_long(digits: int) -> Undecodable:
 
 
 def _check_depth(document: object) -> None:
-    """Level by level, since a deep document cannot be walked by calls."""
+    """Checks the depth level by level: recursion would fail for a deep document."""
     level: list[object] = [document]
     for _ in range(DEEPEST + 1):
         level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]

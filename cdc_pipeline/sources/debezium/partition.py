@@ -1,4 +1,4 @@
-"""The lines of one stream partition, grouped by the transactions of their source."""
+"""Groups the lines of one stream partition by the transactions of their source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Consecutive lines of one transaction: it may continue the group before it, and be continued by the next."""
+    """Consecutive lines of one transaction. A large transaction has several groups.
+
+    `continues`: the group continues the transaction of the group before it. `is_closed`: the transaction ends here.
+    """
 
     lines: tuple[Line, ...]
     continues: bool
@@ -30,20 +33,20 @@ class Group:
 
 
 class PartitionLines:
-    """Yields whole transactions, in parts only where one is larger than what is read at once.
+    """Returns whole transactions; only one that is larger than one read is returned in parts.
 
-    At the end of the files the last transaction is held back until another one follows or everything is asked for:
-    so one that is still being written is not cut, nor a key change of which the second half is not there yet.
+    At the end of the files the last transaction is held back until another one follows or the caller wants everything.
+    So a transaction that is still being written is not cut, and a key change is not parted from its second event.
     """
 
     def __init__(self, files: PartitionFiles) -> None:
         self.files = files
         self._held: list[Line] = []
         self._open: str | None = None
-        """The transaction of which a part was given, and more may come."""
+        """The transaction of which a part was returned and more may follow."""
 
     def next_groups(self, *, everything: bool) -> list[Group]:
-        """The next groups; empty when nothing new is complete."""
+        """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
         lines = [*self._held, *map(decoded_line, self.files.next_lines(MOST_BYTES))]
         self._held = []
         parts = _parts(lines)
@@ -78,7 +81,7 @@ def decoded_line(raw: RawLine) -> Line:
 
 
 def _parts(lines: Sequence[Line]) -> list[list[Line]]:
-    """Groups lines by transaction. A line without a row belongs to the line before it."""
+    """Groups lines by transaction. A line without a row belongs to the transaction of the line before it."""
     parts: list[list[Line]] = []
     for line in lines:
         event = line.event
@@ -97,7 +100,10 @@ def _transaction(part: Sequence[Line]) -> str | None:
 
 
 def _before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:
-    """A delete at the end may be the first half of a key change: it waits for the line behind it."""
+    """Splits off a delete at the end with all lines after it: it may be the first event of a key change.
+
+    The second part waits for the line after it.
+    """
     last = max((number for number, line in enumerate(part) if line.event is not None), default=0)
     event = part[last].event if part else None
     end = last if event is not None and event.operation == "d" else len(part)

@@ -1,4 +1,4 @@
-"""Changes of one table under one layout -> rows of a slice file. Lines with unfit values are quarantined."""
+"""Turns changes of one table under one layout into rows of a slice file. Quarantines lines with unfit values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,17 @@ from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import parse_debezium
 
 LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
-"""Keys of a quarantined event's payload: the whole line and its place, nothing else."""
+"""Keys of a quarantined line's payload: the whole line, its file and its line number. There are no other keys."""
 LINE_ESCAPED = "_cdc_line_escaped"
-"""Instead of LINE for what PostgreSQL takes as no text: NUL, and bytes that are no UTF-8, as escapes of Python."""
+"""Key in place of LINE for a line with NUL or invalid UTF-8, which PostgreSQL does not accept: Python's escapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedChange:
-    """A change with its version, and its commit time in microseconds. Both halves of a line have the same version."""
+    """A change with its line and version. `commit_time`: in microseconds since 1970.
+
+    If a line gives two changes, both have the same version.
+    """
 
     change: Change
     version: str
@@ -42,7 +45,7 @@ class _Misfit:
 
 
 def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> list[TableEvents]:
-    """Rows in the order of `placed`. Lines that cannot be typed are found by bisection and quarantined one by one."""
+    """Returns rows in the order of `placed`. Finds lines that cannot be typed by bisection, and quarantines each."""
     found = attempt(lambda: table_events(placed, layout, stream_partition))
     if not isinstance(found, LineRefused):
         return [found]
@@ -56,7 +59,7 @@ def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_parti
 
 
 def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> TableEvents:
-    """Rows in the order of `placed`. A line is quarantined whole when either half of it does not fit."""
+    """Returns rows in the order of `placed`. If one change of a line does not fit, the whole line is quarantined."""
     rows, misfits = _typed(placed, layout)
     refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
     fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
@@ -84,7 +87,7 @@ def _unfit(placed: PlacedChange, stream_partition: int, misfit: _Misfit) -> Unfi
 
 
 def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
-    """The events of lines that are no rows of any table: none, and the lines as unfit."""
+    """Returns unfit lines as events of `table`, without rows."""
     schema, nothing = TableSchema(columns=(), key=()), np.zeros(0, dtype=np.int64)
     return TableEvents(
         table=table,
@@ -99,7 +102,7 @@ def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
 def unfit_line(
     line: RawLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
 ) -> UnfitEvent:
-    """The whole line as an unfit event, with texts that every store can hold."""
+    """Returns the whole line as an unfit event, with texts that every store can hold."""
     return UnfitEvent(
         stream_partition=stream_partition,
         version=version,
@@ -122,18 +125,18 @@ def _line_payload(line: bytes) -> dict[str, str]:
 
 
 def line_in(payload: Mapping[str, str | None]) -> bytes:
-    """The line's bytes of such an event, as its file has them or as somebody mended them since."""
+    """Returns the line's bytes from the payload of an unfit event: as the file has them, or as a person edited them."""
     escaped = payload.get(LINE_ESCAPED)
     if escaped is None:
         return (payload.get(LINE) or "").encode(errors="surrogateescape")
     try:
         return escaped.encode().decode("unicode_escape").encode(errors="surrogateescape")
-    except UnicodeError:  # mended by hand, and no escapes any more: decoding the line says what is wrong with it
+    except UnicodeError:  # A person edited it and broke an escape: decoding the line will say what is wrong.
         return escaped.encode()
 
 
 def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, dict[int, _Misfit]]:
-    """Every change as a row, and by row number why it cannot be one."""
+    """Returns every change as a row, and by row number why a change cannot become one."""
     schema, misfits = layout.schema, dict[int, _Misfit]()
     changes = [each.change for each in placed]
     has_row = np.array([change.operation is not Operation.TRUNCATE for change in changes], dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Which table an event belongs to, what its id is, and of which types its columns are."""
+"""Finds the table of an event, the table's id, and the types of its columns."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,10 @@ _MOST_NOTES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """How the rows of some events of a table are written. `fields`: the schema of a column, where the events carry it.
+    """The columns of a table, as a run of its events writes them.
 
-    `schema` has every column that the table ever had. A column that an event lacks did not exist when it was written.
+    `fields`: Debezium's schema of each column, empty if the events carry none. `schema` has every column that the table
+    ever had. A column that an event lacks did not exist when the event was written.
     """
 
     table: TableName
@@ -32,7 +33,7 @@ class Layout:
 
 
 class DebeziumTables:
-    """The tables of pipeline.yml, as their events show them. `known`: their schemas as they were registered."""
+    """The tables of pipeline.yml, as their events show them. `known`: their registered schemas."""
 
     def __init__(self, tables: Sequence[TableSettings], known: Mapping[TableName, TableSchema]) -> None:
         self._tables = tuple(tables)
@@ -42,11 +43,14 @@ class DebeziumTables:
 
     @property
     def first(self) -> TableName:
-        """The table at which a line is quarantined that nobody can read."""
+        """The table at which lines that name no table are quarantined."""
         return self._tables[0].table
 
     def table_of(self, event: EnvelopeEvent) -> TableSettings | None:
-        """None for a table that pipeline.yml does not list. Raises Undecodable when the event does not say."""
+        """Returns the table's settings, None for a table that pipeline.yml does not list.
+
+        An event that names no table belongs to the only listed one. Raises Undecodable if there are several.
+        """
         found = event.source.get("table")
         if not isinstance(found, str) or not found:
             if len(self._tables) == 1:
@@ -55,7 +59,10 @@ class DebeziumTables:
         return next((table for table in self._tables if _is_named(table.table, event.source)), None)
 
     def layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
-        """None for the truncate of a table of which nothing is known yet. Raises by name what cannot be read."""
+        """Returns the layout of the event, None for a truncate of a table whose id is not known yet.
+
+        Raises Undecodable for a damaged schema, SettingsError or SourceError for a table that cannot be read.
+        """
         carried, layout = self._layouts.get(settings.table, (None, None))
         if layout is None or (event.fields is not None and event.fields != carried):
             layout = self._new_layout(event, settings)
@@ -92,9 +99,9 @@ class DebeziumTables:
         return tuple(Column(name=name, type=type_) for name, type_ in types.items())
 
     def _key(self, event: EnvelopeEvent, settings: TableSettings) -> tuple[str, ...] | None:
-        """The columns of the id: those registered, else those of pipeline.yml, else those of the event's key.
+        """Returns the columns of the id: the registered ones, else those of pipeline.yml, else the event's key.
 
-        A table without any is a keyless table.
+        Returns () for a keyless table, None if a truncate is the first event of a table and nothing names its id.
         """
         known = self._known.get(settings.table)
         if known is not None:
@@ -108,7 +115,7 @@ class DebeziumTables:
         return None if event.operation == "t" else ()
 
     def _note_left_out(self, event: EnvelopeEvent, layout: Layout) -> None:
-        """Logs once that a column which pipeline.yml does not declare is not read."""
+        """Logs each column that the event has and pipeline.yml does not declare, once. Such columns are not read."""
         for name in (event.after or {}).keys() - set(layout.schema.names):
             if (layout.table, name) not in self._left_out and len(self._left_out) < _MOST_NOTES:
                 self._left_out.add((layout.table, name))
@@ -117,7 +124,10 @@ class DebeziumTables:
 
 
 def _is_named(table: TableName, source: Fields) -> bool:
-    """A source without schemas, such as MySQL, calls a database what pipeline.yml may give as either."""
+    """Returns whether an event's source names the table.
+
+    A source without schemas, such as MySQL, has only a database, which pipeline.yml may name as database or as schema.
+    """
     database, schema = source.get("db") or None, source.get("schema") or None
     if source.get("table") != table.table:
         return False
@@ -127,13 +137,13 @@ def _is_named(table: TableName, source: Fields) -> bool:
 
 
 def _row_fields(envelope: Fields | None) -> dict[str, Fields]:
-    """Column -> schema, from the schema of an envelope's rows. Raises Undecodable for what is no such schema."""
+    """Returns the schema of each column from the schema of an envelope. Raises Undecodable for a damaged schema."""
     parts = {} if envelope is None else _named_fields(envelope)
     return _named_fields(parts.get("after") or parts.get("before") or {})
 
 
 def _named_fields(struct: Fields) -> dict[str, Fields]:
-    """The fields of a struct's schema, by name."""
+    """Returns the fields of a struct's schema by name. Raises Undecodable for names that are missing or not unique."""
     fields = struct.get("fields")
     found: dict[str, Fields] = {}
     for field in () if fields is None else fields if isinstance(fields, list) else (fields,):

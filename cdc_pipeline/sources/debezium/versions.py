@@ -1,4 +1,4 @@
-"""Which of two Debezium events is the newer one: by their place in the files, or by fields of the events."""
+"""Versions of Debezium events, which decide the newer one: by position in log and files, or by fields of the events."""
 
 import hashlib
 import json
@@ -25,19 +25,19 @@ DELETE_RANK, UPSERT_RANK = 0, 1
 
 
 class Unordered(LineRefused):
-    """An event that lacks what would order it; the text says what."""
+    """An event that lacks a field that would order it; the text says which."""
 
 
 def encode_place(position: int, place: int) -> str:
-    """(position in the source's log, place in the files) as text that orders like the pair: 32-16 hex digits."""
+    """Encodes (position in the source's log, offset in the files) as 32-16 hex digits that sort like the pair."""
     return f"{position:0{_POSITION_DIGITS}x}-{place:016x}"
 
 
 def source_position(event: EnvelopeEvent) -> int:
-    """The event's position in its source's log, comparable between stream partitions; 0 when it has none.
+    """Returns the event's position in its source's log, comparable between stream partitions; 0 if it has none.
 
     PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
-    their writes. Log files: (file number, position, row). Else the time in milliseconds.
+    their writes. Sources with log files: (file number, position, row). Others: the time in milliseconds.
     """
     source = event.source
     own = _whole(source.get("lsn"))
@@ -45,7 +45,7 @@ def source_position(event: EnvelopeEvent) -> int:
         committed = _last_commit(source.get("sequence"))
         return (own if committed is None else committed) << _HALF_BITS | own
     file, position = source.get("file"), _whole(source.get("pos"))
-    # The pattern takes the square of a name's length.
+    # The pattern takes quadratic time in the length of the name.
     name = file if isinstance(file, str) and len(file) <= _LONGEST_TEXT else ""
     numbered = _LOG_FILE.fullmatch(name)
     number = None if numbered is None else _whole(numbered[1])
@@ -56,7 +56,7 @@ def source_position(event: EnvelopeEvent) -> int:
 
 
 def is_exact(event: EnvelopeEvent) -> bool:
-    """Whether `source_position` rises from transaction to transaction for as long as nothing is sent twice."""
+    """Returns whether `source_position` rises with every transaction. If it does not rise, the event was sent twice."""
     source = event.source
     return _last_commit(source.get("sequence")) is not None or (
         source.get("file") is not None and source.get("pos") is not None
@@ -64,19 +64,19 @@ def is_exact(event: EnvelopeEvent) -> bool:
 
 
 def sequence_version(event: EnvelopeEvent, fields: Sequence[str], *, rank: int, content: Sequence[object]) -> str:
-    """`<sequence>~<rank><hash>`: at equal sequences an upsert is above a delete, else the greater hash above."""
+    """Returns `<sequence>~<rank><hash>`. At equal sequences an upsert beats a delete, else the greater hash wins."""
     text = json.dumps(content, default=str, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
     return f"{sequence(event.value, fields)}~{rank}{digest}"
 
 
 def truncate_version(event: EnvelopeEvent, fields: Sequence[str]) -> str:
-    """The version of a truncate, greater than that of every event with the same sequence."""
+    """Returns the version of a truncate, which is above every event with the same sequence."""
     return f"{sequence(event.value, fields)}~~"
 
 
 def sequence(value: Fields, fields: Sequence[str]) -> str:
-    """The fields as one text that orders like the tuple of them. Raises Unordered for one that is missing or NULL."""
+    """Encodes the fields as one text that sorts like their tuple. Raises Unordered if a field is missing or NULL."""
     return "".join(_encoded(_found(value, name), name) for name in fields)
 
 
@@ -90,7 +90,10 @@ def _found(value: Fields, dotted: str) -> object:
 
 
 def _encoded(value: object, name: str) -> str:
-    """Numbers before texts; a list (also the text of one, such as PostgreSQL's source.sequence) item by item."""
+    """Encodes one field. Numbers sort before texts.
+
+    A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item.
+    """
     if isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite():
         return _number(format(Decimal(value), "f"))
     if isinstance(value, str):
@@ -117,13 +120,16 @@ def _list_in(text: str) -> list[Any] | None:
 
 
 def _filled(items: Sequence[object]) -> list[object]:
-    """PostgreSQL's source.sequence knows no last commit right after a start: its own LSN stands for it."""
+    """Fills a missing item with the first one that is there.
+
+    PostgreSQL's source.sequence has no last commit right after a start; the event's own LSN takes its place.
+    """
     present = [item for item in items if item is not None]
     return [present[0] if item is None and present else item for item in items]
 
 
 def _number(text: str) -> str:
-    """Sign, count of digits, digits: `n…` for negative numbers, complemented, `p…` for the others."""
+    """Encodes a number as sign, count of digits, digits: `p…`, or `n…` with complemented digits if it is negative."""
     whole, _, fraction = text.removeprefix("-").partition(".")
     digits, fraction = whole.lstrip("0"), fraction.rstrip("0")
     magnitude = f"{len(digits):04}{digits}" + (f".{fraction}" if fraction else "")
@@ -138,7 +144,7 @@ def _last_commit(sequence_text: object) -> int | None:
 
 
 def _whole(value: object) -> int | None:
-    """Not negative, and small enough for its part of a position."""
+    """Returns a whole number that is not negative and fits its part of a position, None for any other value."""
     if isinstance(value, str) and len(value) <= _WHOLE_DIGITS and value.isascii() and value.isdigit():
         value = int(value)
     fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _HALF_BITS
