@@ -1,1 +1,1 @@
-"""Sources of changes: one protocol, and a package per kind of source behind it."""
+"""Sources of changes: the protocol that every source implements, and one package per kind of source."""

@@ -1,4 +1,4 @@
-"""A position of a source that is held, and the rows of a table as of it."""
+"""Records of a held position of a source, and of a table's rows as of that position."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from cdc_pipeline.record import SNAPSHOT_ORDINAL, encode_position, encode_versio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPosition:
-    """Transactions that committed before `position` are in a copy of it, all others come later in the stream.
+    """A position at which tables can be copied while it is held.
 
-    `shown`: the position as the source writes it. `time`: the source's clock when it was taken. `exported`: the name by
-    which other processes can copy as of it while it is held.
+    A copy holds the transactions that committed before `position`; all others come later in the stream. `shown`: the
+    position as the source writes it. `time`: the source's clock when the position was taken. `exported`: the name by
+    which other processes open a copy at the position.
     """
 
     position: int
@@ -28,15 +29,15 @@ class HeldPosition:
 
     @property
     def version(self) -> str:
-        """Of every row of a copy: older than any event that commits at the position."""
+        """The version of every copied row. It is older than any event that commits at the position."""
         return encode_version(self.position, SNAPSHOT_ORDINAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfitRow:
-    """A row that the lake cannot hold, by its number in the block: why, and the source's texts of all its columns.
+    """A row that the lake cannot hold, and why. `row`: its number in the block.
 
-    Texts may be no valid UTF-8.
+    `texts`: the values of all its columns as the source's texts, which may be invalid UTF-8.
     """
 
     row: int
@@ -47,9 +48,9 @@ class UnfitRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedRows:
-    """All rows of one block. Values that the lake's type cannot hold are NULL in `rows`.
+    """All rows of one block of a copy. Values that the lake's type cannot hold are NULL in `rows`.
 
-    `unfit_rows`: rows with such values, and rows without an id.
+    `unfit_rows`: the rows that have such values or no id.
     """
 
     rows: pa.RecordBatch

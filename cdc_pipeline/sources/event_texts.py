@@ -1,4 +1,4 @@
-"""Change events as the texts that their source sent -> rows of a slice file, and why an event cannot be one."""
+"""Turns change events, as texts of their source, into rows of a slice file; says which events cannot become a row."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,10 @@ _NOT_UTF8 = "surrogateescape"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTexts:
-    """Columns of change events, one entry per event: our own typed, the source's and the old id's as its text.
+    """Columns of change events, one entry per event.
 
-    Texts may be bytes that are no valid UTF-8.
+    The pipeline's own columns are typed. `texts` has the source's columns and `old_id` the old id's columns, both as
+    the source's texts, which may be invalid UTF-8.
     """
 
     operation: pa.Array
@@ -48,7 +49,7 @@ class EventTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Values of one column that cannot be a row's, as a mask over all rows."""
+    """Values of one column that a row must not have, and why. `rows` is a mask over all rows."""
 
     column: str
     reason: str
@@ -57,7 +58,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A row that cannot be one, by its number, with the first refusal of it."""
+    """An event that cannot become a row, by its row number, with its first refusal."""
 
     row: int
     column: str
@@ -65,7 +66,10 @@ class Misfit:
 
 
 def typed_columns(texts: Mapping[str, pa.Array], schema: TableSchema) -> tuple[dict[str, pa.Array], list[Refusal]]:
-    """The columns of `texts`, old ids among them, by name; what is refused is NULL."""
+    """Parses `texts`, old ids included, into typed columns by name. Returns them with the refused values.
+
+    Refused values are NULL in the columns. A NULL in an id column is refused, too.
+    """
     columns: dict[str, pa.Array] = {}
     refusals = [
         Refusal(column=name, reason=f"the id column {name} is NULL", rows=np.asarray(texts[name].is_null()))
@@ -82,7 +86,7 @@ def typed_columns(texts: Mapping[str, pa.Array], schema: TableSchema) -> tuple[d
 
 
 def misfits(refusals: Sequence[Refusal]) -> tuple[Misfit, ...]:
-    """The rows that cannot be events, by rising row number."""
+    """Returns the rows with a refused value, one entry each, in ascending row number."""
     found: dict[int, Misfit] = {}
     for refusal in refusals:
         for row in map(int, np.flatnonzero(refusal.rows)):
@@ -91,7 +95,7 @@ def misfits(refusals: Sequence[Refusal]) -> tuple[Misfit, ...]:
 
 
 def typed_rows(events: EventTexts, schema: TableSchema) -> tuple[pa.Table, tuple[Misfit, ...]]:
-    """Every event as a row of a slice file, and which of them cannot be one."""
+    """Returns every event as a row of a slice file, and those that cannot become a row."""
     old_id = {OLD_ID_PREFIX + name: texts for name, texts in events.old_id.items()}
     columns, refusals = typed_columns({**events.texts, **old_id}, schema)
     own = (events.operation, events.version, events.commit_time, events.transaction, events.absent)
@@ -101,7 +105,7 @@ def typed_rows(events: EventTexts, schema: TableSchema) -> tuple[pa.Table, tuple
 
 
 def payload(events: EventTexts, row: int) -> dict[str, str | None]:
-    """One event whole, every value as text; bytes that are no UTF-8 as lone surrogates."""
+    """Returns the whole event as texts by column, for quarantine. Bytes that are not UTF-8 become lone surrogates."""
     transaction, absent = events.transaction[row].as_py(), events.absent[row].as_py()
     own = {
         OPERATION: events.operation[row].as_py(),
@@ -114,18 +118,21 @@ def payload(events: EventTexts, row: int) -> dict[str, str | None]:
 
 
 def snapshot_row_payload(texts: Mapping[str, bytes | None], cutoff_time: datetime) -> dict[str, str | None]:
-    """The payload of a copied row: an insert at the cutoff."""
+    """Returns the payload of a copied row, as an insert at the time of the cutoff."""
     own = {OPERATION: Operation.INSERT.value, COMMIT_TIME: cutoff_time.isoformat(), TRANSACTION: None, ABSENT: None}
     return {**own, **{name: _decoded(octets) for name, octets in texts.items()}}
 
 
 def payload_columns(event: Payload) -> tuple[str, ...]:
-    """The source's columns that an event has."""
+    """Returns the names of the source's columns that an event has."""
     return tuple(name for name in event if not name.startswith(OWN_PREFIX))
 
 
 def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: TableSchema) -> EventTexts:
-    """The inverse of `payload`. `schema` has the columns of the payloads, with the types that they have by now."""
+    """Reads payloads back into events: the inverse of `payload`.
+
+    `schema` has the columns of the payloads, with the types that they have now.
+    """
     return EventTexts(
         operation=pa.array([each[OPERATION] for each in payloads], pa.string()),
         version=pa.array(versions, pa.string()),
@@ -140,7 +147,7 @@ def events_of(payloads: Sequence[Payload], versions: Sequence[str], schema: Tabl
 
 
 def shown(text: str) -> str:
-    """A text of a payload as it can be printed."""
+    """Returns a payload's text in a printable form: bytes that are not UTF-8 become escapes."""
     return text.encode(errors=_NOT_UTF8).decode(errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""What a source and the metadata store tell each other of a stream and its tables: plain values, no store."""
+"""Records of streams and tables that a source and the metadata store exchange. Plain values, without the store."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from typing import Any, Protocol
 from cdc_pipeline.record import TableName, TableSchema
 
 Document = Mapping[str, Any]
-"""JSON of the source's own, which the metadata store keeps for it without a look inside."""
+"""JSON that only the source reads. The metadata store keeps it as it is."""
 _UNITS, _STEP = ("bytes", "KB", "MB", "GB", "TB"), 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
-    """Where a stream partition is read on: its next offset, and what its next reader needs beside that.
+    """The point from which a stream partition is read: its next offset, and the state that its next reader needs.
 
-    `last_position`: by table, what the source's reader remembers of its events, as that reader writes it.
-    `begun`: number and name of the files that were begun between the position that was asked for before and this one.
+    `last_position`: by table, the state that the source's reader keeps, in that reader's own format.
+    `begun`: number and name of the files that were begun between the previous call of `places_at` and this one.
     """
 
     offset: str
@@ -27,7 +27,7 @@ class PartitionPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamIdentity:
-    """What must stay the same for offsets to mean the same: the system, its timeline, and the channel that is read."""
+    """The system, its timeline and the channel that is read. Offsets are only valid as long as all three stay."""
 
     system: str
     timeline: int
@@ -36,12 +36,13 @@ class StreamIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """A listed table as it was registered.
+    """A table of pipeline.yml as it is registered.
 
-    `source_id`: the number by which the source tells tables of one name apart; 0 where it has none. `published_as`: how
-    the source publishes the table as long as no change of it is missing; "" if that was never noted, None for a stale
-    table, which is stale for `reason`. `description`: the source's own documents, oldest first. `schema`: that of the
-    newest slice. `horizon`: events of an older version come too late.
+    `source_id`: the source's number of the table, which differs for a new table of the same name; 0 if the source has
+    none. `published_as`: how the source published the table when it was registered; changes may be missing if it
+    differs now. "" if it was never recorded, None for a stale table. `reason`: why the table is stale. `description`:
+    the source's own documents, oldest first. `schema`: the schema of the newest slice. `horizon`: events below this
+    version come too late.
     """
 
     name: TableName
@@ -55,23 +56,23 @@ class KnownTable:
 
 
 class KnownStream(Protocol):
-    """What the metadata store knows of a stream. Each call reads it anew: a consumer may register meanwhile."""
+    """A stream as it is registered. Each call reads the metadata store, since a consumer may register meanwhile."""
 
     def identity(self) -> StreamIdentity | None:
-        """None for a stream that was never registered."""
+        """Returns the registered identity, None for a stream that was never registered."""
 
     def next_offset(self) -> str | None:
-        """The least offset at which a stream partition is read on; None for a stream that was never read."""
+        """Returns the lowest next offset of all stream partitions, None for a stream that was never read."""
 
     def tables(self) -> Mapping[TableName, KnownTable]:
-        """The tables of pipeline.yml that are registered."""
+        """Returns the registered tables of pipeline.yml."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTable:
-    """A table that can be read. `schema` is None where only events show it.
+    """A table that the source can read. `schema` is None if only the table's events carry it.
 
-    `source_id`, `published_as`, `description`: see `KnownTable`. `is_changing`: events of earlier columns may come.
+    `source_id`, `published_as`, `description`: see `KnownTable`. `is_changing`: events with earlier columns may come.
     """
 
     name: TableName
@@ -85,7 +86,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCut:
-    """The last registered cut. `requested`: somebody asked for a cut at exactly this position."""
+    """The last registered cut. `requested`: the cut was requested at exactly this position."""
 
     position: str
     requested: bool
@@ -93,11 +94,11 @@ class LastCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
-    """Where a stream is read on, and what its reader needs of the metadata store. `places` is by stream partition.
+    """The point from which a stream is read, with what its reader needs of the metadata store.
 
-    `commit_time`: start of the label of the last cut. `begun`: files that were begun before, by stream partition and
-    number. `begin_file` registers one more file, durable
-    on return, and returns its number.
+    `places`: by stream partition. `commit_time`: start of the label of the last cut. `begun`: names of the files that
+    were begun before, by stream partition and number. `begin_file` registers one more file, durable on return, and
+    returns its number.
     """
 
     places: Mapping[int, PartitionPlace]
@@ -110,11 +111,11 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLog:
-    """What the source keeps for a reader that has not confirmed it: `retained_bytes` of its log.
+    """How much log the source keeps for its reader: `retained_bytes` that the reader has not confirmed.
 
-    The reader's place is lost when `bytes_left` more are written; None: never. `most_bytes`: the source's own limit;
-    None: no limit. `wal_status`: in the source's words. `warning`: why somebody has to act, None as long as nobody has.
-    `summary`: all of it in one line.
+    `bytes_left`: the source drops unread log after this many more bytes are written; None means never. `most_bytes`:
+    the source's own limit; None means no limit. `wal_status`: the state in the source's words. `warning`: why somebody
+    has to act, None if nobody has to. `summary`: the whole record in one line.
     """
 
     wal_status: str | None
@@ -127,7 +128,7 @@ class KeptLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBeginning:
-    """A stream that begins again at `offset`. `gap`: what lies in between and was never read, in the source's words."""
+    """A new beginning of a stream at `offset`. `gap`: the skipped range that was never read, in the source's words."""
 
     identity: StreamIdentity
     offset: str
@@ -135,7 +136,7 @@ class NewBeginning:
 
 
 def shown_bytes(count: int) -> str:
-    """`1.5 GB`, in steps of 1,024."""
+    """Formats a number of bytes, such as `1.5 GB`; 1 KB is 1,024 bytes."""
     size, units = float(count), iter(_UNITS)
     unit = next(units)
     while size >= _STEP and unit != _UNITS[-1]:

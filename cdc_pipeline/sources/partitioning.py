@@ -1,4 +1,4 @@
-"""The stream partition of an id: a stable hash of its text, the same on every machine and in every release."""
+"""Assigns ids to stream partitions by a hash of their texts that is the same on every machine and in every release."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ _COLUMN_END = np.uint64(0x1F)
 
 
 def stable_hash(id_columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """FNV-1a (64 bit) of each id: the bytes of its columns' texts, each column followed by one separator byte.
+    """Returns the 64-bit FNV-1a hash of each id, over the texts of its columns, each followed by one separator byte.
 
-    Columns are text arrays of one length; a NULL counts as the empty text. Works on all rows at once: one pass per
-    byte position of the longest text.
+    The columns are text arrays of equal length; a NULL counts as the empty text. All rows are hashed at once, in one
+    pass per byte position of the longest text.
     """
     digest = np.full(len(id_columns[0]), _OFFSET_BASIS)
     for column in id_columns:
@@ -30,7 +30,7 @@ def stable_hash(id_columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def stream_partition(id_columns: Sequence[pa.Array], partitions: int) -> npt.NDArray[np.int64]:
-    """Stream partition of each id, from 0 to `partitions` - 1."""
+    """Returns the stream partition of each id, from 0 to `partitions` - 1."""
     return (stable_hash(id_columns) % np.uint64(partitions)).astype(np.int64)
 
 

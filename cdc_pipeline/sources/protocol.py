@@ -1,8 +1,8 @@
-"""What every source offers: set-up, change streams, copies of tables, and what it can prove.
+"""The protocol of a source: set-up, change streams, copies of tables, and its capabilities.
 
-A source is one package with one class that follows `Source`; `wiring` picks it. Nobody else asks for its kind: what
-differs between sources is in `SourceCapabilities`. A source does not know the metadata store: it gets what is known of
-stream and tables as plain values, or asks `KnownStream`.
+A source is one package with one class that implements `Source`; `wiring` chooses it. No other code asks for the kind of
+a source: differences are in `SourceCapabilities`. A source does not know the metadata store. It gets what is registered
+of its stream and tables as plain values, or asks `KnownStream`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfitEvent:
-    """A change event that cannot be applied, and why. It is quarantined whole, never applied in part."""
+    """A change event that cannot be applied, and why. The whole event is quarantined; no part of it is applied."""
 
     stream_partition: int
     version: str
@@ -53,8 +53,8 @@ class TableEvents:
 
     `rows` has the columns of a slice file (`slice_file.event_schema`); `commit_position` and `stream_partition`
     have one entry per row. An event of a transaction that is not complete yet has the highest commit position.
-    `release` is set for rows that lie in a file and are no longer in stream order: it frees the memory that reading
-    them took.
+    `release` is set for rows that are read from a file, not in stream order: it frees the memory that reading them
+    took.
     """
 
     table: TableName
@@ -68,9 +68,9 @@ class TableEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transactions:
-    """Complete transactions in stream order, one entry each: commit position, the position behind it, commit time.
+    """Complete transactions in stream order, one entry each. Positions rise strictly.
 
-    `commit_time` counts microseconds since 1970-01-01T00:00:00Z. Positions rise strictly.
+    `end_position`: the position after the commit. `commit_time`: in microseconds since 1970-01-01T00:00:00Z.
     """
 
     commit_position: Integers
@@ -80,7 +80,7 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """A marker message that came back through the stream: `text` as it was sent, and where it was committed."""
+    """A marker message that was read from the stream: `text` as it was sent, and the position of its commit."""
 
     text: str
     commit_position: int
@@ -88,7 +88,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
-    """What one read brought. A table is in it more than once when its columns changed."""
+    """The result of one read. A table whose columns changed has several entries in `events`."""
 
     events: tuple[TableEvents, ...]
     transactions: Transactions
@@ -99,17 +99,17 @@ class Proof(StrEnum):
     """A way in which a source can prove that the lake equals it."""
 
     ROWS_AT_A_POSITION = "rows at a position"
-    """Every row of a table as of a position at which the stream is cut."""
+    """The source returns every row of a table as of a position at which the stream is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCapabilities:
-    """What a source can do, for everybody who works with sources of more than one kind.
+    """The capabilities of a source, for code that works with every kind of source.
 
-    `copies_tables`: its tables can be copied as of a position, so they begin with a snapshot; other tables begin empty.
-    `keeps_order`: a stream partition brings the events of one id in the order of their versions.
-    `keeps_ids_together`: all events of one id come in one stream partition, or the partitions are cut as one log.
-    `adds_partitions`: new stream partitions may appear while the stream goes on.
+    `copies_tables`: its tables can be copied as of a position, so they begin with a snapshot; else they begin empty.
+    `keeps_order`: a stream partition has the events of one id in the order of their versions.
+    `keeps_ids_together`: all events of one id are in one stream partition, or all partitions are cut as one log.
+    `adds_partitions`: stream partitions may be added to a running stream.
     """
 
     copies_tables: bool
@@ -119,53 +119,53 @@ class SourceCapabilities:
     proofs: frozenset[Proof]
 
     def orders_ids(self, stream_partitions: int) -> bool:
-        """Whether events of one id are registered in the order of their versions."""
+        """Returns whether the events of one id are registered in the order of their versions."""
         return self.keeps_order and (self.keeps_ids_together or stream_partitions == 1)
 
 
 class ChangeStream(Protocol):
-    """All stream partitions of one source, read from one place on. Not safe for two threads."""
+    """Reads all stream partitions of one source. Not safe for use by several threads."""
 
     @property
     def position(self) -> int:
-        """Where the first cut of this reader begins."""
+        """The position at which the first slices of this reader begin."""
 
     def read(self, wait: timedelta) -> EventBatch | None:
-        """The next events, or None when none came within `wait`. Raises SourceAway when the connection broke.
+        """Returns the next events, None if none came within `wait`. Raises SourceAway if the connection broke.
 
-        Transactions before `position` may come again: the slice cutter drops them.
+        Transactions before `position` may be returned again; the slice cutter drops them.
         """
 
     def places_at(self, position: int) -> Mapping[int, PartitionPlace]:
-        """Every stream partition's place at a cut's position. The positions that are asked for must not fall."""
+        """Returns where each stream partition continues after a cut at `position`. Positions must not fall."""
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
-        """Commits a marker message to the source, which comes back as a Marker: a heartbeat, or a position to cut at.
+        """Commits a marker message to the source. `read` returns it as a Marker, whose position can be cut at.
 
-        A heartbeat may come back before events that are still being written.
+        A heartbeat may be returned before events that are still being written.
         """
 
     def check(self, registered: Mapping[TableName, str | None]) -> Mapping[TableName, Sequence[Document]]:
-        """Raises StreamMoved unless the source has and publishes every table as when the stream was opened.
+        """Checks that the source has and publishes every table as it did when the stream was opened.
 
-        `registered`: `KnownTable.published_as` of every registered table, as it is now. Returns new descriptions of
-        tables whose rows are read as before.
+        `registered`: `KnownTable.published_as` of every registered table, as it is now. Returns the new descriptions of
+        tables that changed without effect on how rows are read. Raises StreamMoved for any other change.
         """
 
     def confirm(self, commit_position: int) -> None:
-        """Lets the source forget what lies before the transaction at `commit_position`, which is registered."""
+        """Lets the source drop its log before the transaction at `commit_position`, which must be registered."""
 
     def close(self) -> None:
-        """The source may be read by another owner afterwards."""
+        """Closes the connections. Another owner can read the source afterwards."""
 
 
 class SourceSurvey(Protocol):
-    """One look at the source: what was found, and what can be done from there. Looking changes nothing.
+    """The state of a source at one time, and what can be done from there. Surveying changes nothing.
 
-    `identity`: of the stream now. `is_successor`: it takes the place of the registered one without a gap, as a promoted
-    standby does. `first_offset`: where a stream partition begins that was never read. `stale`: registered tables that
-    cannot be read on, each with the reason; a new snapshot mends the `mendable` ones. `refused`: tables that were never
-    read and cannot be. `statements`: what `set_up` runs on the source.
+    `identity`: the stream's identity now. `is_successor`: the server continues the registered one's log without a gap,
+    as a promoted standby does. `first_offset`: the first offset of a stream partition that was never read. `stale`:
+    registered tables that cannot be read further, each with the reason; a new snapshot repairs the `mendable` ones.
+    `refused`: tables that were never read and cannot be read. `statements`: what `set_up` runs on the source.
     """
 
     @property
@@ -188,81 +188,84 @@ class SourceSurvey(Protocol):
     def statements(self) -> tuple[str, ...]: ...
 
     def set_up(self) -> "SourceSurvey":
-        """Makes on the source what is missing. Durable on return, idempotent. Returns what is there then."""
+        """Creates on the source what is missing, and returns the survey after that. Durable on return, idempotent."""
 
     def check_ready(self) -> None:
-        """Raises SourceError with the remedy `cdc setup-source` where something is missing to read the stream."""
+        """Raises SourceError, with the remedy `cdc setup-source`, if the source lacks what reading the stream needs."""
 
     def open(self, start: StreamStart) -> ChangeStream:
-        """Reads on from `start`; creates nothing. Raises SourceBusy while somebody else reads."""
+        """Opens the stream at `start`. Creates nothing. Raises SourceBusy while another process reads the stream."""
 
 
 class TableCopy(Protocol):
     """The tables of a source as they were at a held position. Usable while the position is held."""
 
     def columns(self, table: TableName) -> tuple[Column, ...]:
-        """Every column at the position; nothing for a table that is not there. Raises SourceError once rows are gone.
+        """Returns every column at the position, none for a table that does not exist.
 
-        Nobody changes the table's columns until the copy is closed.
+        Nobody can change them until the copy is closed. Raises SourceError if rows as of the position are gone.
         """
 
     def description(self, table: KnownTable) -> FoundTable | None:
-        """The table as of the position, whose columns its stream must know; None where nothing of it was noted.
+        """Returns the table as of the position, None for a table whose registration has no description.
 
-        Raises SnapshotError for a table that changed right before the position.
+        Raises SnapshotError if the table's columns are none that its stream knows, since they changed just before.
         """
 
     def parts(self, table: TableName, file_bytes: int) -> Sequence[Document]:
-        """Parts of about `file_bytes` that hold every row of the table once, for `rows`."""
+        """Splits the table into parts of about `file_bytes` for `rows`. Each row is in exactly one part."""
 
     def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
-        """The rows of the table or of one part, with the schema's columns, in blocks. Memory holds a few blocks."""
+        """Yields the rows of the table, or of one part, in blocks with the schema's columns. Holds a few blocks."""
 
 
 class Source(Protocol):
-    """The source of one pipeline. Safe to share between threads. What a source is not capable of raises UsageError."""
+    """The source of one pipeline. Safe to share between threads. Methods beyond its capabilities raise UsageError."""
 
     @property
     def capabilities(self) -> SourceCapabilities: ...
 
     def list_tables(self) -> tuple[str, ...]:
-        """Names of all tables, as `database.schema.table`. Raises SettingsError where nothing lists them."""
+        """Returns the names of all tables, as `database.schema.table`. Raises SettingsError if it cannot list them."""
 
     def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
-        """What an administrator has to run before the source can be read; changes nothing.
+        """Returns the statements that an administrator has to run before the source can be read. Changes nothing.
 
-        Raises SourceError for what no statement mends, once nothing else is in the way.
+        If none is missing, raises SourceError for problems that no statement solves.
         """
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> SourceSurvey:
-        """Looks at the source; changes nothing. Stale tables that are to `begin_again` are looked at as new ones.
+        """Surveys the source. Changes nothing. Treats the stale tables in `begin_again` as new ones.
 
-        Raises SourceError, SourceGap or SourceChanged for what stops the whole stream.
+        Raises SourceError, SourceGap or SourceChanged for a problem that stops the whole stream.
         """
 
     def begin_again(self, registered: str) -> NewBeginning:
-        """A new beginning of a stream that cannot be read on from the offset `registered`. Durable on return."""
+        """Gives a stream that cannot be read from the offset `registered` a new beginning. Durable on return."""
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
-        """No event behind these places is older; "" where nothing says so. `places`: of all stream partitions."""
+        """Returns a version that no event after `places` is below, "" if that is not known.
+
+        `places` has every stream partition.
+        """
 
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
-        """A position that can be copied while the block runs. `name` is unique; `is_held` asks for it."""
+        """Holds a position, at which tables can be copied while the block runs. `name` must be unique."""
 
     def is_held(self, purpose: str, *, name: str) -> bool:
-        """Whether some process holds a position under this name."""
+        """Returns whether any process holds a position under this name."""
 
     def send_marker(self, text: str) -> bool:
-        """Commits a marker message from outside of the stream. Returns whether somebody reads the stream now."""
+        """Commits a marker message without an open stream. Returns whether a process reads the stream now."""
 
     def copy_at(self, exported: str) -> AbstractContextManager[TableCopy]:
-        """The tables as of a held position. Raises SnapshotError when it is not held any more."""
+        """Opens a copy at a held position. Raises SnapshotError if the position is no longer held."""
 
     def check_copied(self, table: FoundTable) -> None:
-        """Raises SnapshotError if the table changed since its `description`, so that a copy lacks rows."""
+        """Raises SnapshotError if the table changed after its `description` was read, so that a copy lacks rows."""
 
     def kept_log(self) -> KeptLog | None:
-        """What the source keeps for the reader now; None for a source that keeps nothing."""
+        """Returns how much log the source keeps for its reader now, None for a source that keeps none."""
 
     def decode_quarantined(
         self,
@@ -272,13 +275,13 @@ class Source(Protocol):
         columns: Mapping[str, Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
-        """Quarantined events as rows, as the table is now. `columns`: every column that the table ever had.
+        """Decodes quarantined events into rows of the table as it is now. `columns`: every column it ever had.
 
-        `stream_partitions`: all of the stream, since versions may depend on their number.
+        `stream_partitions`: all partitions of the stream, since versions may depend on their number.
         """
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
-        """Removes what set-up made for these tables; with `whole`, all that it made for the stream. Idempotent.
+        """Removes what set-up created for these tables; with `whole`, everything for the stream. Idempotent.
 
-        Returns the statements that the pipeline's role may not run. Raises LeaseBusy while somebody reads the stream.
+        Returns the statements that the pipeline's role may not run. Raises LeaseBusy while a process reads the stream.
         """

@@ -1,4 +1,4 @@
-"""Quarantined events: what a source needs of them, and their texts -> rows of slice files as the table is now."""
+"""Decodes quarantined events, from the source's texts, into rows of slice files with the table's present types."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from cdc_pipeline.sources.event_texts import events_of, payload_columns, typed_r
 
 
 class QuarantinedText(Protocol):
-    """A quarantined event. `payload`: its values as the source's texts. `snapshot_id`: it is a row of a snapshot."""
+    """A quarantined event. `payload`: its values as the source's texts. `snapshot_id` is set for a snapshot's row."""
 
     @property
     def quarantine_id(self) -> int: ...
@@ -32,7 +32,11 @@ class QuarantinedText(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class DecodedEvents:
-    """Events with the same columns. `rows` holds those in `fitting`; `refused` says why not, by id in quarantine."""
+    """Decoded events that have the same columns.
+
+    `fitting`: quarantine ids of the events that `rows` holds. `refused`: why each other event cannot become a row, by
+    quarantine id.
+    """
 
     schema: TableSchema
     rows: pa.Table
@@ -43,7 +47,10 @@ class DecodedEvents:
 def decode_texts(
     entries: Iterable[QuarantinedText], newest: TableSchema, known: Mapping[str, Column]
 ) -> list[DecodedEvents]:
-    """Decodes payloads that hold the source's texts by column. `known`: every column that the table ever had."""
+    """Decodes payloads that hold the source's texts by column. `known`: every column that the table ever had, by name.
+
+    Returns one entry per set of columns.
+    """
     in_order = sorted(entries, key=lambda entry: (_columns(entry, newest), entry.quarantine_id))
     return [
         _decode_texts(list(group), names, newest, known)
@@ -52,7 +59,7 @@ def decode_texts(
 
 
 def _columns(entry: QuarantinedText, newest: TableSchema) -> tuple[str, ...]:
-    """The columns that the event has, and those of the id."""
+    """Returns the columns that the event has, followed by missing columns of the id."""
     return tuple(dict.fromkeys((*payload_columns(entry.payload), *newest.key)))
 
 
@@ -79,9 +86,10 @@ def _decode_texts(
 
 
 def _version(entry: QuarantinedText, schema: TableSchema) -> str:
-    """The event's version. Equal rows of a keyless table's snapshot share the cutoff's: each gets one of its own.
+    """Returns the event's version, made unique for a snapshot row of a keyless table.
 
-    It is still older than any event behind the cutoff.
+    All snapshot rows have the cutoff's version. A keyless table needs one version per row, since rows may be equal; the
+    suffix keeps it below the version of any event after the cutoff.
     """
     if schema.is_bag and entry.snapshot_id is not None:
         return f"{entry.version}.{entry.quarantine_id:016x}"

@@ -1,4 +1,4 @@
-"""Versions of whole columns at once: the same text as `record.encode_version`."""
+"""Encodes whole columns of versions at once, as the same texts that `record.encode_version` gives."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ _LENGTH = _POSITION_DIGITS + 1 + _ORDINAL_DIGITS
 
 
 def version_texts(commit_positions: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int64]) -> pa.Array:
-    """One version per pair of position and ordinal."""
+    """Returns one version per pair of position and ordinal."""
     rows = len(commit_positions)
     texts = np.full((rows, _LENGTH), ord("-"), dtype=np.uint8)
     texts[:, :_POSITION_DIGITS] = _hexadecimal(commit_positions, _POSITION_DIGITS)
