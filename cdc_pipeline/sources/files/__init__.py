@@ -1,1 +1,1 @@
-"""Folders of event files as a source: which files there are, and which lines are complete."""
+"""A folder of event files as a source: finds the files and returns their complete lines."""

@@ -1,4 +1,4 @@
-"""One file of events: opened only if it is one, read line by line, and known by a digest of what was read of it."""
+"""Reads one file of events line by line, and keeps a digest of the lines that were read, to detect a changed file."""
 
 import os
 import stat
@@ -23,16 +23,17 @@ _KINDS = {
 
 
 class EventFile:
-    """Open at its beginning. `root`: the folder that no symbolic link may leave. `line` is wanted of it.
+    """A file that is open at its beginning.
 
-    Raises SourceGap for a file that is gone, SourceError for what is no file that can be read.
+    `root`: the folder that no symbolic link may leave. `line`: the next line to read, for error messages. Opening
+    raises SourceGap for a file that is gone, SourceError for anything that is not a readable regular file.
     """
 
     def __init__(self, path: Path, root: Path, *, line: int = 1) -> None:
         self.path = path
         self._lines = 0
         self.written = 0
-        """When the file was last changed, in microseconds since 1970."""
+        """Time of the file's last change, in microseconds since 1970."""
         self._digest = blake2b(digest_size=_DIGEST_BYTES)
         self._head, self._tail = b"", b""
         self._file = _opened(path, root, line)
@@ -41,25 +42,25 @@ class EventFile:
 
     @property
     def digest(self) -> str:
-        """The digest of all lines that were taken. It is equal for files that begin with the same bytes."""
+        """The digest of all lines that were taken. It is the same for every file that begins with the same bytes."""
         return self._digest.hexdigest()
 
     def read_line(self) -> bytes:
-        """The next line, or the part of it that is written by now."""
+        """Returns the next line, or the part of it that is written so far; empty at the end of the file."""
         return self._file.readline()
 
     def put_back(self, text: bytes) -> None:
         self._file.seek(-len(text), SEEK_CUR)
 
     def take(self, text: bytes) -> None:
-        """Notes a line that was read whole. The last line of a file may lack its end, and may get it later."""
+        """Adds a whole line to the digest. The last line of a file may lack its line end, and may get it later."""
         self._digest.update(text.removesuffix(b"\n") + b"\n")
         self._lines += 1
         self._head += text[: _LOOKED_AT_BYTES - len(self._head)]
         self._tail = text[-_LOOKED_AT_BYTES:]
 
     def skip(self, lines: int, digest: str) -> None:
-        """Passes lines that were read before. Raises SourceGap unless they are those of which `digest` is known."""
+        """Skips lines that were read before. Raises SourceGap if their digest is not `digest`; "" skips the check."""
         for line in range(lines):
             text = self.read_line()
             is_last = bool(text and digest) and line == lines - 1
@@ -70,9 +71,9 @@ class EventFile:
             raise _changed(self.path, f"other first {lines} lines than were read of it", "the lines that were read")
 
     def is_same(self) -> bool:
-        """Looks at the path again, and at the bytes if it changed: false for another file under the name.
+        """Returns whether the path still leads to this file; compares the bytes that were read if the file changed.
 
-        Raises SourceGap when the file is gone, shorter than what was read, or rewritten in place.
+        Raises SourceGap if the file is gone, shorter than what was read, or rewritten in place.
         """
         try:
             found = self.path.stat()
@@ -111,7 +112,7 @@ def gone(path: Path, line: int) -> SourceGap:
 
 
 def check_name(folder: Path, name: str) -> None:
-    """Raises SourceError for a name that the metadata store cannot hold, or that no log can show."""
+    """Raises SourceError for a name that the metadata store cannot hold or a log cannot show."""
     if not name.isprintable():
         raise SourceError(
             f"the file {folder / ascii(name)} has a name that is no printable UTF-8 text",
@@ -125,7 +126,10 @@ def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _opened(path: Path, root: Path, line: int) -> BinaryIO:
-    """Opens without waiting: a FIFO is opened without a writer, and refused."""
+    """Opens a regular file. Refuses a FIFO without waiting for its writer.
+
+    Raises SourceGap for a file that is gone, SourceError for anything that is not a readable regular file.
+    """
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root.resolve()):

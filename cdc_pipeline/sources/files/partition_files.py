@@ -1,4 +1,4 @@
-"""The files of one stream partition -> their complete lines, from one offset on, also while they are written to."""
+"""Reads the complete lines of one stream partition's files from an offset, also while the files are written."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from cdc_pipeline.steps import OnStep, step
 
 SUFFIX = ".jsonl"
 FILE_DIGEST = "file"
-"""Where a stream partition's last positions have the digest of what was read of its file: no table has that name."""
+"""Key in `last_position` for the digest of the lines that were read of the present file. No table has this name."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _LINE_BITS = 32
 _LINE_MASK = (1 << _LINE_BITS) - 1
@@ -20,9 +20,10 @@ _LINE_MASK = (1 << _LINE_BITS) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawLine:
-    """`place` is the line's offset, `number` counts from one. `written` is when its file was last changed, in µs.
+    """A complete line of a file.
 
-    `digest`: of its file up to and with this line.
+    `place`: the line's offset in the stream partition. `number`: its number in the file, from 1. `written`: time of the
+    file's last change, in microseconds since 1970. `digest`: of the file up to this line, inclusive.
     """
 
     place: int
@@ -34,7 +35,7 @@ class RawLine:
 
 
 def partition_folders(path: Path) -> dict[int, Path]:
-    """`<path>/<number>` by number. Raises SourceError for a path or a folder of another form."""
+    """Returns the folders `<path>/<number>` by number. Raises SourceError if `path` has any other layout."""
     try:
         entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
         entries = [entry for entry in entries if entry.is_dir() or entry.suffix == SUFFIX]
@@ -66,10 +67,11 @@ def partition_folders(path: Path) -> dict[int, Path]:
 
 
 class PartitionFiles:
-    """Reads on at `offset`. Files come in the order of their names; `begin` numbers each when it is begun.
+    """Reads a stream partition's files from `offset`, in the order of their names.
 
-    `digest`: of the lines before `offset` in its file, as they were read; "" where it is not known. `root`: the folder
-    that no symbolic link may leave. What lies before the file that is read is never looked at again.
+    `begun`: names of the files that were begun before, by number. `begin` registers a file when it is begun and returns
+    its number. `digest`: of the lines before `offset` in their file, "" if it is not known. `root`: the folder that no
+    symbolic link may leave. Files before the present one are never opened again.
     """
 
     def __init__(
@@ -96,16 +98,16 @@ class PartitionFiles:
 
     @property
     def offset(self) -> int:
-        """Behind the last line that was given."""
+        """The offset after the last line that was returned."""
         return self._number << _LINE_BITS | self._line
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
-        """Number and name of the files that were begun behind the offset `start`, up to `end`."""
+        """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
         first, last = start >> _LINE_BITS, end >> _LINE_BITS
         return {number: name for number, name in self._begun.items() if first < number <= last}
 
     def next_lines(self, most_bytes: int) -> list[RawLine]:
-        """About as many; fewer only where the files end for now, which `at_end` then says."""
+        """Returns lines of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then."""
         lines: list[RawLine] = []
         self._is_checked = False
         left = most_bytes
@@ -130,7 +132,7 @@ class PartitionFiles:
             if not text.endswith(b"\n"):
                 following = self._next_name()
                 if file is not None and following is not None:
-                    text += file.read_line()  # what came since, before the next file
+                    text += file.read_line()  # the rest of the line may have come before the next file was created
                 if following is None:
                     if file is not None:
                         file.put_back(text)
@@ -156,7 +158,7 @@ class PartitionFiles:
         return line
 
     def _opened(self) -> EventFile:
-        """The file that is read, behind the lines that were given. Raises SourceGap when they are not there."""
+        """Returns the present file, open after the lines that were returned. Raises SourceGap if these changed."""
         if self._file is not None and self._is_checked:
             return self._file
         if self._file is not None and not self._file.is_same():
@@ -168,7 +170,7 @@ class PartitionFiles:
         return self._file
 
     def _go_on(self, name: str) -> None:
-        """What is no file that can be read is refused before it is begun."""
+        """Begins the file `name`. Opens it first, so that an unreadable file is refused before it is registered."""
         EventFile(self._folder / name, self._root).close()
         self.close()
         self._number, self._line, self._digest = self._begin(name), 0, ""
@@ -176,7 +178,10 @@ class PartitionFiles:
         self._is_checked = False
 
     def _next_name(self) -> str | None:
-        """The file behind the one that is read."""
+        """Returns the name of the file after the present one, None if there is none yet.
+
+        Raises SourceError for a new file whose name sorts before the present one.
+        """
         if self._number + 1 in self._begun:
             return self._begun[self._number + 1]
         last = self._begun.get(self._number, "")

@@ -1,4 +1,4 @@
-"""A folder of Debezium's events as a source: a stream without a server, whose tables begin empty."""
+"""A folder of Debezium's events as a source. It has no server to copy tables from, so its tables begin empty."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,7 +32,11 @@ from cdc_pipeline.types import changed_types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebeziumFolder:
-    """`stream`: the pipeline's name. `folder`: absolute; the events lie below it. `tables`: those of pipeline.yml."""
+    """Implements `Source` for a folder of event files.
+
+    `stream`: the pipeline's name. `folder`: absolute path of the folder with the stream partitions. `tables`: those of
+    pipeline.yml.
+    """
 
     stream: str
     folder: Path
@@ -58,12 +62,12 @@ class DebeziumFolder:
         )
 
     def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
-        """Nothing: whoever writes the files makes the folders."""
+        """Returns nothing: the writer of the files creates the folders."""
         del known
         return ()
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> FolderSurvey:
-        """Raises SettingsError for a column whose type in pipeline.yml changed."""
+        """Surveys the folder. Raises SettingsError if pipeline.yml changed the type of a column."""
         del begin_again
         tables = known.tables()
         for table in self.tables:
@@ -81,7 +85,7 @@ class DebeziumFolder:
         self._is_no_database()
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
-        """The least version that a stream partition can still bring."""
+        """Returns the lowest version that any stream partition can still have; "" if late events have no limit."""
         if (not self.settings.ordered and self.settings.late_by is None) or not places:
             return ""
         memories = {
@@ -114,7 +118,7 @@ class DebeziumFolder:
         self._is_no_database()
 
     def kept_log(self) -> KeptLog | None:
-        """None: files stay as long as their owner lets them."""
+        """Returns None: the pipeline does not decide how long files are kept."""
         return None
 
     def decode_quarantined(
@@ -125,7 +129,7 @@ class DebeziumFolder:
         columns: Mapping[str, Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
-        """Whole lines, read as pipeline.yml says now."""
+        """Decodes quarantined lines with the present pipeline.yml."""
         del columns
         decoder = LineDecoder(
             table=table.name,
@@ -138,7 +142,7 @@ class DebeziumFolder:
         return decoder.decode(events)
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
-        """Nothing is removed: the files are not ours."""
+        """Removes nothing: the files do not belong to the pipeline."""
         del tables, whole
         return ()
 
@@ -151,7 +155,10 @@ class DebeziumFolder:
 
 
 def _refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None:
-    """The lake keeps the types with which it began: it would refuse every slice from then on."""
+    """Raises SettingsError if pipeline.yml changed the type of a column.
+
+    The lake cannot change the types with which it began, so it would refuse every later slice.
+    """
     if known is None or known.schema is None:
         return
     declared = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())

@@ -1,4 +1,4 @@
-"""A folder of Debezium's events -> batches of change events, stream partition by stream partition."""
+"""Reads a folder of Debezium's events in batches of change events, one stream partition after the other."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ _POLL = timedelta(milliseconds=200)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reached:
-    """Where a stream partition stands once everything before the stream position `end` is read; one per transaction."""
+    """The state of a stream partition after one transaction, which ends at the stream position `end`."""
 
     end: int
     stream_partition: int
@@ -36,7 +36,7 @@ class _Reached:
 
 @dataclass(slots=True, kw_only=True)
 class _OpenMarker:
-    """A marker message that was sent. It is given back when every stream partition has been read to its end."""
+    """A marker message that was sent. It is returned once every partition in `waits_for` has been read to its end."""
 
     text: str
     waits_for: set[int]
@@ -45,7 +45,7 @@ class _OpenMarker:
 
 @dataclass(slots=True, kw_only=True)
 class _OpenGroup:
-    """A transaction of which some lines were read. `offset` is the place behind the last of them."""
+    """A transaction that is partly read. `first`: its stream position. `offset`: after its last line that was read."""
 
     first: int
     commit_time: int
@@ -54,10 +54,11 @@ class _OpenGroup:
 
 
 class DebeziumStream:
-    """A stream position counts lines and marker messages in the order in which they were read, from `position` on.
+    """Implements `ChangeStream` for a folder of event files.
 
-    `places`: where each stream partition is read on; `folders` are those that there are now.
-    Partitions take turns, each for about as much as is read at once.
+    Stream positions count lines and marker messages in the order in which they are read, beginning at `position`.
+    `places`: where each stream partition continues. `folders` returns the stream partitions that exist now. Partitions
+    take turns; a turn reads a limited number of bytes.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class DebeziumStream:
         self._open: _OpenGroup | None = None
         self._markers: list[_OpenMarker] = []
         self._last_ends: dict[int, int] = {}
-        """Where a stream partition ended at the last marker: lines held back since then will not be completed."""
+        """End of each stream partition at the last marker. If it did not move since, lines held back are released."""
         self._skipped: Counter[str] = Counter()
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -118,12 +119,12 @@ class DebeziumStream:
         }
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """Nothing to look at: the events of a file say themselves what their tables are."""
+        """Returns nothing: the events of a file carry their tables' descriptions."""
         del registered
         return {}
 
     def confirm(self, commit_position: int) -> None:
-        """Does nothing: the metadata store has the offsets, and files stay as long as their owner lets them."""
+        """Does nothing: the offsets are in the metadata store, and the pipeline does not delete files."""
         del commit_position
 
     def close(self) -> None:
@@ -140,7 +141,7 @@ class DebeziumStream:
             )
 
     def _read_partition(self, number: int) -> EventBatch | None:
-        """Reads one stream partition. It keeps the next turn only in the middle of a transaction."""
+        """Reads one stream partition. In the middle of a transaction, the next turn is this partition's again."""
         lines = self._partitions[number]
         waiting = [marker for marker in self._markers if number in marker.waits_for]
         stands_still = lines.files.offset == self._last_ends.get(number)
@@ -187,7 +188,7 @@ class DebeziumStream:
         return closed.first, self._next, closed.commit_time
 
     def _marked(self, texts: Sequence[str]) -> EventBatch:
-        """Gives back marker messages, each as a transaction without events, at the last commit time."""
+        """Returns marker messages, each as a transaction without events, at the last commit time."""
         if self._skipped:
             log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()

@@ -1,4 +1,4 @@
-"""One look at a folder of events, and the stream of its files."""
+"""Surveys a folder of events, and opens the stream of its files."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _NO_ID = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSurvey:
-    """See `SourceSurvey`. `listed`: the tables of pipeline.yml. `folders`: by stream partition."""
+    """Implements `SourceSurvey`. `listed`: the tables of pipeline.yml. `folders`: by stream partition."""
 
     folder: Path
     settings: DebeziumFilesSource
@@ -32,7 +32,7 @@ class FolderSurvey:
 
     @property
     def identity(self) -> StreamIdentity:
-        """The order of the events is part of it: with another one, versions would not compare."""
+        """The kind of source and the fields that order the events. Versions of another order cannot be compared."""
         order = self.settings.sequence_by
         return StreamIdentity(
             system=self.settings.kind, timeline=0, channel=" ".join(("sequence_by", *order)) if order else "ordered"
@@ -48,7 +48,7 @@ class FolderSurvey:
 
     @property
     def first_offset(self) -> str:
-        """The first line of the first file."""
+        """The offset of the first line of the first file."""
         return encode_position(0)
 
     @property
@@ -75,11 +75,11 @@ class FolderSurvey:
         return ()
 
     def set_up(self) -> "FolderSurvey":
-        """Nothing is made: the files are not ours."""
+        """Creates nothing: the files do not belong to the pipeline."""
         return self
 
     def check_ready(self) -> None:
-        """What was found can be read."""
+        """Raises nothing: the survey finds only what can be read."""
 
     def open(self, start: StreamStart) -> DebeziumStream:
         cut = start.last_cut
@@ -123,7 +123,7 @@ class FolderSurvey:
 
 
 def _declared_schema(table: TableSettings) -> TableSchema | None:
-    """The schema that pipeline.yml gives whole; None where a column of the id is left to the events."""
+    """Returns the schema that pipeline.yml declares; None if it leaves the id or an id column to the events."""
     if not table.id or not set(table.id) <= table.columns.keys():
         return None
     columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
