@@ -1,1 +1,1 @@
-"""The decoder of the pgoutput protocol: bytes of a logical replication stream -> columns of events."""
+"""Decodes the pgoutput protocol: bytes of a logical replication stream into columns of events."""

@@ -1,4 +1,4 @@
-"""PostgreSQL's pgoutput protocol, version 1: messages of a stream -> columns, no object per event or field."""
+"""Decodes PostgreSQL's pgoutput protocol, version 1, into columns. Creates no object per event or field."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ _SHORTEST_ROW_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBatch:
-    """What one feed holds. Rows of a transaction may come before the feed that holds its commit.
+    """The decoded messages of one feed. Rows of a transaction may be in an earlier feed than its commit.
 
-    `groups` has one entry per relation version, in the order in which their first rows came.
+    `groups` has one entry per relation version, in the order of their first rows.
     """
 
     transactions: TimelineTransactions
@@ -57,9 +57,9 @@ class DecodedBatch:
 
 
 class PgOutputDecoder:
-    """Holds what outlives a feed: the open transaction, the known relations and the names of non-built-in types.
+    """Decodes feeds. Keeps the open transaction, the known relations and the names of types that are not built in.
 
-    A feed that raises DecodeError leaves all of it as it was.
+    A feed that raises DecodeError changes none of these.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,10 @@ class PgOutputDecoder:
         self.type_names: dict[int, tuple[str, str]] = {}
 
     def feed(self, payloads: Sequence[bytes]) -> DecodedBatch:
-        """Decode whole messages in stream order, at most 2 GiB of them; a transaction may go on in the next feed."""
+        """Decodes whole messages in stream order, at most 2 GiB. A transaction may continue in the next feed.
+
+        Raises DecodeError for damaged messages.
+        """
         buffer = MessageBuffer(payloads)
         _check_kinds(buffer)
         timeline = Timeline(buffer, self.open_transaction)
@@ -97,7 +100,7 @@ class PgOutputDecoder:
 
 
 class _Versions:
-    """The relations known before a feed, and those that it changes from a message on."""
+    """The relations that were known before a feed, and the changes of relations in the feed, by message number."""
 
     def __init__(self, known: dict[int, Relation]) -> None:
         self._known = known
@@ -105,7 +108,7 @@ class _Versions:
         self.latest = dict(known)
 
     def add(self, message: int, relation: Relation) -> tuple[Relation, ...]:
-        """The relation if it differs from what was known: the server repeats relations at will."""
+        """Returns the relation if it differs from the known one, else (). The server may repeat a relation any time."""
         if self.latest.get(relation.oid) == relation:
             return ()
         self.latest[relation.oid] = relation
@@ -113,7 +116,7 @@ class _Versions:
         return (relation,)
 
     def split(self, oid: int, rows: Integers) -> Iterator[tuple[Relation, Integers]]:
-        """The row messages of a relation, cut where it changes."""
+        """Yields each version of a relation with its row messages. Raises DecodeError for an unknown relation."""
         changes = self._changes.get(oid, [])
         cuts = np.searchsorted(rows, [message for message, _ in changes])
         relations = [self._known.get(oid), *(relation for _, relation in changes)]

@@ -1,4 +1,4 @@
-"""Records of the pgoutput protocol, and the parsers of its rare messages: relation, type, message, truncate."""
+"""Records of the pgoutput protocol, and parsers of its rare messages: relation, type, logical message, truncate."""
 
 import struct
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from cdc_pipeline.errors import DecodeError
 
 POSTGRES_EPOCH = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
-"""Unix microseconds of the moment from which PostgreSQL counts."""
+"""2000-01-01T00:00:00Z, from which PostgreSQL counts, in microseconds since 1970."""
 
 _REMEDY = "read the stream again from its last registered offset; if it fails there again, take a new snapshot"
 
@@ -26,7 +26,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """`replica_identity` is `pg_class.relreplident`: d, n, f or i."""
+    """A table as the stream describes it. `replica_identity` is `pg_class.relreplident`: d, n, f or i."""
 
     oid: int
     namespace: str
@@ -37,7 +37,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationChange:
-    """A relation that is new or changed for all events of the transaction after `ordinal`, and of all later ones."""
+    """A new or changed relation. It holds for events after `ordinal` in this transaction and for all later ones."""
 
     relation: Relation
     commit_lsn: int
@@ -46,7 +46,7 @@ class RelationChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalMessage:
-    """`commit_lsn` is None for a message outside of any transaction."""
+    """A logical message. `commit_lsn` is None for a message outside of any transaction."""
 
     prefix: str
     content: bytes
@@ -57,7 +57,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """Time as Unix microseconds."""
+    """A truncate of one or several relations. `commit_time`: in microseconds since 1970."""
 
     relation_oids: tuple[int, ...]
     cascade: bool
@@ -70,7 +70,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction whose commit message is still to come; `ordinal` counts its events so far."""
+    """A transaction whose commit message was not read yet. `ordinal` counts its events so far."""
 
     commit_lsn: int
     commit_time: int
@@ -80,7 +80,7 @@ class OpenTransaction:
 
 @dataclass(slots=True)
 class MessageReader:
-    """Reads one message field by field; every step is checked against the message's end."""
+    """Reads one message field by field. A read beyond the message's end raises DecodeError."""
 
     message: bytes
     place: int = 1
@@ -147,7 +147,7 @@ def _parse_column(reader: MessageReader) -> RelationColumn:
 
 
 def parse_type(message: bytes) -> tuple[int, str, str]:
-    """Its oid, namespace and name."""
+    """Returns oid, namespace and name of a type."""
     reader = MessageReader(message)
     (oid,) = reader.numbers(">I")
     namespace, name = reader.text(), reader.text()
@@ -175,7 +175,7 @@ def parse_logical_message(message: bytes, commit_lsn: int | None) -> LogicalMess
 
 
 def parse_truncate(message: bytes) -> tuple[tuple[int, ...], int]:
-    """Its relation oids and option bits."""
+    """Returns relation oids and option bits of a truncate."""
     reader = MessageReader(message)
     count, options = reader.numbers(">IB")
     oids = reader.numbers(f">{min(count, len(message))}I")

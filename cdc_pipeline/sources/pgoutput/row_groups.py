@@ -1,4 +1,4 @@
-"""Decoded row events -> change events: a key change becomes the delete of the old id and the move to the new one."""
+"""Turns decoded row events into change events. A key change becomes a delete of the old id and a move to the new."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Halves:
-    """Where each change event comes from: its row in the group, and whether it is about the old or the new id."""
+    """The origin of each change event, one entry per event.
+
+    `row`: its row in the group. `of_old`: it has the values of the old row. `moved`: it is a move to a new id.
+    """
 
     row: Integers
     operation: npt.NDArray[np.uint8]
@@ -33,9 +36,10 @@ class _Halves:
 
 
 def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_partitions: int) -> TableEvents:
-    """Change events of a group in stream order; `schema` has the group's columns, in its order.
+    """Returns the change events of a group in stream order. `schema` has the group's columns, in its order.
 
-    Of a table without a key, an update is the delete of the whole old row and the insert of the whole new one.
+    In a keyless table, an update becomes the delete of the whole old row and the insert of the whole new row. Raises
+    TableStale for events without their id, or without the whole old row of a keyless table.
     """
     place = {column.name: index for index, column in enumerate(group.relation.columns)}
     if schema.is_bag:
@@ -90,7 +94,7 @@ def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
 
 
 def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> None:
-    """Raises TableStale for events without their id: updates and deletes carry it only within the replica identity."""
+    """Raises TableStale for events without their id. Updates and deletes carry only the replica identity's columns."""
     told = {column.name for column in group.relation.columns if column.is_key}
     known = {column.name for column in group.relation.columns}
     untold = [name for name in schema.key if name not in (told if (group.op != _INSERT).any() else known)]
@@ -105,7 +109,7 @@ def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> N
 
 
 def _split(group: RowGroup, key: list[int]) -> _Halves:
-    """Key-changing updates twice, their delete first; without a key, every update."""
+    """Splits each update that changes the key into two events, the delete first; in a keyless table, every update."""
     updates = group.op == _UPDATE
     moved = updates if not key else np.zeros(len(group.op), dtype=np.bool_)
     if group.old is not None:
@@ -119,7 +123,7 @@ def _split(group: RowGroup, key: list[int]) -> _Halves:
 
 
 def _changed(old: TupleColumn, new: TupleColumn) -> Mask:
-    """Where an id had a value and the new row has another one, or none."""
+    """Returns where an id column had a value and the new row has another value or NULL."""
     before, after = _string(old.values), _string(new.values)
     emptied = pc.and_(before.is_valid(), after.is_null())
     changed: Mask = np.asarray(pc.or_(pc.fill_null(pc.not_equal(before, after), fill_value=False), emptied))
@@ -127,7 +131,11 @@ def _changed(old: TupleColumn, new: TupleColumn) -> Mask:
 
 
 def _texts(group: RowGroup, column: int, halves: _Halves, *, of_identity: bool) -> pa.Array:
-    """Text per change event: the old image's for the identity of a delete; the new one's, filled up from the old."""
+    """Returns a column's text per change event.
+
+    A delete has the old row's value in the columns of its identity, else NULL. Other events have the new row's value,
+    or the old row's value where the new row leaves it out.
+    """
     new = _string(group.new[column].values)
     if group.old is None:
         return new.take(pa.array(halves.row, mask=halves.of_old))
@@ -138,7 +146,10 @@ def _texts(group: RowGroup, column: int, halves: _Halves, *, of_identity: bool) 
 
 
 def _known_from_old(group: RowGroup, column: int, halves: _Halves) -> Mask:
-    """Values that the new image leaves out but the old one holds: of an old key only the key's own are not NULL."""
+    """Returns where the new row leaves a value out and the old row has it.
+
+    If the server sent only the old key, all other columns of the old row are NULL and do not count as values.
+    """
     absent = group.new[column].absent
     if absent is None or group.old is None:
         return np.zeros(len(halves.row), dtype=np.bool_)
@@ -162,7 +173,7 @@ def _old_id(group: RowGroup, column: int, halves: _Halves) -> pa.Array:
 
 
 def _absent_names(masks: Mapping[str, Mask | None], rows: int) -> pa.Array:
-    """Names of the absent columns per change event, NULL where there are none."""
+    """Returns the names of the absent columns per change event, NULL if it has none."""
     absent = {name: mask for name, mask in masks.items() if mask is not None}
     if not absent:
         return pa.nulls(rows, pa.list_(pa.string()))
@@ -189,7 +200,7 @@ def _string(texts: pa.Array) -> pa.Array:
 
 
 def truncate_event(table: TableName, schema: TableSchema, truncate: Truncate) -> TableEvents:
-    """The event of a truncate: a single row without id, in stream partition 0."""
+    """Returns the event of a truncate: a single row without id, in stream partition 0."""
     position = np.array([truncate.commit_lsn], dtype=np.int64)
     values = {
         OPERATION: pa.array([Operation.TRUNCATE.value]),

@@ -1,4 +1,4 @@
-"""Row events of one relation version: messages I, U and D of a feed -> columns in stream order."""
+"""Decodes the row events (messages I, U and D) of one relation version into columns, in stream order."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ _TUPLE = 6
 class RowGroup:
     """Events of one relation version in stream order, by column.
 
-    `op` holds the bytes i, u, d. `commit_time` is in Unix microseconds. `new` has one column per relation column,
+    `op` holds the bytes i, u, d. `commit_time` is in microseconds since 1970. `new` has one column per relation column,
     NULL in the rows of deletes. `old_kind` is the byte K where `old` holds the old key (its other columns are NULL),
-    O where it holds the whole old row, 0 where it holds nothing; `old` is None when no row has an old image.
+    O where it holds the whole old row, 0 where it holds nothing. `old` is None if no event has an old row.
     """
 
     relation: Relation
@@ -36,7 +36,7 @@ class RowGroup:
 
 
 def decode_rows(buffer: MessageBuffer, relation: Relation, rows: Integers, timeline: Timeline) -> RowGroup:
-    """`rows` are the numbers of the messages, rising."""
+    """Decodes the messages with the ascending numbers `rows`. Raises DecodeError for damaged messages."""
     kinds, places, ends = buffer.kinds[rows], buffer.starts[rows] + _TUPLE, buffer.ends[rows]
     marks = buffer.octets[buffer.starts[rows] + _MARK]
     has_new, has_old = kinds != _DELETE, marks != _NEW
@@ -74,7 +74,10 @@ def _check_marks(kinds: Octets, marks: Octets, has_old: Mask) -> None:
 
 
 def _step_over_new_mark(buffer: MessageBuffer, places: Integers, updates: Mask) -> None:
-    """The new tuple of an update with an old image begins after a mark N; padding makes the read safe."""
+    """Moves `places` after the mark N, which precedes the new tuple of an update with an old row.
+
+    The buffer's padding makes the read at the end of a message safe.
+    """
     marks = buffer.octets[places[updates]]
     if (marks != _NEW).any():
         raise damaged(f"an update whose second tuple is marked {bytes([marks[marks != _NEW][0]])!r}", "N")

@@ -1,4 +1,4 @@
-"""The timeline of a feed: to which transaction each message belongs, and the ordinal of each event in it."""
+"""Finds the transaction of each message of a feed, and the ordinal of each event in its transaction."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _NOTHING_OPEN = OpenTransaction(commit_lsn=0, commit_time=0, xid=0, ordinal=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineTransactions:
-    """Transactions whose commit was seen, in commit order; times in Unix microseconds."""
+    """Transactions whose commit was read, in commit order. `commit_time`: in microseconds since 1970."""
 
     commit_lsn: Integers
     end_lsn: Integers
@@ -26,7 +26,7 @@ class TimelineTransactions:
 
 
 class Timeline:
-    """Numbers the transactions of a feed by their begin; number 0 is the one that was open before the feed."""
+    """The transactions of a feed, numbered in the order of their begin. Number 0 was open before the feed."""
 
     def __init__(self, buffer: MessageBuffer, carried: OpenTransaction | None) -> None:
         self._buffer = buffer
@@ -46,12 +46,12 @@ class Timeline:
         self.carried = carried if not len(buffer.kinds) else self._open_at(len(buffer.kinds) - 1)
 
     def of(self, messages: Integers) -> tuple[Integers, Integers, Integers, Integers]:
-        """Commit position, commit time, transaction id and ordinal of each of the messages."""
+        """Returns commit position, commit time, transaction id and ordinal of each of the messages."""
         numbers = self._number[messages]
         return self._commit_lsn[numbers], self._commit_time[numbers], self._xid[numbers], self._ordinal[messages]
 
     def at(self, message: int) -> OpenTransaction:
-        """The transaction around a message, with its events up to and including that message."""
+        """Returns the transaction of a message. Its ordinal counts the events up to that message, inclusive."""
         transaction = self._open_at(message)
         if transaction is None:
             raise _outside(self._buffer.kinds[message])
@@ -67,7 +67,7 @@ class Timeline:
         return OpenTransaction(commit_lsn=lsn, commit_time=time, xid=xid, ordinal=ordinal)
 
     def _find_open(self, carried: int) -> Mask:
-        """Whether a transaction is open right after each message; begins and commits must take turns."""
+        """Returns whether a transaction is open after each message. Raises DecodeError unless B and C alternate."""
         begin, commit = self._buffer.kinds == _BEGIN, self._buffer.kinds == _COMMIT
         depth = carried + np.cumsum(begin.astype(np.int64) - commit)
         if (depth > 1).any():
@@ -93,7 +93,7 @@ class Timeline:
         return TimelineTransactions(commit_lsn=commit_lsn, end_lsn=end_lsn, commit_time=commit_time, xid=xid)
 
     def _fixed(self, kind: int, size: int) -> tuple[Integers, Integers]:
-        """Numbers and first bytes of the messages of a kind that always has the same size."""
+        """Returns numbers and start offsets of the messages of one kind. Raises DecodeError unless each has `size`."""
         messages = np.flatnonzero(self._buffer.kinds == kind)
         starts = self._buffer.starts[messages]
         sizes = self._buffer.ends[messages] - starts

@@ -1,4 +1,4 @@
-"""Tuples of pgoutput, walked column by column over all rows at once: one buffer of messages -> Arrow views into it."""
+"""Decodes tuples of pgoutput column by column, for all rows at once, into Arrow views into one buffer of messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +26,9 @@ _HEAD_BYTES = 8
 class TupleColumn:
     """One column of a row group.
 
-    `values` is a string_view array of PostgreSQL's text, or binary_view where the server sent binary values.
-    `absent` marks values that the server did not send (unchanged TOAST); they are NULL in `values`.
+    `values` is a string_view array of PostgreSQL's texts, or a binary_view array if the server sent binary values.
+    `absent` marks values that the server did not send (unchanged TOAST); they are NULL in `values`. It is None if the
+    server sent all values.
     """
 
     values: pa.Array
@@ -36,7 +37,7 @@ class TupleColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fields:
-    """One column of one set of tuples: what kind each field is, where it starts and how long it is."""
+    """One column of a set of tuples: kind, start offset and length in bytes of each field."""
 
     kinds: Octets
     starts: Integers
@@ -44,7 +45,7 @@ class _Fields:
 
 
 class MessageBuffer:
-    """All messages of a feed, joined once; the views point into it and keep it alive. Every read is checked."""
+    """All messages of a feed in one buffer. Arrow views point into it and keep it in memory. Every read is checked."""
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         joined = b"".join((*payloads, _PADDING))
@@ -61,14 +62,17 @@ class MessageBuffer:
         self._joined = joined
 
     def integers(self, places: Integers, dtype: str) -> Integers:
-        """Big-endian integers at any byte; a 64-bit one must be below 2**63, as all positions are."""
+        """Reads big-endian integers at any byte offset. A 64-bit one must be below 2**63, as all positions are."""
         return self._at(places, dtype).astype(np.int64)
 
     def message(self, index: int) -> bytes:
         return self._joined[self.starts[index] : self.ends[index]]
 
     def walk(self, places: Integers, ends: Integers, column_count: int) -> tuple[list[_Fields], Integers]:
-        """Fields of the tuples that begin at `places`, by column, and the places right after the tuples."""
+        """Returns the fields of the tuples that begin at the offsets `places`, by column, and the offsets after them.
+
+        Raises DecodeError for a tuple that has another number of columns or does not end before `ends`.
+        """
         self._check(places + 2, ends)
         counts = self.integers(places, ">u2")
         if (counts != column_count).any():
@@ -83,7 +87,7 @@ class MessageBuffer:
         return columns, places
 
     def column(self, fields: _Fields, rows: Integers, row_count: int) -> TupleColumn:
-        """A column of `row_count` values: the fields at `rows`, NULL at all other rows."""
+        """Returns a column of `row_count` values: the fields at `rows`, NULL in all other rows."""
         present = (fields.kinds == TEXT) | (fields.kinds == BINARY)
         if present.all() and len(rows) == row_count:
             return TupleColumn(values=self._views(fields.starts, fields.lengths, fields.kinds, None), absent=None)
@@ -119,7 +123,7 @@ class MessageBuffer:
         return _Fields(kinds=kinds, starts=starts, lengths=lengths)
 
     def _views(self, starts: Integers, lengths: Integers, kinds: Octets, valid: Mask | None) -> pa.Array:
-        """Arrow's 16-byte views: up to 12 bytes inline, else a prefix of 4, buffer number 0 and the offset."""
+        """Builds Arrow's 16-byte views: values up to 12 bytes inline, else a prefix of 4, buffer 0 and the offset."""
         views = np.empty(len(starts), _VIEW)
         views["length"] = lengths
         short = lengths <= _INLINE
@@ -137,7 +141,7 @@ class MessageBuffer:
         return pa.Array.from_buffers(arrow, len(starts), [validity, pa.py_buffer(views), self._buffer])
 
     def _at(self, places: Integers, dtype: str) -> npt.NDArray[np.integer]:
-        """Numbers at any byte, through one overlapping window of the buffer."""
+        """Reads numbers at any byte offset, through one overlapping window of the buffer."""
         element = np.dtype(dtype)
         window: npt.NDArray[np.integer] = np.ndarray(
             (len(self._joined) - element.itemsize + 1,), element, buffer=self._joined, strides=(1,)
@@ -152,7 +156,7 @@ class MessageBuffer:
 
 
 def _inline_masks() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
-    """By length: which bits of the first 8 and of the next 4 bytes belong to a value of at most 12 bytes."""
+    """Returns masks, by length, of the bits that belong to a value of at most 12 bytes: first 8 bytes and next 4."""
     head = [(1 << 8 * min(length, _HEAD_BYTES)) - 1 for length in range(_INLINE + 1)]
     tail = [(1 << 8 * max(length - _HEAD_BYTES, 0)) - 1 for length in range(_INLINE + 1)]
     return np.array(head, np.uint64), np.array(tail, np.uint32)
