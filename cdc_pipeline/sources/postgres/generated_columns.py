@@ -1,7 +1,7 @@
-"""Generated columns, which the stream leaves out: the source computes them from what an event has of their inputs.
+"""Adds generated columns, which the stream leaves out: lets the source compute them from the event's other columns.
 
-The expression of a generated column is immutable and sees nothing but its own row, so it gives for the values of an
-event what it gave for the row.
+The expression of a generated column is immutable and reads only its own row, so it gives the same value for the values
+of an event as for the row.
 """
 
 import io
@@ -28,14 +28,17 @@ _UPDATE, _DELETE = b"ud"
 _OLD_ROW = b"O"[0]
 _CHUNK_BYTES = 4 << 20
 _NUMBER = f"{OWN_PREFIX}row"
-"""Of the rows in one statement; no column of a source has such a name."""
+"""Column with the row's number in a statement. No column of a source has this name."""
 _TYPES = "SELECT format_type(oid, modifier) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS t (oid, modifier, n)"
 _COMPUTE = "COPY (SELECT {} FROM (VALUES {}) AS r ({}) ORDER BY {}) TO STDOUT (FORMAT csv)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Input:
-    """A column of an expression, one entry per event: its text, where that is not known, where it did not change."""
+    """An input column of an expression, one entry per event.
+
+    `unknown`: the event does not have its value. `unchanged`: its value did not change.
+    """
 
     texts: pa.Array
     unknown: Mask
@@ -43,7 +46,7 @@ class _Input:
 
 
 class GeneratedColumns:
-    """Asks the source on one connection, which is in autocommit."""
+    """Computes generated columns on the source, over one connection in autocommit mode."""
 
     def __init__(self, connection: psycopg2.extensions.connection, on_step: OnStep) -> None:
         self._connection = connection
@@ -51,10 +54,10 @@ class GeneratedColumns:
         self._types: dict[tuple[int, int], str] = {}
 
     def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_bag: bool) -> RowGroup:
-        """The group with the generated columns of `shape` that its relation lacks.
+        """Returns the group with the generated columns of `shape` that its relation lacks.
 
-        A value whose inputs all did not change is absent, as they are. Old rows have them if the table is keyless.
-        Raises TableStale for what cannot be computed, SourceAway when the connection broke.
+        A value is absent if its inputs are unchanged and some of them are absent. Old rows get the columns only in a
+        keyless table. Raises TableStale for a value that cannot be computed, SourceAway if the connection broke.
         """
         place = {column.name: index for index, column in enumerate(group.relation.columns)}
         lacking = [column for column in shape.columns if column.generated is not None and column.name not in place]
@@ -82,7 +85,10 @@ class GeneratedColumns:
         return replace(group, relation=relation, new=(*group.new, *added), old=old)
 
     def _kept(self, group: RowGroup, column: ShapeColumn, inputs: Mapping[int, _Input], table: TableName) -> Mask:
-        """Where the value is absent, since nothing that it is computed from changed."""
+        """Returns where the value is absent: an input is unknown, and no input changed.
+
+        Raises TableStale if an input is unknown and another one changed.
+        """
         unknown = np.zeros(len(group.op), dtype=np.bool_)
         unchanged = np.ones(len(group.op), dtype=np.bool_)
         for number in column.inputs:
@@ -105,7 +111,10 @@ class GeneratedColumns:
     def _computed(
         self, shape: SourceShape, wanted: Mapping[ShapeColumn, Mask], texts: Mapping[int, pa.Array], table: TableName
     ) -> dict[ShapeColumn, pa.Array]:
-        """By column, one text per event, NULL where none is wanted; columns of the same events by one statement."""
+        """Computes one text per event for each column, NULL where `wanted` is false.
+
+        Columns that are wanted for the same events share one statement.
+        """
         alike: dict[bytes, list[ShapeColumn]] = {}
         for column, mask in wanted.items():
             alike.setdefault(mask.tobytes(), []).append(column)
@@ -159,7 +168,7 @@ class GeneratedColumns:
     def _statements(
         self, columns: Sequence[ShapeColumn], inputs: Mapping[ShapeColumn, pa.Array], count: int
     ) -> Iterator[bytes]:
-        """Each of some megabytes, or of one larger row."""
+        """Yields the statements that compute the columns, each of a few megabytes or of one larger row."""
         types = self._named_types([*columns, *inputs])
         expressions = ", ".join(f"CAST(({column.generated}) AS {types[column]})" for column in columns)
         names = ", ".join([_NUMBER, *(_identifier(column.name) for column in inputs)])
@@ -177,7 +186,7 @@ class GeneratedColumns:
             yield head.encode() + values + tail.encode()
 
     def _named_types(self, columns: Sequence[ShapeColumn]) -> dict[ShapeColumn, str]:
-        """As SQL writes them."""
+        """Returns the columns' types as SQL writes them."""
         unknown = sorted({column.look[1:] for column in columns} - self._types.keys())
         if unknown:
             with answering():
@@ -187,7 +196,7 @@ class GeneratedColumns:
 
 
 def _of_new(group: RowGroup, index: int) -> _Input:
-    """The new image, filled up from the old one where that holds the value."""
+    """Returns a column of the new rows, with the old row's value where the new row leaves it out."""
     column, is_key = group.new[index], group.relation.columns[index].is_key
     texts = _string(column.values)
     unknown = np.zeros(len(group.op), dtype=np.bool_) if column.absent is None else column.absent
@@ -205,7 +214,7 @@ def _column(values: pa.Array, absent: Mask) -> TupleColumn:
 
 
 def _literals(texts: pa.Array, type_name: str) -> pa.Array:
-    """SQL literals. The first one names the type, which all others of a VALUES list then have."""
+    """Returns SQL literals. The first one names the type; the others of a VALUES list take the same type."""
     escaped = pc.replace_substring(texts.view(pa.binary()), pattern=b"\\", replacement=b"\\\\")
     escaped = pc.replace_substring(escaped, pattern=b"'", replacement=b"''")
     quote, end, nothing = (pa.scalar(part, pa.binary()) for part in (b"E'", b"'", b""))

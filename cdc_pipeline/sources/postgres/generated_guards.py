@@ -1,4 +1,4 @@
-"""Generated columns that keep a table from being read, or from being written once it is published."""
+"""Refuses tables whose generated columns prevent reading them, or writing to them once they are published."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable
 
 
 def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
-    """Raises SourceError for what cannot be known from the table's events."""
+    """Raises SourceError for generated columns whose values do not follow from the table's events."""
     generated = [name for name in key if name not in found.columns]
     if generated:
         raise SourceError(
@@ -29,7 +29,7 @@ def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
 def check_writes_go_on(
     connection: psycopg2.extensions.connection, found: CatalogueTable, publication: Publication | None
 ) -> None:
-    """Raises SourceError for a table whose updates and deletes the source would refuse once it is published."""
+    """Raises SourceError if the source would refuse updates and deletes of the table once it is published."""
     if connection.server_version < FIRST_VERSION_WITH_GENERATED or not found.has_whole_rows:
         return
     if VIRTUAL in found.generated:

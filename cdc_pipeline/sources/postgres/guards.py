@@ -1,4 +1,4 @@
-"""What stops a table whose changes were read before: its stream would lack changes, or hold those of another table."""
+"""Checks registered tables: a table stops if its stream would lack changes, or have changes of another table."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def check_known(
     found: CatalogueTable | None,
     publication: Publication | None,
 ) -> None:
-    """Raises TableStale unless every change since the table was registered comes, and comes as its own."""
+    """Raises TableStale unless the stream has every change of this table since it was registered."""
     name = settings.table
     if known.published_as is None:
         raise TableStale(known.reason or f"{name} is stale", table=str(name), remedy=f"run cdc snapshot {name}")
@@ -75,10 +75,10 @@ def _another_table(
 
 
 def followed_shapes(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> tuple[SourceShape, ...]:
-    """The shapes that the table's coming events may have, oldest first; the last one is what the catalogue says now.
+    """Returns the shapes that coming events of the table may have, oldest first; the last one is the catalogue's now.
 
-    A new one has the generation 0 until its place in the log is known. Raises TableStale for a change that only a new
-    snapshot shows, and for any change where the settings say so.
+    A new shape has the generation 0 until its position in the log is known. Raises TableStale for a change that needs a
+    new snapshot, and for any change if the settings say `on_schema_change: stop`.
     """
     shapes = tuple(map(SourceShape.from_json, known.description))
     if not shapes or (known.schema is not None and known.schema.generation > shapes[-1].generation):
@@ -101,7 +101,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
 
 
 def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceShape) -> None:
-    """Raises TableStale where generated columns are missing: slices of older versions of this project have none."""
+    """Raises TableStale if the newest slice lacks generated columns: older versions of this project left them out."""
     if known.schema is None:
         return
     numbers = {column.number for column in known.schema.columns}
@@ -111,7 +111,10 @@ def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceSh
 
 
 def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> SourceShape:
-    """For a store without the shape: the columns of the newest slice must be those of the catalogue."""
+    """Returns the first shape of a table for which the metadata store has none that is recent enough.
+
+    Raises TableStale unless the columns of the newest slice are those of the catalogue.
+    """
     now = found.shape.schema(known.key)
     if known.schema is None:
         return found.shape
@@ -125,7 +128,7 @@ def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) 
 
 
 def _check_told_apart(settings: TableSettings, shapes: Sequence[SourceShape], new: SourceShape) -> None:
-    """Raises TableStale for a shape whose events look like those of an earlier one that has other columns."""
+    """Raises TableStale if events of the new shape look like those of an earlier shape with other columns."""
     for shape in shapes:
         same = shape.appearance == new.appearance
         if same and [column.number for column in shape.streamed] != [column.number for column in new.streamed]:

@@ -1,4 +1,4 @@
-"""What set-up made on a PostgreSQL server, removed: the slot, and the tables of the publication."""
+"""Removes what set-up created on a PostgreSQL server: the slot, and the tables of the publication."""
 
 from collections.abc import Collection
 
@@ -21,9 +21,10 @@ log = structlog.get_logger()
 def leave_server(
     url: str, source: PostgresSource, tables: Collection[TableName], on_step: OnStep, *, whole: bool
 ) -> tuple[str, ...]:
-    """Returns the statements that the role may not run. The slot goes first: it holds back the server's log.
+    """Removes the tables from the publication. With `whole`, also drops the slot, and a publication that is then empty.
 
-    Raises LeaseBusy while somebody reads the slot.
+    Idempotent. Drops the slot first, since the server keeps log for it. Returns the statements that the role may not
+    run. Raises LeaseBusy while a process reads the slot.
     """
     with session(url) as connection:
         connection.autocommit = True
@@ -44,7 +45,7 @@ def leave_server(
 def _publication_statements(
     connection: psycopg2.extensions.connection, source: PostgresSource, tables: Collection[TableName], *, whole: bool
 ) -> list[str]:
-    """Drops the publication, or only our tables of one that holds tables of others too."""
+    """Returns the statement that removes the tables; with `whole`, drops a publication that has no other tables."""
     if read_publication(connection, source.publication) is None:
         return []
     members = published_tables(connection, source)
@@ -60,7 +61,7 @@ def _publication_statements(
 
 
 def _is_run(url: str, statement: str, on_step: OnStep) -> bool:
-    """False for a statement that the role may not run."""
+    """Runs the statement. Returns False if the role may not run it."""
     try:
         with session(url) as connection, connection.cursor() as cursor:
             connection.autocommit = True

@@ -1,4 +1,4 @@
-"""How a publication holds a table: whole or not, and a mark that changes whenever that may have changed."""
+"""Reads a publication: whether it publishes a table whole, and a mark that changes whenever this may have changed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,12 +33,15 @@ FROM pg_publication_namespace WHERE pnpubid = %s GROUP BY 1
 """
 _FIRST_VERSION_WITH_SCHEMAS = 150_000
 FIRST_VERSION_WITH_GENERATED = 180_000
-"""From it on a publication may tell stored generated columns."""
+"""The first version in which a publication can include stored generated columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationTable:
-    """One table of the publication. `columns`: how many are published; None where the server cannot leave any out."""
+    """One table of the publication. `columns`: how many are published; None if the server cannot leave any out.
+
+    `mark`: a text that differs once the table was removed and added again, or published with other options.
+    """
 
     mark: str
     has_row_filter: bool
@@ -47,7 +50,10 @@ class PublicationTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """`is_whole`: it publishes every kind of change. `tells_generated`: it publishes stored generated columns too."""
+    """A publication. `tables`: by schema and name.
+
+    `is_whole`: it publishes every kind of change. `tells_generated`: it publishes stored generated columns, too.
+    """
 
     is_whole: bool
     tells_generated: bool
@@ -58,7 +64,7 @@ class Publication:
 
 
 def read_publication(connection: psycopg2.extensions.connection, name: str) -> Publication | None:
-    """None when there is no such publication."""
+    """Reads the publication, None if there is none of this name."""
     found = rows(connection, _PUBLICATION, (name,))
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""What a PostgreSQL source lacks for streaming: statements that make it ready, and tables that cannot be read."""
+"""Plans the set-up of a PostgreSQL source: the statements that make it ready, and the tables that cannot be read."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,9 +24,9 @@ from cdc_pipeline.steps import OnStep, step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTable:
-    """A table that passed every check. Without a key it is a keyless table, which the lake keeps as a multiset of rows.
+    """A table that passed every check. `key` is empty for a keyless table.
 
-    `shapes`: those that its events may have, oldest first; `schema` is that of the last one.
+    `shapes`: those that its events may have, oldest first. `schema` is the schema of the last one.
     """
 
     name: TableName
@@ -41,10 +41,10 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
-    """What was found, and the statements that are still to be executed, in order.
+    """The state of the source, and the statements that are still to be executed, in order.
 
-    `stale`: known tables that cannot be read on, each with what stops it; a new snapshot would mend those that are
-    `mendable`. `refused`: tables that were never read and cannot be, each with the reason.
+    `stale`: registered tables that cannot be read further, each with the reason; a new snapshot repairs the `mendable`
+    ones. `refused`: tables that were never read and cannot be read, each with the reason.
     """
 
     server: Server
@@ -64,10 +64,10 @@ def plan_source(
     known: Mapping[TableName, KnownTable] | None = None,
     begun_again: Collection[TableName] = (),
 ) -> SourcePlan:
-    """Raises SourceError for what cannot work for the whole stream, with its remedy. Changes nothing.
+    """Plans the set-up. Changes nothing. Raises SourceError for a problem of the whole stream.
 
-    What cannot work for one table stops nothing else, where `known` has the tables that were read before; otherwise it
-    is raised, too. Tables that are `begun_again` are looked at as new ones.
+    `known`: the registered tables. If it is given, a problem of one table does not stop the others; if it is None, that
+    problem is raised, too. Treats the tables in `begun_again` as new ones.
     """
     server = read_server(connection)
     check_server(server, source)
@@ -100,7 +100,7 @@ def plan_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """One look at the tables of a source, and what came of it."""
+    """Checks the listed tables of a source, and collects those that cannot be read."""
 
     connection: psycopg2.extensions.connection
     publication: Publication | None
@@ -112,7 +112,7 @@ class _Look:
     refused: dict[TableName, SourceError] = field(default_factory=dict)
 
     def tables(self, types: Mapping[int, TypeRow]) -> list[PlannedTable]:
-        """The tables that can be read. The others are in `stale` and `refused` afterwards."""
+        """Returns the tables that can be read. Puts the others into `stale` or `refused`."""
         registered, found = self.registered or {}, []
         for table in self.listed:
             before = None if table.table in self.begun_again else registered.get(table.table)
@@ -136,7 +136,7 @@ class _Look:
         return None if self.publication is None else self.publication.of(name)
 
     def new(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
-        """Every check of a table that is to be read from now on."""
+        """Checks a table that is to be read from now on. Raises SourceError if it cannot be read."""
         table = _check_table(settings, found)
         published = self.published(table.name)
         if found is not None and published is None:
@@ -146,7 +146,7 @@ class _Look:
         return table
 
     def known(self, settings: TableSettings, known: KnownTable, found: CatalogueTable | None) -> PlannedTable:
-        """Raises TableStale for a table that was read before and cannot be read on."""
+        """Checks a registered table. Raises TableStale if it cannot be read further."""
         try:
             check_known(self.connection, settings, known, found, self.publication)
             table = self.new(settings, found)
@@ -160,9 +160,9 @@ class _Look:
     def stop(
         self, settings: TableSettings, known: KnownTable | None, found: CatalogueTable | None, error: TableStale
     ) -> None:
-        """Notes a stale table. A snapshot mends it if it could be read as a new one.
+        """Records a stale table. It is mendable if it could be read as a new one.
 
-        A table that somebody took out of the publication stays out until a person says otherwise.
+        A table that somebody removed from the publication is not mendable: only a person may add it again.
         """
         self.stale[settings.table] = error
         try:
@@ -174,9 +174,9 @@ class _Look:
 
 
 def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
-    """Gives the table's new shape a position in the log: what commits behind `end` has this shape or a later one.
+    """Sets `end` as the generation of a new shape: events that commit after `end` have this shape or a later one.
 
-    The first shape of a table has none: every event of it counts.
+    The first shape of a table keeps the generation 0, since it holds for every event.
     """
     newest = table.shapes[-1]
     if newest.generation or (len(table.shapes) == 1 and not begins):
@@ -185,7 +185,7 @@ def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
 
 
 def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, on_step: OnStep) -> None:
-    """Runs each statement in a transaction of its own: a slot cannot be created in one that has written."""
+    """Runs each statement in its own transaction: a slot cannot be created in a transaction that has written."""
     connection.rollback()
     connection.autocommit = True
     for statement in plan.statements:
@@ -247,7 +247,7 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
 
 
 def _check_names(settings: TableSettings, names: Sequence[str]) -> None:
-    """Capitals do not count in Spark, nor in the schema of a Delta table."""
+    """Raises SourceError for reserved names, and for names that differ only in capitals, which Spark ignores."""
     reserved = next((name for name in names if name.lower().startswith(OWN_PREFIX)), None)
     if reserved is not None:
         raise SourceError(
@@ -265,7 +265,7 @@ def _check_names(settings: TableSettings, names: Sequence[str]) -> None:
 
 
 def _check_folder(settings: TableSettings, listed: Sequence[TableSettings]) -> None:
-    """On a disk where capitals do not count, two tables would write into one folder."""
+    """Raises SourceError for tables whose folders differ only in capitals: some disks make one folder of them."""
     folder = lake_key(settings.table)
     for other in listed:
         if other.table != settings.table and lake_key(other.table).lower() == folder.lower():

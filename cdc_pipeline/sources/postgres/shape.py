@@ -1,7 +1,7 @@
 """The shape of a table: everything in the source's catalogue that decides what its rows are and how they are read.
 
-A change event carries names and types of columns, nothing else. So the catalogue is asked whenever a stream is opened
-and before each cut is registered; `shape_changes` decides what a difference means.
+A change event carries only names and types of columns. So the catalogue is read whenever a stream is opened and before
+each cut is registered. `shape_changes` decides what a difference means.
 """
 
 import json
@@ -76,8 +76,8 @@ _END = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 class ShapeColumn:
     """One column. `number`: its attribute number. `changed_by`: the transaction that wrote its row of the catalogue.
 
-    `missing`: the text that rows from before it was added show, None for NULL. `generated`: the expression that
-    computes it from the columns numbered `inputs`, None for a value that is written.
+    `missing`: the value of rows that are older than the column, as text; None for NULL. `generated`: the expression
+    that computes the column from the columns with the numbers `inputs`; None for a column that is written.
     """
 
     number: int
@@ -92,18 +92,18 @@ class ShapeColumn:
 
     @property
     def look(self) -> tuple[str, int, int]:
-        """What the stream shows of it."""
+        """The properties of the column that the stream shows."""
         return self.name, self.type_oid, self.modifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceShape:
-    """One table as the catalogue had it at one moment.
+    """One table as the catalogue had it at one time.
 
-    `generation`: the end of the source's log when it was read; 0 for the first shape of a table. Every event that
-    commits behind it has this shape or a later one. `last_number`: the highest attribute number ever given.
-    `labels`: enum labels by oid, of every enum that the columns depend on. `leaves`: of a partitioned table, by oid:
-    the leaf's file number, whether it was created as a partition, and the transactions that made it part of the table.
+    `generation`: the end of the source's log when the shape was read; 0 for the first shape of a table. Every event
+    that commits after it has this shape or a later one. `last_number`: the highest attribute number ever used.
+    `labels`: enum labels by oid, of every enum that the columns depend on. `leaves`: for a partitioned table, by the
+    leaf's oid: its file number, whether it was created as a partition, and the transactions that attached it.
     """
 
     oid: int
@@ -116,23 +116,26 @@ class SourceShape:
 
     @property
     def streamed(self) -> tuple[ShapeColumn, ...]:
-        """The columns that change events carry, whatever the publication says."""
+        """The columns that change events always carry: all that are not generated."""
         return tuple(column for column in self.columns if column.generated is None)
 
     @property
     def appearance(self) -> tuple[tuple[str, int, int], ...]:
-        """What the stream always shows of it."""
+        """The properties of the table that the stream always shows."""
         return tuple(column.look for column in self.streamed)
 
     def shows(self, columns: Sequence[tuple[str, int, int]]) -> bool:
-        """Whether an event with these columns may be one of it: generated columns come only where published."""
+        """Returns whether an event with these columns may have this shape.
+
+        An event has generated columns only if the publication includes them.
+        """
         shown = set(columns)
         return tuple(columns) == tuple(
             column.look for column in self.columns if column.generated is None or column.look in shown
         )
 
     def looks_as(self, other: "SourceShape") -> bool:
-        """Whether both have the same columns in change events."""
+        """Returns whether both shapes have the same columns in change events."""
         mine, theirs = ([(column.number, column.look) for column in shape.streamed] for shape in (self, other))
         return mine == theirs
 
@@ -144,17 +147,17 @@ class SourceShape:
         return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
 
     def is_now(self, other: "SourceShape") -> bool:
-        """Whether the catalogue says the same, whenever it was asked."""
+        """Returns whether the catalogue is the same for both shapes, apart from the time at which they were read."""
         return replace(self, generation=0, columns=_bare(self)) == replace(other, generation=0, columns=_bare(other))
 
     def with_types(self, types: Mapping[int, str]) -> "SourceShape":
-        """With the canonical names of its columns' types, by column number."""
+        """Returns the shape with these canonical names of its columns' types, which are by column number."""
         return replace(
             self, columns=tuple(replace(column, type=types.get(column.number, "")) for column in self.columns)
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As the metadata store gives it back: with lists, not tuples."""
+        """Returns the shape as the metadata store returns it: with lists in place of tuples."""
         document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return document
 
@@ -174,31 +177,34 @@ class SourceShape:
 
 
 def _bare(shape: SourceShape) -> tuple[ShapeColumn, ...]:
-    """The columns without what is derived or kept from earlier shapes."""
+    """Returns the columns without the fields that are derived or copied from earlier shapes."""
     return tuple(replace(column, type="", missing=None) for column in shape.columns)
 
 
 def read_shapes(connection: psycopg2.extensions.connection, oids: Sequence[int]) -> dict[int, SourceShape]:
-    """By oid, as one statement sees them; a table that is gone is left out. Types are not named yet."""
+    """Reads the shapes of tables in one statement, by oid. Leaves out tables that are gone.
+
+    The columns have no canonical type names yet; `named` adds them.
+    """
     with answering():
         found = rows(connection, _SHAPES, {"tables": list(oids)})
     return {row[0]: _shape(row) for row in found}
 
 
 def is_partition(connection: psycopg2.extensions.connection, oid: int) -> bool:
-    """Whether there is a table with this oid that is a partition now."""
+    """Returns whether a table with this oid exists and is a partition now."""
     with answering():
         return bool(rows(connection, "SELECT 1 FROM pg_class WHERE oid = %s AND relispartition", (oid,)))
 
 
 def read_end(connection: psycopg2.extensions.connection) -> int:
-    """Where the source's log ends: whatever commits later lies behind it."""
+    """Returns the end of the source's log. Whatever commits later has a higher position."""
     with answering():
         return int(rows(connection, _END)[0][0])
 
 
 def named(shape: SourceShape, types: Mapping[int, TypeRow], as_text: Collection[str] = ()) -> SourceShape:
-    """The shape with the canonical names of its types; `as_text`: columns that the lake keeps as the source's text."""
+    """Returns the shape with canonical type names. `as_text`: columns that the lake keeps as the source's texts."""
     columns = tuple(
         replace(column, type=column_type(types, column.type_oid, column.modifier, as_text=column.name in as_text))
         for column in shape.columns

@@ -1,8 +1,8 @@
-"""What follows from a change of a table, decided from two looks at the catalogue; pure.
+"""Decides from two shapes of a table whether the change can be followed or needs a new snapshot. Pure.
 
-A change is followed in place only if the two looks prove that one thing happened in between, and that no row changed
-without an event. Every other change needs a new snapshot. Where the catalogue does not say what happened, the worst
-case counts: the expression of ALTER TYPE ... USING is stored nowhere, so a rewritten column may hold anything.
+A change is followed only if the two shapes prove a single change between them, without a row that changed without an
+event. Every other change needs a new snapshot. If the catalogue does not show what happened, the worst case is assumed:
+the expression of ALTER TYPE ... USING is not stored, so a rewritten column may have any values.
 """
 
 from collections.abc import Collection
@@ -18,21 +18,21 @@ _TEXTS = frozenset({"text", "varchar"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged:
-    """The rows are read as before. `shape` is what the catalogue says now."""
+    """Rows are read as before. `shape`: as the catalogue has it now."""
 
     shape: SourceShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """Other columns, and every row that is not in the stream is known under them."""
+    """The columns changed. The value of every row that is not in the stream is known for each new column."""
 
     shape: SourceShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retaken:
-    """Only a new snapshot of the table has its rows."""
+    """The table needs a new snapshot."""
 
     reason: str
 
@@ -40,10 +40,10 @@ class Retaken:
 def compare_shapes(
     before: SourceShape, now: SourceShape, fixed: Collection[str] = ()
 ) -> Unchanged | Followed | Retaken:
-    """`before` was read earlier than `now`; both have the names of their types.
+    """Compares a shape with an earlier one, `before`. Both must have canonical type names.
 
-    `fixed`: columns whose names the lake's files depend on, such as the id. A column that stays keeps what it showed
-    for rows from before it was added, since a rewrite of the table empties that field of the catalogue.
+    `fixed`: columns whose names the lake's files depend on, such as the id. A column that stays keeps its `missing`
+    from `before`, since a rewrite of the table clears that field in the catalogue.
     """
     for reason in _reasons(before, now, fixed):
         return Retaken(reason=reason)
@@ -59,12 +59,12 @@ def compare_shapes(
 
 
 def compare_again(before: SourceShape, now: SourceShape) -> Unchanged | Followed | Retaken:
-    """As `compare_shapes`, for a shape whose types are not named: they are those of `before`, by column number."""
+    """Calls `compare_shapes` for a shape without type names; it takes those of `before`, by column number."""
     return compare_shapes(before, now.with_types({column.number: column.type for column in before.columns}))
 
 
 def _reasons(before: SourceShape, now: SourceShape, fixed: Collection[str]) -> list[str]:
-    """Why the table needs a new snapshot; empty if it does not."""
+    """Returns why the table needs a new snapshot; empty if it needs none."""
     known = {column.number: column for column in before.columns}
     pairs = [(known[column.number], column) for column in now.columns if column.number in known]
     return [
@@ -83,7 +83,7 @@ def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
     new = now.leaves.keys() - before.leaves.keys()
     pairs = [(leaf, now.leaves[oid]) for oid, leaf in before.leaves.items() if oid in now.leaves]
     attached = [oid for oid in new if not now.leaves[oid][1]] or any(old[2] != leaf[2] for old, leaf in pairs)
-    # a new table's first file has the number of the table
+    # The first file of a new table has the table's oid as its number.
     rewritten = [oid for oid in new if now.leaves[oid][0] != int(oid)] or any(old[0] != leaf[0] for old, leaf in pairs)
     found = []
     if gone:
@@ -101,7 +101,7 @@ def _of_labels(before: SourceShape, now: SourceShape) -> list[str]:
 
 
 def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
-    """Columns that came or went."""
+    """Returns reasons from columns that were added or dropped."""
     known, present = ({column.number for column in shape.columns} for shape in (before, now))
     added = [column for column in now.columns if column.number not in known]
     found = [
@@ -124,7 +124,7 @@ def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
 
 
 def _of_pairs(pairs: list[tuple[ShapeColumn, ShapeColumn]], fixed: Collection[str]) -> list[str]:
-    """Columns that stayed."""
+    """Returns reasons from columns that are in both shapes."""
     found = []
     for old, new in pairs:
         if old.name != new.name and old.name in fixed:
@@ -138,7 +138,11 @@ def _of_pairs(pairs: list[tuple[ShapeColumn, ShapeColumn]], fixed: Collection[st
 
 
 def _of_files(before: SourceShape, now: SourceShape, pairs: list[tuple[ShapeColumn, ShapeColumn]]) -> list[str]:
-    """A new file alone is TRUNCATE, VACUUM FULL or CLUSTER; with a changed column its values may be others."""
+    """Returns reasons from a new file of the table.
+
+    A new file alone is a TRUNCATE, VACUUM FULL or CLUSTER. Together with a changed column, any of its values may have
+    changed.
+    """
     if before.file_number == now.file_number:
         return []
     changed = [new.name for old, new in pairs if old.changed_by != new.changed_by]
@@ -153,7 +157,7 @@ def _fits(text: str, type_name: str) -> bool:
 
 
 def _keeps_values(old: str, new: str) -> bool:
-    """Whether the new type prints every value of the old one alike, and the lake can widen to it."""
+    """Returns whether the new type prints every value as the old one does, and the lake can widen the column to it."""
     before, after = resolve(old), resolve(new)
     if _base(old) != _base(new) and not {_base(old), _base(new)} <= _TEXTS:
         return False
@@ -161,7 +165,10 @@ def _keeps_values(old: str, new: str) -> bool:
 
 
 def _is_wider_decimal(before: pa.DataType, after: pa.DataType) -> bool:
-    """With more digits before the point and as many behind it, since a value is printed with all of these."""
+    """Returns whether `after` has at least as many digits before the point and equally many after it.
+
+    A value is printed with all digits after the point, so their number must stay the same.
+    """
     if not isinstance(before, pa.Decimal128Type) or not isinstance(after, pa.Decimal128Type):
         return False
     return bool(before.scale == after.scale and before.precision <= after.precision)

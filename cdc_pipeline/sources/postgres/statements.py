@@ -1,4 +1,4 @@
-"""What is missing on the source, as SQL: for `setup-source` itself, or for an administrator where its role may not."""
+"""SQL for everything that the source lacks. `setup-source` runs it, or an administrator if its role may not."""
 
 from collections.abc import Iterator, Sequence
 
@@ -27,9 +27,9 @@ WHERE p.pubname = %s
 def missing_on_source(
     connection: psycopg2.extensions.connection, source: PostgresSource, tables: Sequence[TableSettings]
 ) -> tuple[str, ...]:
-    """The missing statements, in the order in which to run them. Changes nothing; needs only the right to connect.
+    """Returns the missing statements in the order in which to run them. Changes nothing.
 
-    A table that the source does not have is left out.
+    Needs only the right to connect. Leaves out tables that do not exist on the source.
     """
     server, slot = read_server(connection), read_slot(connection, source.slot)
     publication = read_publication(connection, source.publication)
@@ -53,13 +53,13 @@ def missing_on_source(
 
 
 def _stays_writable(server: Server, settings: TableSettings, table: CatalogueTable) -> bool:
-    """Whether the source goes on to accept its updates and deletes once it is published as it has to be."""
+    """Returns whether the source still accepts the table's updates and deletes once it is published as required."""
     is_old = server.version_number < FIRST_VERSION_WITH_GENERATED
     return is_old or VIRTUAL not in table.generated or not _has_whole_rows(settings, table)
 
 
 def _has_whole_rows(settings: TableSettings, table: CatalogueTable) -> bool:
-    """Whether old rows are whole, now or once all missing statements are run."""
+    """Returns whether old rows are whole, now or after all missing statements were run."""
     return table.has_whole_rows or any(_identity(settings, table))
 
 
@@ -69,7 +69,10 @@ def _generated_statements(
     publication: Publication | None,
     there: Sequence[tuple[TableSettings, CatalogueTable]],
 ) -> Iterator[str]:
-    """Comes before old rows are whole and tables are published: in between the source would refuse their updates."""
+    """Lets the publication include stored generated columns, if a table needs it.
+
+    Must run before replica identities change and tables are published: until then the source would refuse updates.
+    """
     if publication is None or publication.tells_generated or connection.server_version < FIRST_VERSION_WITH_GENERATED:
         return
     if any(STORED in table.generated and _has_whole_rows(settings, table) for settings, table in there):
@@ -78,7 +81,7 @@ def _generated_statements(
 
 
 def published_tables(connection: psycopg2.extensions.connection, source: PostgresSource) -> set[tuple[str, str]]:
-    """Schema and name of each table that the publication was given, a partitioned one under its own name."""
+    """Returns schema and name of each table in the publication; a partitioned table is there under its own name."""
     return set(rows(connection, _MEMBERS, (source.publication,)))
 
 
@@ -128,7 +131,7 @@ def _right_statements(
 
 
 def _identity(settings: TableSettings, table: CatalogueTable) -> Iterator[str]:
-    """Makes old rows whole where the events of updates and deletes would not carry the id."""
+    """Makes old rows whole if the events of updates and deletes would not carry the id."""
     key = settings.id or table.primary_key
     if not key or not set(key) <= set(table.identity):
         yield from (f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in table.without_whole_rows)
@@ -141,7 +144,7 @@ def _whole_statements(
     there: dict[TableName, CatalogueTable],
     hidden: Sequence[TableName],
 ) -> Iterator[str]:
-    """For what a publication that is there leaves out: kinds of changes, rows, columns, a parent's own name."""
+    """Makes an existing publication complete: kinds of changes, rows, columns, and the names of partitioned tables."""
     if publication is None:
         return
     name = sql.Identifier(source.publication)

@@ -1,4 +1,4 @@
-"""A table as the source's catalogue has it: what it is, who may read it, what its events carry."""
+"""Reads a table from the source's catalogue: its kind, the right to read it, and the columns that its events carry."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from cdc_pipeline.sources.postgres.catalogue import TypeRow, read_types, rows
 from cdc_pipeline.sources.postgres.shape import SourceShape, named, read_shapes
 
 STORED, VIRTUAL = "sv"
-"""`pg_attribute.attgenerated`."""
+"""Values of `pg_attribute.attgenerated`."""
 _TABLE = """
 SELECT c.oid, c.relkind::text, c.relreplident::text,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
@@ -51,12 +51,12 @@ FROM pg_attribute WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueTable:
-    """A table as the source's catalogue has it. `identity` are the columns that a delete event carries.
+    """A table as the source's catalogue has it. `identity`: the columns that a delete event carries.
 
-    `without_whole_rows`: it, or those of its partitions, whose updates and deletes do not carry the whole old row.
-    `computed_otherwise`: generated columns for which a partition has an expression of its own.
-    `generated`: s and v, where it has stored and virtual generated columns. `has_whole_rows`: the opposite of
-    `without_whole_rows`, for at least one of them.
+    `without_whole_rows`: the table, or those of its partitions, whose updates and deletes do not carry the whole old
+    row. `has_whole_rows`: for the table, or at least one partition, they do. `computed_otherwise`: generated columns
+    for which a partition has another expression. `generated`: "s" if it has stored generated columns, "v" if it has
+    virtual ones.
     """
 
     name: TableName
@@ -86,9 +86,9 @@ def read_table(
     name: TableName,
     as_text: Collection[str] = (),
 ) -> CatalogueTable | None:
-    """None when there is no such table, or when it went while it was read.
+    """Reads a table. Returns None if it does not exist or was dropped during the read.
 
-    `as_text`: columns whose values the lake keeps as the source's text.
+    `as_text`: columns whose values the lake keeps as the source's texts.
     """
     found = rows(connection, _TABLE, (name.schema, name.table))
     if not found:
