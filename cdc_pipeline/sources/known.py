@@ -86,7 +86,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastCut:
-    """The last registered cut. `requested`: the cut was requested at exactly this position."""
+    """The last registered cut. `requested`: a marker message requested a cut at exactly this position."""
 
     position: str
     requested: bool

@@ -1,1 +1,1 @@
-"""PostgreSQL as a source: set-up, catalogue, slot, copy."""
+"""PostgreSQL as a source: set-up, catalogue, replication slot, copies of tables."""

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server says about itself: its identity, its types and the slot."""
+"""Reads a PostgreSQL server's identity, types, slot and table names from its catalogue."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ _VECTORS = frozenset({"int2vector", "oidvector"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """`end_position`: where its log ends now."""
+    """A PostgreSQL server and the pipeline's role on it. `end_position`: the present end of its log."""
 
     wal_level: str
     version_number: int
@@ -56,7 +56,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRow:
-    """One row of pg_type, as far as a column's type depends on it."""
+    """The fields of one row of pg_type that decide a column's type."""
 
     namespace: str
     name: str
@@ -69,9 +69,10 @@ class TypeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """`confirmed_position`: transactions that committed before it are no longer served.
+    """A replication slot.
 
-    `wal_status` is "lost" when the server has given it up; `lost_by` says why, where the server knows.
+    `confirmed_position`: the server no longer sends transactions that committed before it. `wal_status`: "lost" if the
+    server dropped log that the slot needs. `lost_by`: why, if the server says so.
     """
 
     plugin: str | None
@@ -83,7 +84,7 @@ class Slot:
 
 
 def read_server(connection: psycopg2.extensions.connection) -> Server:
-    """Raises SourceError for a standby: nothing can be written there, and its log has no end of its own."""
+    """Reads the server's identity. Raises SourceError for a standby, which cannot be written to."""
     row = rows(connection, _SERVER)[0]
     if row[3] is None:
         raise SourceError(
@@ -104,7 +105,7 @@ def read_server(connection: psycopg2.extensions.connection) -> Server:
 
 
 def read_types(connection: psycopg2.extensions.connection) -> dict[int, TypeRow]:
-    """Every type by its oid; read again when a relation shows an oid that was created later."""
+    """Returns every type by its oid. Read it again when a relation shows an oid that is not in it."""
     return {
         row[0]: TypeRow(
             namespace=row[1],
@@ -120,9 +121,9 @@ def read_types(connection: psycopg2.extensions.connection) -> dict[int, TypeRow]
 
 
 def canonical_type(types: Mapping[int, TypeRow], oid: int, modifier: int) -> str:
-    """The name by which `cdc_pipeline.types` knows a column's type: a domain counts as its base type.
+    """Returns the name that `cdc_pipeline.types` uses for a column's type. A domain counts as its base type.
 
-    Raises SourceError for a type that the catalogue did not show.
+    Raises SourceError for an oid that is not in `types`.
     """
     row = types.get(oid)
     if row is None:
@@ -159,7 +160,7 @@ def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | N
 
 
 def table_names(connection: psycopg2.extensions.connection) -> list[tuple[str, str, str]]:
-    """Database, schema and table of every table that is permanent and no partition."""
+    """Returns database, schema and name of every permanent table that is not a partition."""
     return rows(connection, _TABLE_NAMES)
 
 

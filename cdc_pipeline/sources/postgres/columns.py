@@ -1,4 +1,4 @@
-"""The columns that a table has at a held position, every one of them, and whether its rows can be read as of there."""
+"""Reads all columns that a table has at a held position, and checks that its rows as of there still exist."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,11 +35,11 @@ FROM tree
 
 
 def read_columns(connection: psycopg2.extensions.connection, table: TableName) -> tuple[Column, ...]:
-    """As the connection's snapshot has them, generated ones too; nothing for a table that is not there.
+    """Returns the columns as of the connection's snapshot, with generated ones; none for a table that does not exist.
 
-    From now on and until the transaction ends nobody changes the table. Raises SourceError for one that was rewritten,
-    emptied or parted otherwise since the snapshot, since its rows as of there are gone; and for one that may not be
-    read.
+    Locks the table until the transaction ends, so that nobody can change its columns or rewrite it. Raises SourceError
+    if the table was rewritten, truncated or got other partitions since the snapshot: then its rows as of the snapshot
+    are gone. Raises SourceError, too, if the role may not read the table.
     """
     with refused(table):
         if not rows(connection, _COLUMNS, (table.schema, table.table)):
@@ -60,7 +60,7 @@ def read_columns(connection: psycopg2.extensions.connection, table: TableName) -
 
 @contextmanager
 def refused(table: TableName) -> Iterator[None]:
-    """What the server refuses inside the block, as SourceError in its own words."""
+    """Raises errors of the server inside the block as SourceError about the table, with the server's message."""
     try:
         with answering():
             yield

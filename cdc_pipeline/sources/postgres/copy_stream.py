@@ -1,4 +1,4 @@
-"""Rows of a query as PostgreSQL copies them out -> typed record batches, in memory bounded by the block size."""
+"""Copies the rows of a query from PostgreSQL into typed record batches. The block size limits the memory."""
 
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ SET "TimeZone" TO 'UTC'; SET bytea_output TO 'hex'; SET extra_float_digits TO 1
 BLOCK_BYTES = 8 << 20
 _BLOCKS_AHEAD = 1
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Stands before each block: the reader drops one, and would drop the data's."""
+"""Written before each block: the CSV reader drops one byte order mark, which else could be data of the first row."""
 
 _Blocks = Queue[bytes | None]
 
@@ -37,11 +37,11 @@ def copy_record_batches(
     block_bytes: int = BLOCK_BYTES,
     on_step: OnStep = no_step,
 ) -> Generator[CopiedRows, None, None]:
-    """Stream the rows of `query`, whose columns are those of `schema`, in the query's order.
+    """Yields the rows of `query` in its order. The query's columns are those of `schema`.
 
-    Sets the connection's text format first. At most four blocks are in memory, of `block_bytes` or of one larger row.
-    Closing the generator early cancels the query: roll back before using the connection again.
-    Raises SourceAway when the connection breaks, SourceError when the server refuses.
+    Sets the connection's text format first. Holds at most four blocks, each of `block_bytes` or of one larger row.
+    Closing the generator early cancels the query: roll back before using the connection again. Raises SourceAway if the
+    connection breaks, SourceError if the server refuses the query.
     """
     blocks: _Blocks = Queue(_BLOCKS_AHEAD)
     writer = _BlockWriter(blocks, block_bytes)
@@ -58,7 +58,7 @@ def copy_record_batches(
 
 
 class _BlockWriter:
-    """Takes what the driver writes, which is one whole row at a time, and hands on blocks of whole rows."""
+    """Collects the rows that the driver writes, one whole row per call, and puts blocks of whole rows into a queue."""
 
     def __init__(self, blocks: _Blocks, block_bytes: int) -> None:
         self._blocks = blocks
@@ -73,7 +73,7 @@ class _BlockWriter:
             self.flush()
 
     def flush(self) -> None:
-        """A mark of our own stands before each block: the reader drops one, and would drop the data's."""
+        """Puts the rows collected so far into the queue as one block, which begins with a byte order mark."""
         if self._size:
             self._blocks.put(b"".join(self._rows))
         self._rows = [BYTE_ORDER_MARK]
@@ -96,7 +96,10 @@ def _copy(connection: psycopg2.extensions.connection, query: str, writer: _Block
 
 
 def _explained(error: psycopg2.Error, connection: psycopg2.extensions.connection) -> SourceError:
-    """A driver that lost the server in the middle of a copy says so only by closing the connection."""
+    """Returns SourceAway if the connection broke, else SourceError.
+
+    If the server is lost in the middle of a copy, the driver raises a general error and closes the connection.
+    """
     said = str(error).strip()
     if connection.closed or isinstance(error, psycopg2.OperationalError):
         return SourceAway(
@@ -110,7 +113,7 @@ def _explained(error: psycopg2.Error, connection: psycopg2.extensions.connection
 
 
 def _abandon(connection: psycopg2.extensions.connection, blocks: _Blocks) -> None:
-    """End the copy that nobody reads any more, and take what it still writes until it has ended."""
+    """Cancels a copy that is no longer read, and empties the queue until the copy has ended."""
     with suppress(psycopg2.Error):
         connection.cancel()
     while blocks.get() is not None:
@@ -118,7 +121,7 @@ def _abandon(connection: psycopg2.extensions.connection, blocks: _Blocks) -> Non
 
 
 def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
-    """Whole rows in PostgreSQL's CSV, behind a byte order mark of our own."""
+    """Parses whole rows of PostgreSQL's CSV, after a byte order mark that `_BlockWriter` adds."""
     texts = csv_columns(block, len(schema.columns))
     by_name = dict(zip(schema.names, texts, strict=True))
     columns, refusals = typed_columns(by_name, schema)
@@ -137,7 +140,10 @@ def parse_block(block: bytes, schema: TableSchema) -> CopiedRows:
 
 
 def csv_columns(block: bytes, count: int) -> list[pa.Array]:
-    """The texts of rows in PostgreSQL's CSV, behind a byte order mark of our own; they may be no valid UTF-8."""
+    """Returns the columns of PostgreSQL's CSV as texts, which may be invalid UTF-8.
+
+    The block must begin with a byte order mark, which is not data.
+    """
     names = [str(number) for number in range(count)]
     texts = csv.read_csv(
         pa.BufferReader(block),

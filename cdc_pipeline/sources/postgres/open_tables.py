@@ -1,4 +1,4 @@
-"""The tables of a stream as they were when it was opened, and whether they still are the same."""
+"""Checks that the tables of an open stream are still the same as when it was opened."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,10 @@ from cdc_pipeline.sources.postgres.shape_changes import Unchanged, compare_again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTables:
-    """`marks`: how each table was published. `newest`: the last shape of each table that was seen since, by oid."""
+    """The tables of a stream as they were when it was opened.
+
+    `marks`: how each table was published. `newest`: the last shape of each table that was seen since, by oid.
+    """
 
     tables: Sequence[PlannedTable]
     marks: Mapping[TableName, str]
@@ -26,9 +29,9 @@ class OpenTables:
         shapes: Mapping[int, SourceShape],
         registered: Mapping[TableName, str | None],
     ) -> dict[TableName, list[Document]]:
-        """Raises StreamMoved unless the tables are published, registered and made as when the stream was opened.
+        """Raises StreamMoved unless tables, publication and registration are as they were when the stream was opened.
 
-        Returns the shapes of tables that differ in what does not matter, such as the number of a rewritten file.
+        Returns the new shapes of tables with differences that have no effect, such as the number of a rewritten file.
         """
         published = {} if publication is None else {name: publication.of(name) for name in self.marks}
         now = {name: found.mark for name, found in published.items() if found is not None}
@@ -53,7 +56,10 @@ class OpenTables:
 
 
 def _unchanged(before: SourceShape, now: SourceShape | None) -> SourceShape | None:
-    """The shape of a table whose rows are read as before: `before` itself if nothing differs. None: it changed."""
+    """Returns the present shape of a table whose rows are read as before, None for a table that changed.
+
+    Returns `before` itself if nothing differs.
+    """
     if now is None:
         return None
     if now.is_now(before):

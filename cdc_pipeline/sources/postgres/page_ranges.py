@@ -1,4 +1,4 @@
-"""A table at the cutoff, split into ranges of its pages: each becomes one snapshot data file."""
+"""Splits a table into ranges of pages. Each range becomes one snapshot data file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRange:
-    """Pages [first, end) of one relation; `end` None reaches to whatever its last page is."""
+    """Pages [first, end) of one relation. `end` is None for a range up to the relation's last page."""
 
     schema: str
     relation: str
@@ -35,7 +35,7 @@ class PageRange:
 
 
 def page_ranges(schema: str, relation: str, size_bytes: int, file_bytes: int) -> list[PageRange]:
-    """Ranges of about `file_bytes` that cover every page, also those that are added later."""
+    """Returns ranges of about `file_bytes` that cover every page, including pages that are added later."""
     pages = max(1, file_bytes // PAGE_BYTES)
     starts = range(0, max(1, -(-size_bytes // PAGE_BYTES)), pages)
     return [
@@ -45,7 +45,7 @@ def page_ranges(schema: str, relation: str, size_bytes: int, file_bytes: int) ->
 
 
 def plan_ranges(connection: psycopg2.extensions.connection, table: TableName, file_bytes: int) -> list[PageRange]:
-    """Of a partitioned table, the ranges of all its leaves."""
+    """Returns the ranges of a table; for a partitioned one, those of all its leaves."""
     relations: Sequence[tuple[str, str, int]] = []
     with connection.cursor() as cursor:
         name = sql.Identifier(table.schema, table.table).as_string(connection)
@@ -56,7 +56,7 @@ def plan_ranges(connection: psycopg2.extensions.connection, table: TableName, fi
 
 
 def range_query(connection: psycopg2.extensions.connection, pages: PageRange, schema: TableSchema) -> str:
-    """SELECT of the table's columns, in order, for one range."""
+    """Returns a SELECT of one range with the schema's columns, in order."""
     conditions = [sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({pages.first},0)"))]
     if pages.end is not None:
         conditions.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({pages.end},0)")))

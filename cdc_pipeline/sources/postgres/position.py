@@ -1,4 +1,4 @@
-"""One exact position of the source, held together with a snapshot of the database as it was there."""
+"""Holds one exact position of the source, together with a snapshot of the database at that position."""
 
 import contextlib
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ FROM pg_prepared_xacts AS p JOIN waited_for AS w ON w.transactionid = p.transact
 
 
 def lsn_text(position: int) -> str:
-    """A position as PostgreSQL writes it."""
+    """Returns a position as PostgreSQL writes it."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 def position_of(lsn: str) -> int:
-    """The inverse."""
+    """Reads a position that PostgreSQL wrote: the inverse of `lsn_text`."""
     high, low = lsn.split("/")
     return (int(high, 16) << 32) + int(low, 16)
 
@@ -47,9 +47,10 @@ def position_of(lsn: str) -> int:
 def hold_position(
     source_url: str, slot_name: str, on_step: OnStep, *, report_after: timedelta = timedelta(seconds=3)
 ) -> Iterator[HeldPosition]:
-    """A temporary slot of this name gives the position; it and the snapshot are gone when the block is left.
+    """Holds a position by a temporary slot of this name. Slot and snapshot end with the block.
 
-    Creating it waits until every transaction that runs now has ended; which one it waits for is logged.
+    Creating the slot waits until every running transaction has ended. After `report_after`, logs which ones it waits
+    for.
     """
     with (
         answering(),
@@ -69,9 +70,9 @@ def hold_position(
 
 @contextmanager
 def _reported_wait(source_url: str, process: int, report_after: timedelta) -> Iterator[None]:
-    """Logs which transactions the server process waits for, for as long as the block runs.
+    """Logs which transactions the server process waits for, as long as the block runs.
 
-    A role without pg_read_all_stats learns the process and its user alone.
+    A role without pg_read_all_stats sees only their process and user.
     """
     stop = Event()
     with ThreadPoolExecutor(1, thread_name_prefix="position") as executor:
@@ -104,7 +105,7 @@ def _report_waits(source_url: str, process: int, report_after: timedelta, stop: 
 
 
 def is_held(source_url: str, slot_name: str) -> bool:
-    """Whether somebody still holds a position under this name."""
+    """Returns whether a process holds a position under this name."""
     with session(source_url) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (slot_name,))
         return cursor.fetchone() is not None
@@ -112,7 +113,10 @@ def is_held(source_url: str, slot_name: str) -> bool:
 
 @contextmanager
 def snapshot_connection(source_url: str, exported: str) -> Iterator[psycopg2.extensions.connection]:
-    """A read-only connection that sees the database exactly at the position. Raises SnapshotError once it is gone."""
+    """Opens a read-only connection that sees the database exactly at the position.
+
+    Raises SnapshotError if the exported snapshot is gone.
+    """
     with session(source_url) as connection:
         connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Connections to the source, with the output formats that `cdc_pipeline.types` reads; its errors become ours here."""
+"""Opens connections to the source with the text formats that `cdc_pipeline.types` reads, and translates its errors."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from cdc_pipeline.errors import SettingsError, SourceAway, SourceBusy, SourceErr
 from cdc_pipeline.libpq import INSUFFICIENT_PRIVILEGE, URL_FORM, is_plain, missing_defaults, one_line, remedy_for
 
 MESSAGE_PREFIX = "cdc_pipeline"
-"""Under which our own messages travel through the source's log."""
+"""Prefix of the pipeline's own logical messages in the source's log."""
 _FORMATS = (
     "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
     "-c extra_float_digits=1 -c timezone=UTC"
@@ -23,13 +23,13 @@ _SETTING = "source.url"
 
 
 def connect(url: str) -> psycopg2.extensions.connection:
-    """Raises SourceAway when there is no server, SettingsError for what is no URL."""
+    """Opens a connection. Raises SourceAway if no server answers, SettingsError if `url` is not a URL."""
     with answering():
         return psycopg2.connect(_completed(url), options=_FORMATS)
 
 
 def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConnection:
-    """The same, in replication mode."""
+    """Opens a connection in replication mode. Raises the errors of `connect`."""
     factory = psycopg2.extras.LogicalReplicationConnection
     with answering():
         return psycopg2.connect(_completed(url), options=_FORMATS, connection_factory=factory)
@@ -37,16 +37,16 @@ def connect_for_replication(url: str) -> psycopg2.extras.LogicalReplicationConne
 
 @contextmanager
 def session(url: str) -> Iterator[psycopg2.extensions.connection]:
-    """A connection for the block, closed behind it. What the driver raises inside leaves it as an error of ours."""
+    """Opens a connection and closes it after the block. Translates errors of the driver inside, as `answering` does."""
     with answering(), closing(connect(url)) as connection:
         yield connection
 
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Errors of the driver inside the block are raised as SourceAway, SourceBusy or SourceError, in one line.
+    """Raises errors of the driver inside the block as SourceAway, SourceBusy or SourceError, in one line.
 
-    A replication connection that ends without a word is no OperationalError but a plain DatabaseError.
+    If a replication connection ends without a message, the driver raises a plain DatabaseError. That is SourceAway too.
     """
     try:
         yield
@@ -62,7 +62,10 @@ def answering() -> Iterator[None]:
 
 
 def _completed(url: str) -> str:
-    """Raises SettingsError, which repeats nothing of the URL: it may hold a password, wherever that was misread."""
+    """Returns the URL with the defaults of `libpq`. Raises SettingsError if it is not a URL of a PostgreSQL server.
+
+    The error contains no part of the URL: a URL that cannot be parsed may have a password in any part.
+    """
     try:
         given = psycopg2.extensions.parse_dsn(url)
     except psycopg2.ProgrammingError:

@@ -1,4 +1,4 @@
-"""Whether a server and its slot can serve a stream at all, what the slot costs, and a new one in its place."""
+"""Checks that a server and its slot can serve a stream, reads how much log the slot keeps, and replaces the slot."""
 
 import psycopg2.errors
 import psycopg2.extensions
@@ -52,7 +52,7 @@ def check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) -
 
 
 def read_kept_log(connection: psycopg2.extensions.connection, source: PostgresSource) -> KeptLog | None:
-    """How much log the slot keeps back, on a primary; None: no such slot."""
+    """Returns how much log the primary keeps for the slot, None if there is no such slot."""
     found = rows(connection, _KEPT_LOG, (source.slot,))
     if not found:
         return None
@@ -69,7 +69,7 @@ def read_kept_log(connection: psycopg2.extensions.connection, source: PostgresSo
 
 
 def _summary(source: PostgresSource, *, retained: int | None, left: int | None) -> str | None:
-    """None where the server does not say how much it keeps."""
+    """Returns one line about the kept log, None if the server does not say how much it keeps."""
     if retained is None:
         return None
     limit = "no limit" if left is None else f"{shown_bytes(left)} left until it is lost"
@@ -83,7 +83,11 @@ def _keeps(source: PostgresSource, retained: int) -> str:
 def log_warning(
     source: PostgresSource, *, status: str | None, retained: int | None, most: int | None, left: int | None
 ) -> str | None:
-    """Half of what the server allows is kept back, or more than pipeline.yml says; or it is too late already."""
+    """Returns a warning about the kept log, None if nobody has to act.
+
+    Warns if the log is lost or about to be lost, if more than half of the server's limit is used, and if more is kept
+    than `source.log_alarm_bytes` allows.
+    """
     if status == "lost":
         return f"the slot {source.slot} has lost its log"
     kept = _keeps(source, retained or 0)
@@ -96,7 +100,10 @@ def log_warning(
 
 
 def replace_slot(connection: psycopg2.extensions.connection, slot: str) -> int:
-    """The position from which the new slot serves; the old one may be there or not, but nobody may be reading it."""
+    """Drops the slot, if it exists, and creates it again. Returns the position from which the new slot sends.
+
+    Raises SourceError while a process reads the slot.
+    """
     connection.rollback()
     connection.autocommit = True
     try:

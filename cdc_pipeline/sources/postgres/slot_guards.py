@@ -1,4 +1,4 @@
-"""What stops a whole stream: a server or a slot that cannot serve what comes behind the registered position."""
+"""Checks that server and slot can serve everything after the registered position; if not, the whole stream stops."""
 
 from collections.abc import Callable
 
@@ -20,11 +20,11 @@ BEGIN_AGAIN = "what came in between cannot be read: run cdc setup-source --begin
 def is_successor(
     server: Server, slot: Slot | None, *, url: str, stream: str, known: StreamIdentity | None, registered: str | None
 ) -> bool:
-    """Whether the server is another one than the registered one, but goes on where that one was left.
+    """Returns whether the server is not the registered one, but continues its log without a gap.
 
-    A promoted standby does, if it has all that is registered and a slot that still serves the rest. False for the
-    registered server, and for a stream that was never read. Raises SourceChanged for any other server: its log may be
-    another one.
+    A promoted standby does so if its log has everything that is registered, and its slot still serves the rest. False
+    for the registered server, and for a stream that was never read. Raises SourceChanged for any other server, since
+    its log may be a different one.
     """
     if known is None or registered is None or (known.system, known.timeline) == identity_of(server):
         return False
@@ -46,17 +46,17 @@ def identity_of(server: Server) -> tuple[str, int]:
 
 
 def _serves(slot: Slot | None, registered: str) -> bool:
-    """Whether the slot was copied from the primary before it could miss anything."""
+    """Returns whether the slot still serves everything after the registered offset."""
     if slot is None or slot.wal_status == _LOST or slot.confirmed_position is None:
         return False
     return slot.confirmed_position <= decode_position(registered)
 
 
 def refuse_gap(name: str, slot: Slot | None, server: Server, registered: str, end_of_log: Callable[[], int]) -> None:
-    """Raises SourceGap for a slot that is gone, given up or ahead, SourceChanged for a log that was set back.
+    """Raises SourceGap for a slot that is gone, lost or ahead, SourceChanged for a server whose log was set back.
 
-    `registered`: the next offset, read after the slot, which a consumer may have moved meanwhile. `end_of_log` reads
-    the end of the server's log again.
+    `registered`: the next offset. Read it after the slot: a running consumer moves both, the offset first. `end_of_log`
+    reads the end of the server's log again.
     """
     if slot is None or slot.wal_status == _LOST or slot.confirmed_position is None:
         lost_by = f" ({slot.lost_by})" if slot is not None and slot.lost_by else ""
@@ -73,7 +73,7 @@ def refuse_gap(name: str, slot: Slot | None, server: Server, registered: str, en
             remedy=BEGIN_AGAIN,
         )
     if server.end_position < decode_position(registered):
-        # Another consumer may have registered more since `server` was read, if this one stood still in between.
+        # If this process paused after it read `server`, another consumer may have registered more meanwhile.
         end = end_of_log()
         if end >= decode_position(registered):
             return

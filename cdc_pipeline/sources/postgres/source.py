@@ -1,4 +1,4 @@
-"""A PostgreSQL server as a source: its slot is the stream, its tables are copied by exported snapshots."""
+"""A PostgreSQL server as a source. Its slot is the stream; exported snapshots copy its tables."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresDatabase:
-    """`stream`: the pipeline's name. `tables`: those that pipeline.yml lists. `url`: where the server is."""
+    """Implements `Source` for a PostgreSQL server. `stream`: the pipeline's name. `tables`: those of pipeline.yml."""
 
     stream: str
     url: str
@@ -57,7 +57,7 @@ class PostgresDatabase:
         )
 
     def list_tables(self) -> tuple[str, ...]:
-        """Leaves out partitions, which come under the name of their table, and names with a dot in a part."""
+        """Leaves out partitions, which are read under the name of their table, and names with a dot in a part."""
         with session(self.url) as connection:
             names = table_names(connection)
         for parts in names:
@@ -73,13 +73,13 @@ class PostgresDatabase:
         return statements
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> PostgresSurvey:
-        """Raises the first refusal where no table is known and none can be read."""
+        """Surveys the server. If no table is registered and none can be read, raises the first refusal."""
         tables = known.tables()
         with session(self.url) as connection:
             plan = plan_source(connection, self.settings, self.tables, tables)
             if not tables and not plan.tables:
                 raise next(iter(plan.refused.values()))
-            registered = known.next_offset()  # after the slot: a consumer that runs moves both, the offset first
+            registered = known.next_offset()  # read after the slot: a running consumer moves both, the offset first
             successor = is_successor(
                 plan.server,
                 plan.slot,
@@ -105,7 +105,7 @@ class PostgresDatabase:
         )
 
     def begin_again(self, registered: str) -> NewBeginning:
-        """Begins at a new slot. Raises SourceError for a server whose log has not passed the registered offset."""
+        """Begins at a new slot. Raises SourceError if the server's log ends before the registered offset."""
         with session(self.url) as connection:
             plan = plan_source(connection, self.settings, self.tables)
             if plan.server.end_position < decode_position(registered):
@@ -116,7 +116,7 @@ class PostgresDatabase:
                     remedy="run SELECT pg_switch_wal() on the source until it has, then try again; where that is too"
                     " far, begin another pipeline with a lake of its own",
                 )
-            # The publication comes before the slot, which decodes no change that was made without one.
+            # The publication must exist before the slot: the slot cannot decode changes from before the publication.
             execute_plan(connection, plan, self.on_step)
             with step(self.on_step, "source.replace_slot"):
                 position = replace_slot(connection, self.settings.slot)
@@ -130,7 +130,7 @@ class PostgresDatabase:
 
     @contextmanager
     def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:
-        """By a temporary slot. Waits until all transactions that run now have ended, and logs which ones they are."""
+        """Holds a position by a temporary slot. Waits until all running transactions have ended, and logs which."""
         with hold_position(self.url, _slot_name(purpose, name), self.on_step) as held:
             yield held
 
@@ -172,7 +172,7 @@ class PostgresDatabase:
         return decode_texts(events, table.schema, columns)
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
-        """Drops the slot and the publication's tables."""
+        """Removes the tables from the publication; with `whole`, also drops the slot. See `leave_server`."""
         return leave_server(self.url, self.settings, tables, self.on_step, whole=whole)
 
     def _end_of_log(self) -> int:

@@ -1,4 +1,4 @@
-"""A PostgreSQL slot -> batches of change events, over psycopg2's replication connection."""
+"""Reads a PostgreSQL slot in batches of change events, over psycopg2's replication connection."""
 
 import contextlib
 import select
@@ -39,15 +39,15 @@ _BURST = timedelta(milliseconds=10)
 
 
 class PostgresStream:
-    """Reads one slot from where the slot stands. The caller skips what is registered already.
+    """Implements `ChangeStream` for a slot. Reads from the slot's position; the caller skips what is registered.
 
-    The slot is only ever confirmed up to the *start* of a registered transaction's commit. So that transaction comes
-    again at every start, and the driver, which forwards the confirmed position over quiet stretches once everything
-    that it received is confirmed, can never move the slot past what is registered.
+    The slot is confirmed only up to the *start* of a registered transaction's commit. So that transaction is sent again
+    at every start. It also keeps the slot from moving past what is registered: on a quiet stream the driver forwards
+    the confirmed position, but only once everything that it received is confirmed.
 
-    Tables are told apart by their oid: a new one under an old name is another table. What commits before `start` is
-    registered. `passes`: a transaction has to end there; where none does, this is not the log that was registered.
-    `marks`: how each table is published now.
+    Tables are identified by their oid: a new table under an old name is another table. `start`: everything that commits
+    before it is registered. `passes`: a position at which a transaction must end; if none does, this is not the log
+    that was registered. `marks`: how each table is published now.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class PostgresStream:
         return self._events(self._decoder.feed(payloads)) if payloads else None
 
     def places_at(self, position: int) -> dict[int, PartitionPlace]:
-        """The same offset for every stream partition: the log is one."""
+        """Returns the same offset for every stream partition, since all are read from one log."""
         return {number: PartitionPlace(offset=encode_position(position)) for number in range(self._stream_partitions)}
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
-        del is_heartbeat  # only what was committed is in the log
+        del is_heartbeat  # both kinds are the same: the stream shows only committed transactions
         with answering(), self._sql_connection.cursor() as cursor:
             cursor.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MESSAGE_PREFIX, text))
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
-        """By the catalogue as it is now: what was read until now was decoded by what it was then."""
+        """Compares the present catalogue with that of the opening, by which all events until now were decoded."""
         with step(self._on_step, "source.check"):
             publication = self._published()
             shapes = self._shapes(list(self._tables))
@@ -116,7 +116,7 @@ class PostgresStream:
                 connection.close()
 
     def _payloads(self, wait: timedelta) -> list[bytes]:
-        """Reads messages until the server sends none for a moment, or until they are enough for one batch."""
+        """Reads messages until the server pauses for some milliseconds, or until they are enough for one batch."""
         payloads: list[bytes] = []
         size, deadline = 0, time.monotonic() + wait.total_seconds()
         with answering():
@@ -131,13 +131,13 @@ class PostgresStream:
         return payloads
 
     def _comes_until(self, deadline: float) -> bool:
-        """Whether the stream's socket has something to read before the deadline.
+        """Returns whether the stream's socket has something to read before the deadline.
 
-        A reader that wakes at the first byte makes the server send message by message, with a system call for each.
-        So this returns some milliseconds after the first byte: by then the server has filled the socket.
+        If the reader wakes at the first byte, the server sends message by message, with a system call for each. So this
+        returns some milliseconds after the first byte, when the server has filled the socket.
 
-        A server that shuts down asks for answers without a pause, and waits until its reader has left. The other
-        connection shows it: the server ends that one at once.
+        A server that shuts down keeps asking its reader for answers, and waits until the reader leaves. The other
+        connection shows the shutdown: the server ends that one at once.
         """
         pause = deadline - time.monotonic()
         if pause <= 0:
@@ -151,7 +151,7 @@ class PostgresStream:
         return bool(readable)
 
     def _check_other(self) -> None:
-        """Raises if the other connection is broken: neither is used without the other."""
+        """Raises the driver's error if the other connection is broken, and closes both: the stream needs both."""
         try:
             with self._sql_connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
@@ -209,9 +209,9 @@ class PostgresStream:
         return [events_or_stale(lambda: table_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, relation: Relation, commit_position: int) -> None:
-        """Raises TableStale for a partition that was gone before the catalogue was read: the stream does not show that.
+        """Raises TableStale for a partition that was gone before the catalogue was read, since its rows may be lost.
 
-        The server names the partition right before its first event, which comes as one of the whole table.
+        The server names a partition right before its first event. The event itself belongs to the partitioned table.
         """
         read = [table for table in self._tables.values() if table.is_read(commit_position)]
         known = any(str(relation.oid) in (shape.leaves or ()) for table in read for shape in table.shapes)
@@ -233,9 +233,10 @@ class PostgresStream:
         return read_shapes(self._sql_connection, oids)
 
     def _shape(self, relation: Relation, table: StreamedTable) -> SourceShape:
-        """Raises StreamMoved for columns that the catalogue showed after the stream was opened, TableStale for others.
+        """Returns the shape of events with these columns.
 
-        Between two looks at the catalogue a table may have had columns that neither look saw.
+        Raises StreamMoved if the catalogue has changed since the stream was opened. Raises TableStale if it has not:
+        then the table had these columns only between two reads of the catalogue.
         """
         shape = table.shape(relation)
         if shape is not None:
@@ -255,7 +256,7 @@ class PostgresStream:
 
 
 def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> TableEvents:
-    """Raises TableStale for whatever fails in the events of one table: its neighbours go on."""
+    """Returns the events of `typed`. Raises TableStale for any failure, so that the other tables continue."""
     found = attempt(typed)
     if isinstance(found, TableEvents):
         return found
@@ -269,7 +270,7 @@ def events_or_stale(typed: Callable[[], TableEvents], table: TableName) -> Table
 
 
 def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:
-    """Sorts changes by the position of their first event: shapes follow each other in the order of the log."""
+    """Sorts changes by the position of their first event, since shapes follow each other in the order of the log."""
 
     def place(change: RowGroup | Truncate) -> tuple[int, int]:
         if isinstance(change, Truncate):
@@ -280,7 +281,7 @@ def _in_order(decoded: DecodedBatch) -> list[RowGroup | Truncate]:
 
 
 def _check_server(connection: LogicalReplicationConnection, server: Server) -> None:
-    """Raises StreamMoved unless the streaming connection leads to the server that was checked."""
+    """Raises StreamMoved if the streaming connection leads to another server than the one that was checked."""
     with answering(), connection.cursor() as cursor:
         cursor.execute("IDENTIFY_SYSTEM")
         system_identifier, timeline, *_ = cursor.fetchone() or ("", 0)

@@ -1,4 +1,4 @@
-"""One table of a PostgreSQL stream, and the columns that its events have by now."""
+"""Finds the shape of a table's events in a PostgreSQL stream."""
 
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.sources.pgoutput.decoder import Relation
@@ -7,7 +7,7 @@ from cdc_pipeline.sources.postgres.shape import SourceShape
 
 
 class StreamedTable:
-    """One table of the stream, and which of its shapes its events have by now. Shapes follow each other in order."""
+    """One table of the stream, with the shapes that its next events may have. Shapes follow each other in order."""
 
     def __init__(self, table: PlannedTable, start: int) -> None:
         self.name = table.name
@@ -19,12 +19,12 @@ class StreamedTable:
 
     @property
     def shapes(self) -> tuple[SourceShape, ...]:
-        """The shapes that its coming events may have."""
+        """The shapes that the next events may have, oldest first."""
         return tuple(self._shapes)
 
     @property
     def partition_columns(self) -> list[set[str]]:
-        """Names of the columns that its partitions may have; none without partitions."""
+        """By shape, the names of the columns that the table's partitions may have; empty without partitions."""
         parted = [shape for shape in self._shapes if shape.leaves is not None]
         return [{column.name for column in shape.streamed} for shape in parted]
 
@@ -33,17 +33,20 @@ class StreamedTable:
         return self._shapes[-1]
 
     def present(self, commit_position: int) -> TableSchema:
-        """The schema of a truncate, which carries no columns: that of the event before, while it may have it."""
+        """Returns the schema of a truncate, which carries no columns.
+
+        It is the schema of the event before, unless a newer shape holds at the commit position.
+        """
         while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
             self._shapes.pop(0)
         return self._shapes[0].schema(self.key)
 
     def is_read(self, commit_position: int) -> bool:
-        """False for what is registered already, and for what a snapshot that is to come will hold."""
+        """Returns False for events that are registered already, or that the table's next snapshot will contain."""
         return commit_position >= self._start
 
     def shape(self, relation: Relation) -> SourceShape | None:
-        """The shape of an event with these columns; None if no shape from the present one on has them."""
+        """Returns the shape of an event with these columns, None if neither the present nor a later shape has them."""
         shown = tuple((column.name, column.type_oid, column.modifier) for column in relation.columns)
         while not self._shapes[0].shows(shown):
             if not any(shape.shows(shown) for shape in self._shapes):
@@ -53,6 +56,6 @@ class StreamedTable:
         return self._shapes[0]
 
     def _pass_alike(self) -> None:
-        """Drops shapes whose events look like those of the next one: they differ in a generated column alone."""
+        """Drops shapes whose events look like those of the next shape: they differ only in a generated column."""
         while len(self._shapes) > 1 and self._shapes[0].looks_as(self._shapes[1]):
             self._shapes.pop(0)

@@ -1,4 +1,4 @@
-"""One look at a PostgreSQL source: what it lacks, and the stream of its slot."""
+"""Surveys a PostgreSQL source, creates what it lacks, and opens the stream of its slot."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ def identity_of(server: Server, settings: PostgresSource) -> StreamIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresSurvey:
-    """See `SourceSurvey`. `stale` and `mendable`: before any table was looked at as a new one."""
+    """Implements `SourceSurvey`. `stale` and `mendable`: as found before any stale table was treated as a new one."""
 
     url: str
     settings: PostgresSource
@@ -42,7 +42,7 @@ class PostgresSurvey:
 
     @property
     def first_offset(self) -> str:
-        """The position where the slot stands."""
+        """The position that the slot has confirmed."""
         slot = self.plan.slot
         return encode_position(0 if slot is None else slot.confirmed_position or 0)
 
@@ -64,7 +64,7 @@ class PostgresSurvey:
 
     @property
     def refused(self) -> Mapping[TableName, SourceError]:
-        """Includes stale tables that were looked at as new ones and cannot be read."""
+        """Includes stale tables that were treated as new ones and cannot be read."""
         return self.plan.refused
 
     @property
@@ -73,15 +73,16 @@ class PostgresSurvey:
 
     @property
     def marks(self) -> dict[TableName, str]:
-        """How the publication holds each table that can be read, for those that it holds."""
+        """The publication's mark of each table that can be read; tables that it does not hold are left out."""
         publication = self.plan.publication
         found = {} if publication is None else {table.name: publication.of(table.name) for table in self.plan.tables}
         return {name: published.mark for name, published in found.items() if published is not None}
 
     def set_up(self) -> "PostgresSurvey":
-        """Puts the tables into the publication and makes the slot. `statements` of the result are those that were run.
+        """Adds the tables to the publication and creates the slot. Durable on return, idempotent.
 
-        Tables that the publication holds otherwise than under their own name are `refused`.
+        In the result, `statements` are those that were run, and `refused` includes tables that the publication does not
+        hold under their own name.
         """
         source = self.settings
         with session(self.url) as connection:
@@ -108,7 +109,7 @@ class PostgresSurvey:
             )
 
     def open(self, start: StreamStart) -> PostgresStream:
-        """Reads the slot for the tables that are registered. Looks at the slot again, now that nobody else reads it."""
+        """Opens the slot for the registered tables. Then checks the slot again, since nobody else can move it now."""
         position = decode_position(min(place.offset for place in start.places.values()))
         stream = PostgresStream(
             url=self.url,
@@ -133,7 +134,10 @@ class PostgresSurvey:
         return tuple(table for table in self.plan.tables if table.name in start.tables)
 
     def _transaction_end(self, start: StreamStart, position: int) -> int | None:
-        """The end of the transaction that the slot sends again; None if it sends none, or the cut lay between two."""
+        """Returns where the transaction ends that the slot sends again.
+
+        Returns None if the slot sends none again, or if the last cut was not at the end of a transaction.
+        """
         cut, slot = start.last_cut, self.plan.slot
         if cut is None or cut.requested or cut.position != encode_position(position):
             return None

@@ -1,4 +1,4 @@
-"""The tables of a PostgreSQL database as an exported snapshot shows them."""
+"""Copies the tables of a PostgreSQL database as an exported snapshot shows them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +20,13 @@ from cdc_pipeline.steps import OnStep, step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresCopy:
-    """One read-only connection that sees the database as of the position."""
+    """Implements `TableCopy` over one read-only connection that sees the database as of the position."""
 
     connection: psycopg2.extensions.connection
     on_step: OnStep
 
     def columns(self, table: TableName) -> tuple[Column, ...]:
-        """Generated columns too."""
+        """Includes generated columns."""
         with step(self.on_step, "source.check"):
             return read_columns(self.connection, table)
 
@@ -43,7 +43,7 @@ class PostgresCopy:
         )
 
     def parts(self, table: TableName, file_bytes: int) -> Sequence[Document]:
-        """Ranges of pages. Of a partitioned table, those of all its leaves."""
+        """Returns ranges of pages; for a partitioned table, those of all its leaves."""
         return [pages.to_json() for pages in plan_ranges(self.connection, table, file_bytes)]
 
     def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
@@ -61,9 +61,9 @@ def _whole_query(connection: psycopg2.extensions.connection, table: TableName, s
 
 
 def _shape_at(connection: psycopg2.extensions.connection, table: KnownTable) -> SourceShape | None:
-    """The shape that the connection's snapshot shows, which must be one that the table's stream knows.
+    """Returns the shape that the connection's snapshot shows.
 
-    None for a table whose shapes the metadata store does not know. Raises SnapshotError when it changed just now.
+    Returns None for a table without registered shapes. Raises SnapshotError if its columns are those of none of them.
     """
     known = [SourceShape.from_json(document) for document in table.description]
     if not known:
@@ -89,7 +89,10 @@ def _as_of(shape: SourceShape, now: SourceShape) -> tuple[ShapeColumn, ...]:
 
 
 def refuse_rewritten(connection: psycopg2.extensions.connection, table: FoundTable) -> None:
-    """Raises SnapshotError if the table was rewritten since its description: older snapshots see it empty then."""
+    """Raises SnapshotError if the table was rewritten after its description was read.
+
+    An older snapshot sees a rewritten table as empty.
+    """
     before = SourceShape.from_json(table.description[-1])
     now = read_shapes(connection, [before.oid]).get(before.oid)
     change = None if now is None else compare_again(before, now)

@@ -1,4 +1,4 @@
-"""A server's timelines and where each was left: how much of its primary's log a promoted standby has."""
+"""Reads where a server left its earlier timelines: how much of its former primary's log a promoted standby has."""
 
 from contextlib import closing
 
@@ -9,7 +9,10 @@ _FIELDS = 3
 
 
 def end_of_timeline(url: str, *, timeline: int, of: int) -> int | None:
-    """Where the server, which is on the timeline `of`, left `timeline`; None when that is none of its past."""
+    """Returns the position at which the server, now on the timeline `of`, left `timeline`.
+
+    Returns None if `timeline` is not in its history.
+    """
     with answering(), closing(connect_for_replication(url)) as connection, connection.cursor() as cursor:
         cursor.execute(f"TIMELINE_HISTORY {of}")
         row = cursor.fetchone()
@@ -20,6 +23,6 @@ def end_of_timeline(url: str, *, timeline: int, of: int) -> int | None:
 
 
 def switch_points(history: str) -> dict[int, int]:
-    """Of a timeline history file: number of each earlier timeline -> the position behind its last record."""
+    """Parses a timeline history file. Returns, by timeline, the position after its last record."""
     lines = (line.split("\t") for line in history.splitlines())
     return {int(line[0]): position_of(line[1]) for line in lines if len(line) >= _FIELDS and line[0].strip().isdigit()}
