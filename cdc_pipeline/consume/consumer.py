@@ -59,8 +59,7 @@ class Consumer:
         """`ignored_truncates`: tables whose truncates have no effect in the lake.
 
         `check_tables` raises if a table is no longer published as it was when the stream was opened.
-        `changing`: the new schema of each table whose columns changed. `generation` of the schema is the position from
-        which on events have these columns.
+        `changing`: the new schema of each table whose columns changed; events have it from its `generation` on.
         """
         self._assignment = assignment
         self._chain_position = assignment.chain_position
