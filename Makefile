@@ -47,7 +47,7 @@ docs: packages
 # The check of the code needs no jars: it runs while they are fetched.
 test:
 	@$(MAKE) --no-print-directory --jobs 2 setup-dev lint
-	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not stack and (chaos_cut or not chaos)" $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not bench and not stack and (chaos_cut or not chaos)" $(TESTS)
 	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "stack and not chaos" $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/reports/chaos.md. CDC_CHAOS_SEED chooses the random ones.

@@ -16,6 +16,8 @@ from tests.support.doc_pages import text_of
 WITH_STACK = {"rest"}
 WITHOUT_SPARK = {"B1", "decoder", "large-transaction", "year", "rest"}
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
+IN_MAKE_TEST = {"B4"}
+"""Of the rows with Spark. The others take minutes, and are run by `make bench-quick`."""
 
 
 def measured(row: str, spark_url: str, *overrides: str) -> RowFigures:
@@ -50,7 +52,14 @@ def test_a_row_runs_and_its_arms_did_the_same(row: str) -> None:
     check(row, measured(row, ""))
 
 
-@pytest.mark.parametrize("row", [row for row in MEASURED if row not in WITHOUT_SPARK])
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=[] if row in IN_MAKE_TEST else pytest.mark.bench)
+        for row in MEASURED
+        if row not in WITHOUT_SPARK
+    ],
+)
 def test_a_row_with_spark_runs_and_its_arms_did_the_same(row: str, spark_url: str) -> None:
     check(row, measured(row, spark_url))
 
