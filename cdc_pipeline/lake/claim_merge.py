@@ -61,14 +61,14 @@ def claim_confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[st
     }
 
 
-def counted(commit: Commit, merge: ClaimMerge) -> Counts:
+def counted(commit: Commit, counts: Counts | None) -> Counts:
     """Returns what the claim did, including the rows of the table that its truncate removed."""
     metrics = {name: int(value) for name, value in commit.info.get("operationMetrics", {}).items()}
-    if merge.counts is not None:
+    if counts is not None:
         return replace(
-            merge.counts,
-            updated=merge.counts.updated + metrics.get("numTargetRowsNotMatchedBySourceUpdated", 0),
-            deleted=merge.counts.deleted + metrics.get("numTargetRowsNotMatchedBySourceDeleted", 0),
+            counts,
+            updated=counts.updated + metrics.get("numTargetRowsNotMatchedBySourceUpdated", 0),
+            deleted=counts.deleted + metrics.get("numTargetRowsNotMatchedBySourceDeleted", 0),
         )
     inserted, updated, deleted = (metrics.get(f"numTargetRows{done}", 0) for done in ("Inserted", "Updated", "Deleted"))
     ignored = max(0, metrics.get("numSourceRows", 0) - inserted - updated - deleted)

@@ -4,13 +4,14 @@ import time
 from dataclasses import asdict
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake.claim_merge import ClaimMerge, counted
+from cdc_pipeline.lake.claim_changes import Counts
+from cdc_pipeline.lake.claim_merge import counted
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable, UpsertOutcome
 
 
-def merged(
-    commit: Commit | None, table: LakeTable, work: ClaimWork, merge: ClaimMerge, started: float
+def applied(
+    commit: Commit | None, table: LakeTable, work: ClaimWork, counts: Counts | None, started: float
 ) -> UpsertOutcome:
     """Returns what the claim's commit did. Raises LakeError if `commit` is not the claim's."""
     if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
@@ -21,7 +22,7 @@ def merged(
         )
     return UpsertOutcome(
         rows_read=sum(content.rows for content in work.slices),
-        **asdict(counted(commit, merge)),
+        **asdict(counted(commit, counts)),
         lake_version=commit.version,
         bytes_written=_bytes_added(commit),
         already_applied=False,

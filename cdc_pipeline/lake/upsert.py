@@ -14,7 +14,7 @@ from cdc_pipeline.lake import outcomes
 from cdc_pipeline.lake.append_or_merge import Upsert, is_appended
 from cdc_pipeline.lake.claim_append import ClaimAppend
 from cdc_pipeline.lake.claim_changes import Counts
-from cdc_pipeline.lake.claim_merge import ClaimMerge, claim_confs, claim_merge
+from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge
 from cdc_pipeline.lake.claim_view import opened_views
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog, VersionTaken
 from cdc_pipeline.lake.fence import (
@@ -36,6 +36,13 @@ from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
 _MOST_RACES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """A claim that this worker applied. `counts` is None if only the metrics of the commit can tell them."""
+
+    counts: Counts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +83,11 @@ class ClaimUpsert:
                 self.may_commit()
                 self._move_fence(fence)
             else:
-                merge = self._apply(fence)
-                if merge is not None:
+                done = self._apply(fence)
+                if done is not None:
                     with step(self.on_step, "fence.read"):
                         commit = self._find_claim(fence.lake_version)
-                    return outcomes.merged(commit, self.table, self.work, merge, started)
+                    return outcomes.applied(commit, self.table, self.work, done.counts, started)
         commit = self._find_claim(fence.lake_version)
         prove_applied(commit, self.work)
         version = fence.lake_version if commit is None else commit.version
@@ -122,13 +129,13 @@ class ClaimUpsert:
                 fence.lake_version + 1, [info, fence_action(self.table.app_id, self.work.last_number, now)]
             )
 
-    def _apply(self, fence: Fence) -> ClaimMerge | None:
+    def _apply(self, fence: Fence) -> _Done | None:
         """Applies the claim. Returns None if another worker has applied it meanwhile.
 
         If Spark's answer is lost, the log shows whether the commit was made.
         """
         session = self.session()
-        done: list[ClaimMerge] = []
+        sent: list[_Done] = []
         try:
             with (
                 self.calls(f"merging claim {self.work.claim_id} into {self.table.name}"),
@@ -137,13 +144,13 @@ class ClaimUpsert:
                 fitted = self._follow(session, fence.lake_version)
                 state = self._state(fitted)
                 if state is None:
-                    return self._merge(session, fitted, done)
+                    return self._merge(session, fitted, sent)
                 return self._append(session, fitted, state)
         except LakeAway as error:
-            if not done or not self._has_landed():
+            if not sent or not self._has_landed():
                 raise
             logger.warning("the answer was lost, the commit was not", claim=self.work.claim_id, found=error.found)
-            return done[0]
+            return sent[0]
 
     def _follow(self, session: SparkSession, read: int) -> Fitted:
         reshaper = Reshaper(session=session, store=self.store, log=self._log, clock=self.clock, on_step=self.on_step)
@@ -166,7 +173,7 @@ class ClaimUpsert:
             state = self.states.at(self._log, fitted.version)
         return state if is_appended(fitted.table, self.work, state) else None
 
-    def _append(self, session: SparkSession, fitted: Fitted, state: LakeTableState) -> ClaimMerge | None:
+    def _append(self, session: SparkSession, fitted: Fitted, state: LakeTableState) -> _Done | None:
         claim = ClaimAppend(
             session=session, store=self.store, log=self._log, state=state, clock=self.clock, on_step=self.on_step
         )
@@ -175,10 +182,10 @@ class ClaimUpsert:
             self.may_commit()
             return self._passed_over(applied.counts)
         checkpoint_when_due(session, self.store.spark_url(lake_key(self.table.name)), state, self.on_step)
-        return ClaimMerge(sql=None, counts=applied.counts)
+        return _Done(counts=applied.counts)
 
-    def _merge(self, session: SparkSession, fitted: Fitted, done: list[ClaimMerge]) -> ClaimMerge | None:
-        """Applies the claim by MERGE.
+    def _merge(self, session: SparkSession, fitted: Fitted, sent: list[_Done]) -> _Done | None:
+        """Applies the claim by MERGE. `sent` gets what it does before it is sent: the answer may be lost.
 
         If the table's log already has the claim's number, Delta returns no row, and this returns None.
         """
@@ -189,20 +196,21 @@ class ClaimUpsert:
             self.may_commit()
             if merge.sql is None:
                 return self._passed_over(merge.counts)
-            done.append(merge)
+            done = _Done(counts=merge.counts)
+            sent.append(done)
             confs = claim_confs(self.table, self.work, merge)
             with configured(session, confs), step(self.on_step, "lake_table.merge"):
-                return merge if session.sql(merge.sql).collect() else None
+                return done if session.sql(merge.sql).collect() else None
 
     def _has_landed(self) -> bool:
         with step(self.on_step, "fence.read"):
             commit = self._find_claim(0)
         return commit is not None and commit.user_metadata.get("claim_id") == self.work.claim_id
 
-    def _passed_over(self, counts: Counts | None) -> ClaimMerge | None:
+    def _passed_over(self, counts: Counts | None) -> _Done | None:
         """Moves the fence for a claim that changes nothing. Returns None if another worker moved it meanwhile."""
         fence = self._checked_fence()
         if fence.number >= self.work.last_number:
             return None
         self._move_fence(fence)
-        return ClaimMerge(sql=None, counts=counts)
+        return _Done(counts=counts)
