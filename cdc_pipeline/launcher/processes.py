@@ -123,14 +123,12 @@ def _spark(settings: Settings, deployment: Deployment) -> Iterable[Process]:
             listen=deployment.listen,
             port=deployment.ports["spark"],
             folder=folder,
-            memory=settings.driver.memory,
-            java_options=settings.driver.java_options,
-            more=(s3_settings(settings.object_store, folder=folder) if settings.on_s3 else {})
-            | (log_store_of(settings).settings if deployment.log_store else {}),
+            driver=settings.driver,
+            more=_s3_of(settings, folder) | (log_store_of(settings).settings if deployment.log_store else {}),
         ),
         environment={
             "SPARK_HOME": deployment.spark_home,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": settings.driver.host,
             "TZ": "UTC",
             AUTHENTICATION_VARIABLE: deployment.spark_token,
         },
@@ -146,6 +144,12 @@ def _spark(settings: Settings, deployment: Deployment) -> Iterable[Process]:
         one_shot=True,
         repeats=True,
     )
+
+
+def _s3_of(settings: Settings, folder: str) -> dict[str, str]:
+    if not settings.on_s3:
+        return {}
+    return s3_settings(settings.object_store, folder=None if settings.driver.on_a_cluster else folder)
 
 
 def _own(settings: Settings, deployment: Deployment) -> Iterable[Process]:

@@ -1,4 +1,4 @@
-"""The embedded Spark Connect server: one local driver with Delta, in UTC."""
+"""The embedded Spark Connect server: one driver with Delta, in UTC, alone or with the executors of a cluster."""
 
 import importlib.util
 import os
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.settings.work import DriverSettings
 
 DEFAULT_REGION = "us-east-1"
 CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -36,12 +37,11 @@ CREDENTIALS = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvide
 """Finds credentials like AWS's own tools: environment, profile, the machine's role."""
 
 
-def s3_settings(server: ObjectStoreSettings, *, folder: str) -> dict[str, str]:
-    """`folder`: for files that are being uploaded."""
-    settings = {
-        "spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS,
-        "spark.hadoop.fs.s3a.buffer.dir": f"{folder}/local",
-    }
+def s3_settings(server: ObjectStoreSettings, *, folder: str | None) -> dict[str, str]:
+    """`folder`: for files that are being uploaded. Without it each executor uses its machine's temporary folder."""
+    settings = {"spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS}
+    if folder is not None:
+        settings["spark.hadoop.fs.s3a.buffer.dir"] = f"{folder}/local"
     if server.endpoint is not None:
         settings["spark.hadoop.fs.s3a.endpoint"] = server.endpoint
         settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(server.endpoint.startswith("https")).lower()
@@ -60,31 +60,31 @@ def server_command(
     listen: str,
     port: int,
     folder: str,
-    memory: str = "2g",
-    java_options: str = "",
+    driver: DriverSettings,
     more: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     """`folder`: for what the driver spills, and its warehouse. `more`: further settings, such as those for S3.
 
-    `listen`: address of the Connect port. All other ports stay on loopback.
+    `listen`: address of the Connect port. All other ports stay on loopback, unless `driver` names a host for executors.
     """
     settings = SETTINGS | {
         "spark.sql.shuffle.partitions": str(cores),
         "spark.connect.grpc.binding.address": listen,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": driver.host,
+        "spark.driver.host": driver.host,
         "spark.local.dir": f"{folder}/local",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         **(more or {}),
+        **driver.spark,
     }
     return (
-        *(f"{spark_home}/bin/spark-submit", "--class", CONNECT_SERVER, "--master", "local[*]"),
+        *(f"{spark_home}/bin/spark-submit", "--class", CONNECT_SERVER, "--master", driver.master),
         *(
             "--driver-memory",
-            memory,
+            driver.memory,
             "--driver-java-options",
-            f"-Duser.timezone=UTC {java_options}".strip(),
+            f"-Duser.timezone=UTC {driver.java_options}".strip(),
             "--jars",
             ",".join(jars),
         ),

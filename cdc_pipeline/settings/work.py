@@ -4,11 +4,21 @@ import re
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+
+from cdc_pipeline.libpq import is_this_machine
 
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SHORTEST_KEPT = timedelta(days=1)
+ENCRYPTION = "spark.network.crypto.enabled"
+_THE_PIPELINES_OWN = (
+    *("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.memory", "spark.connect."),
+    *("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone", "spark.delta.logStore."),
+    "spark.databricks.delta.commit.",
+)
+_MASTER = re.compile(r"local\[(\*|[1-9][0-9]*)\]|spark://[^/\s,@]+:[0-9]+(,[^/\s,@]+:[0-9]+)*")
+_SECRET = re.compile(r"secret|password|token|credential|access\.?key", re.IGNORECASE)
 
 
 def parse_duration(value: object) -> timedelta:
@@ -49,6 +59,51 @@ class DriverSettings(Frozen):
 
     memory: str = Field(default="2g", pattern=r"^[1-9][0-9]*[mg]$")
     java_options: str = Field(default="", description="options of its Java virtual machine")
+    master: str = Field(
+        default="local[*]",
+        description="who runs the driver's tasks: its own threads, or a standalone cluster at `spark://host:port`",
+    )
+    host: str = Field(default="127.0.0.1", description="under which a cluster's executors reach the driver")
+    spark: dict[str, str] = Field(default={}, description="further settings of Spark, instead of the pipeline's own")
+
+    @field_validator("master")
+    @classmethod
+    def _driver_or_cluster(cls, master: str) -> str:
+        if _MASTER.fullmatch(master) is None:
+            message = f"{master!r} is not a master: write local[*], local[4] or spark://host:port"
+            raise ValueError(message)
+        return master
+
+    @field_validator("spark")
+    @classmethod
+    def _not_what_correctness_needs(cls, settings: dict[str, str]) -> dict[str, str]:
+        for name in settings:
+            if not name.startswith("spark."):
+                message = f"{name!r} is not a setting of Spark: their names begin with 'spark.'"
+                raise ValueError(message)
+            if name.startswith(_THE_PIPELINES_OWN):
+                message = f"{name} is set by the pipeline, and its guarantees need that value: remove it"
+                raise ValueError(message)
+            if _SECRET.search(name):
+                message = f"{name} is a secret, which arguments would show: write it into spark-defaults.conf"
+                raise ValueError(message)
+        return settings
+
+    @model_validator(mode="after")
+    def _encrypted_between_machines(self) -> "DriverSettings":
+        masters = self.master.removeprefix("spark://").split(",") if self.on_a_cluster else []
+        hosts = {master.rpartition(":")[0].strip("[]") for master in masters}
+        if ENCRYPTION not in self.spark and not all(map(is_this_machine, hosts)):
+            message = (
+                f'{self.master} is on another machine: write {ENCRYPTION}: "true" under driver.spark,'
+                ' or "false" where the network between is trusted'
+            )
+            raise ValueError(message)
+        return self
+
+    @property
+    def on_a_cluster(self) -> bool:
+        return not self.master.startswith("local")
 
 
 class WorkerSettings(Frozen):

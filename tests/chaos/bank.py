@@ -210,7 +210,7 @@ def _spark_process(settings: Settings, installation: Installation) -> Process:
             listen=LOOPBACK,
             port=port,
             folder=str(folder),
-            java_options=settings.driver.java_options,
+            driver=settings.driver,
             more=s3_settings(settings.object_store, folder=str(folder)) if settings.on_s3 else {},
         ),
         environment={"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"},

@@ -20,6 +20,7 @@ from cdc_pipeline.launcher.spark import (
     spark_home,
 )
 from cdc_pipeline.settings import ObjectStoreSettings
+from cdc_pipeline.settings.work import DriverSettings
 from tests.support.eventually import await_listener
 from tests.support.s3 import REGION
 
@@ -61,7 +62,7 @@ def started_spark(folder: Path, s3_endpoint: str = "", *, java_options: str = QU
         listen=LOOPBACK,
         port=port,
         folder=str(folder),
-        java_options=java_options,
+        driver=DriverSettings(java_options=java_options),
         more=more,
     )
     environment = {**os.environ, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": LOOPBACK, "TZ": "UTC"}
