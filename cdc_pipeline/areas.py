@@ -2,8 +2,8 @@
 
     cdc-event/<db>/<schema>/<table>/<stream_partition>/<slice file name>
     cdc-event/<db>/<schema>/<table>/pipeline.json
-    cdc-event/stream=<name>/<place>.json
-    cdc-event/stream=<name>/base/<place>.json
+    cdc-event/stream=<name>/<chain position>.json
+    cdc-event/stream=<name>/base/<chain position>.json
     db-snapshot/<db>/<schema>/<table>/<snapshot_id>/<snapshot data file>
     staging-area/<db>/<schema>/<table>/<snapshot_id>/<k>=<v or its hash>/<staging data file>
     datalake/<db>/<schema>/<table>/
@@ -62,9 +62,9 @@ def stream_prefix(stream: str) -> str:
     return f"{CDC_EVENT}/stream={encode_component(stream)}"
 
 
-def cut_key(stream: str, place: str) -> str:
-    """Key of the cut file that decides the cut which begins at `place`."""
-    return f"{stream_prefix(stream)}/{encode_component(place)}.json"
+def cut_key(stream: str, chain_position: str) -> str:
+    """Key of the cut file that decides the cut which begins at `chain_position`."""
+    return f"{stream_prefix(stream)}/{encode_component(chain_position)}.json"
 
 
 def base_prefix(stream: str) -> str:
@@ -72,13 +72,13 @@ def base_prefix(stream: str) -> str:
     return f"{stream_prefix(stream)}/base"
 
 
-def base_key(stream: str, place: str) -> str:
-    """Key of the base of a chain whose first cut file is the one at `place`."""
-    return f"{base_prefix(stream)}/{encode_component(place)}.json"
+def base_key(stream: str, chain_position: str) -> str:
+    """Key of the base of a chain whose first cut file is the one at `chain_position`."""
+    return f"{base_prefix(stream)}/{encode_component(chain_position)}.json"
 
 
-def place_of_key(key: str) -> str:
-    """Returns the place that the key of a cut file or of a base names."""
+def chain_position_of_key(key: str) -> str:
+    """Returns the chain position that the key of a cut file or of a base names."""
     return decode_component(key.rpartition("/")[2].removesuffix(".json"))
 
 

@@ -137,7 +137,7 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     @property
-    def is_bag(self) -> bool:
+    def is_keyless(self) -> bool:
         return not self.key
 
     def to_json(self) -> dict[str, object]:

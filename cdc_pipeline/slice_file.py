@@ -77,7 +77,7 @@ def write_slice_file(rows: pa.Table, schema: TableSchema, releases: Sequence[Cal
     before each row group, so that memory holds one row group at a time.
     """
     rows = rows if releases else rows.combine_chunks()
-    ranges = () if schema.is_bag else key_ranges(rows[schema.key[0]])
+    ranges = () if schema.is_keyless else key_ranges(rows[schema.key[0]])
     known = SliceFile(
         content=b"",
         sha256="",

@@ -165,7 +165,7 @@ class SliceWorker:
             fenced={row.number: row for row in named},
             behind_fence=within,
             open_claim=open_claim,
-            is_keyless=lake_table.schema.is_bag,
+            is_keyless=lake_table.schema.is_keyless,
             active_snapshot=None if active is None else active.snapshot_id,
         )
 

@@ -96,14 +96,14 @@ class Consumer:
 
     def offset_ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
         """Returns each stream partition's range from its registered offset to the cut's end. Call it once per cut."""
-        places = self._stream.places_at(cut.end)
+        progress = self._stream.progress_at(cut.end)
         return tuple(
             PartitionRange(
                 stream_partition=number,
                 start_offset=start,
-                end_offset=places[number].offset,
-                last_position=places[number].last_position,
-                begun=places[number].begun,
+                end_offset=progress[number].offset,
+                last_position=progress[number].last_position,
+                begun=progress[number].begun,
             )
             for number, start in self._offsets.items()
         )

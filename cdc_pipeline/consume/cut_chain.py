@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.areas import base_key, base_prefix, cut_key, place_of_key
+from cdc_pipeline.areas import base_key, base_prefix, chain_position_of_key, cut_key
 from cdc_pipeline.consume.chain_base import ChainBase, chain_base, order_of
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
@@ -115,7 +115,7 @@ class CutChain:
     def base_position(self) -> str | None:
         """Returns the chain position of the newest base; None when the chain begins at the beginning of the stream."""
         with step(self.on_step, "chain_base.list"):
-            found = [place_of_key(found.key) for found in self.objects.list_prefix(base_prefix(self.name))]
+            found = [chain_position_of_key(found.key) for found in self.objects.list_prefix(base_prefix(self.name))]
         return max(found, key=order_of, default=None)
 
     def base(self) -> ChainBase | None:

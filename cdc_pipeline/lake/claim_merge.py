@@ -43,7 +43,7 @@ def claim_merge(
         return ClaimMerge(sql=None, counts=Counts())
     shape = fold_shape(table, work, lake)
     name_events(views, store, table, work, lake, shape)
-    if table.schema.is_bag:
+    if table.schema.is_keyless:
         return _bag(views, shape, table, work, url)
     if is_whole_and_in_order(table, work, shape):
         sql = merge_complete_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)

@@ -50,7 +50,7 @@ def claim_rows(
     Without `in_general`, a claim of whole rows in order is written before the lake's rows are known. The rows found
     then show whether that was right: if one is not older than the claim's event, the claim needs `in_general`.
     """
-    if table.schema.is_bag:
+    if table.schema.is_keyless:
         return _of_bag(views, files, shape, table, work)
     if in_general or not is_plain(table, work, shape):
         return _in_general(views, files, shape, table, work)

@@ -84,7 +84,7 @@ def name_events(
     if work.truncates and work.key_changes:
         views.name(EVERY, rows)
     kept = [f"{OPERATION} <> 't'", f"{VERSION} >= {text_literal(work.cutoff_version)}"]
-    if table.deletes == "hard" or table.schema.is_bag:
+    if table.deletes == "hard" or table.schema.is_keyless:
         kept.append(f"{VERSION} > {text_literal(work.truncated_at)}")
     views.name(EVENT, rows.where(" AND ".join(kept)))
 

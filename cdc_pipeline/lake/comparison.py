@@ -23,7 +23,7 @@ def compare(session: SparkSession, table: LakeTable, source_url: str, lake_url: 
     and NaN equals NaN.
     """
     source, lake = _both(session, table, source_url, lake_url, lake_version)
-    if table.schema.is_bag:
+    if table.schema.is_keyless:
         return _compare_copies(source, lake)
     joined = _joined(source, lake, table)
     counts = joined.select(

@@ -158,7 +158,7 @@ def begins_claim(before: TableSchema, after: TableSchema) -> bool:
     change = fitted(shape_of_source(before), after)
     key = tuple(change.sources.get(name) for name in after.key)
     # a delete from a keyless table has all columns of a row; an insert before the change had one column more
-    loses = before.is_bag and any(column.dropped for column in change.after.columns)
+    loses = before.is_keyless and any(column.dropped for column in change.after.columns)
     return change.rewrites or loses or bool(change.problems) or key != before.key
 
 

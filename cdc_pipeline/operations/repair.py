@@ -73,7 +73,7 @@ class Repair:
         repair is killed between putting the late slice's file and registering it, because another process may register
         that slice later. Raises UsageError for a keyless table.
         """
-        if self.lake_table(table).schema.is_bag:
+        if self.lake_table(table).schema.is_keyless:
             raise UsageError(
                 f"{table} has no key to tell its rows apart by",
                 expected="a table with a key",

@@ -20,7 +20,7 @@ from cdc_pipeline.source_setup.log_watch import LogWatch, SourceLog
 from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.source_setup.stale_tables import StaleMarks, note_refused
 from cdc_pipeline.source_setup.tables import TableRegistration
-from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionPlace, StreamStart
+from cdc_pipeline.sources.known import KnownTable, LastCut, PartitionProgress, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, Source, SourceSurvey
 from cdc_pipeline.steps import OnStep
 
@@ -125,8 +125,8 @@ class ConsumerOpening:
         streams = self.store.streams
         boundary = self.store.lake_positions.last_boundary(assignment.stream)
         return StreamStart(
-            places={
-                number: PartitionPlace(offset=offset, last_position=assignment.last_position.get(number, {}))
+            progress={
+                number: PartitionProgress(offset=offset, last_position=assignment.last_position.get(number, {}))
                 for number, offset in assignment.next_offset.items()
             },
             last_cut=None if boundary is None else LastCut(position=boundary.position, requested=boundary.requested),

@@ -12,7 +12,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import RegisteredStream
 from cdc_pipeline.source_setup.stale_tables import StaleMarks, note_refused
 from cdc_pipeline.source_setup.tables import TableRegistration
-from cdc_pipeline.sources.known import PartitionPlace
+from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import Source
 
 log = structlog.get_logger()
@@ -97,10 +97,13 @@ class SourceSetup:
         Events that are replayed from quarantine may be older.
         """
         name, streams = self.registered.name, self.store.streams
-        places = streams.next_positions(name)
-        if places.keys() != set(streams.stream_partitions(name)):
+        progress = streams.next_positions(name)
+        if progress.keys() != set(streams.stream_partitions(name)):
             return ""
         return self.source.oldest_version_to_come(
             table,
-            {number: PartitionPlace(offset=offset, last_position=seen) for number, (offset, seen) in places.items()},
+            {
+                number: PartitionProgress(offset=offset, last_position=seen)
+                for number, (offset, seen) in progress.items()
+            },
         )

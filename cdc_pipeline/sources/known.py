@@ -13,11 +13,11 @@ _UNITS, _STEP = ("bytes", "KB", "MB", "GB", "TB"), 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionPlace:
+class PartitionProgress:
     """The point from which a stream partition is read: its next offset, and the state that its next reader needs.
 
     `last_position`: by table, the state that the source's reader keeps, in that reader's own format.
-    `begun`: number and name of the files that were begun between the previous call of `places_at` and this one.
+    `begun`: number and name of the files that were begun between the previous call of `progress_at` and this one.
     """
 
     offset: str
@@ -96,12 +96,12 @@ class LastCut:
 class StreamStart:
     """The point from which a stream is read, with what its reader needs of the metadata store.
 
-    `places`: by stream partition. `commit_time`: start of the label of the last cut. `begun`: names of the files that
+    `progress`: by stream partition. `commit_time`: start of the label of the last cut. `begun`: names of the files that
     were begun before, by stream partition and number. `begin_file` registers one more file, durable on return, and
     returns its number.
     """
 
-    places: Mapping[int, PartitionPlace]
+    progress: Mapping[int, PartitionProgress]
     last_cut: LastCut | None
     commit_time: datetime | None
     tables: Mapping[TableName, KnownTable]

@@ -26,7 +26,7 @@ from cdc_pipeline.sources.known import (
     KnownStream,
     KnownTable,
     NewBeginning,
-    PartitionPlace,
+    PartitionProgress,
     StreamIdentity,
     StreamStart,
 )
@@ -136,7 +136,7 @@ class ChangeStream(Protocol):
         Transactions before `position` may be returned again; the slice cutter drops them.
         """
 
-    def places_at(self, position: int) -> Mapping[int, PartitionPlace]:
+    def progress_at(self, position: int) -> Mapping[int, PartitionProgress]:
         """Returns where each stream partition continues after a cut at `position`. Positions must not fall."""
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
@@ -243,10 +243,10 @@ class Source(Protocol):
     def begin_again(self, registered: str) -> NewBeginning:
         """Gives a stream that cannot be read from the offset `registered` a new beginning. Durable on return."""
 
-    def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
-        """Returns a version that no event after `places` is below, "" if that is not known.
+    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
+        """Returns a version that no event after `progress` is below, "" if that is not known.
 
-        `places` has every stream partition.
+        `progress` has every stream partition.
         """
 
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:

@@ -91,6 +91,6 @@ def _version(entry: QuarantinedText, schema: TableSchema) -> str:
     All snapshot rows have the cutoff's version. A keyless table needs one version per row, since rows may be equal; the
     suffix keeps it below the version of any event after the cutoff.
     """
-    if schema.is_bag and entry.snapshot_id is not None:
+    if schema.is_keyless and entry.snapshot_id is not None:
         return f"{entry.version}.{entry.quarantine_id:016x}"
     return entry.version

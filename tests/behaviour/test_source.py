@@ -12,7 +12,7 @@ import pytest
 from cdc_pipeline.errors import SourceBusy, SourceError, UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import OPERATION, VERSION, encode_position
-from cdc_pipeline.sources.known import LastCut, PartitionPlace, StreamStart
+from cdc_pipeline.sources.known import LastCut, PartitionProgress, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, Proof
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import events_of
@@ -72,17 +72,18 @@ class Seen:
 
 @contextmanager
 def reader(
-    pipeline: Pipeline, places: Mapping[int, PartitionPlace] | None = None, end: int = 0
+    pipeline: Pipeline, progress: Mapping[int, PartitionProgress] | None = None, end: int = 0
 ) -> Iterator[ChangeStream]:
-    """The source's stream, read from its beginning or from these places on, which a cut at `end` left."""
+    """The source's stream, read from its beginning or on from `progress`, which a cut at `end` left."""
     known, begun = pipeline.registered_stream(), dict[tuple[int, str], int]()
     survey = pipeline.source.survey(known)
     start = StreamStart(
-        places=places or {number: PartitionPlace(offset=survey.first_offset) for number in survey.stream_partitions},
-        last_cut=LastCut(position=encode_position(end), requested=False) if places else None,
+        progress=progress
+        or {number: PartitionProgress(offset=survey.first_offset) for number in survey.stream_partitions},
+        last_cut=LastCut(position=encode_position(end), requested=False) if progress else None,
         commit_time=None,
         tables=known.tables(),
-        begun={} if places is None else {number: place.begun for number, place in places.items()},
+        begun={} if progress is None else {number: reached.begun for number, reached in progress.items()},
         begin_file=lambda partition, name: begun.setdefault((partition, name), len(begun) + 1),
     )
     opened = list[ChangeStream]()
@@ -141,9 +142,9 @@ def test_a_reader_goes_on_at_every_offset_without_loss_and_without_doubles(writt
     with written.opened() as pipeline:
         with reader(pipeline) as stream:
             whole = read_to_now(stream, "cut:1")
-            places = {end: stream.places_at(end) for _, end in whole.transactions}
-        for number, end in enumerate(places):
-            with reader(pipeline, with_all_begun(places, end), end) as stream:
+            progress = {end: stream.progress_at(end) for _, end in whole.transactions}
+        for number, end in enumerate(progress):
+            with reader(pipeline, with_all_begun(progress, end), end) as stream:
                 rest = read_to_now(stream, f"cut:resumed {number}")
             assert stream.position == end
             assert behind(end, rest) == behind(end, whole)
@@ -154,13 +155,14 @@ def behind(position: int, seen: Seen) -> list[tuple[int, str, str, int]]:
     return [event for event in seen.events if event[0] >= position]
 
 
-def with_all_begun(places: Mapping[int, Mapping[int, PartitionPlace]], end: int) -> dict[int, PartitionPlace]:
-    """The places at `end`, with every file that was begun until then."""
+def with_all_begun(progress: Mapping[int, Mapping[int, PartitionProgress]], end: int) -> dict[int, PartitionProgress]:
+    """The progress at `end`, with every file that was begun until then."""
     return {
         number: replace(
-            place, begun={key: name for at in places if at <= end for key, name in places[at][number].begun.items()}
+            reached,
+            begun={key: name for at in progress if at <= end for key, name in progress[at][number].begun.items()},
         )
-        for number, place in places[end].items()
+        for number, reached in progress[end].items()
     }
 
 

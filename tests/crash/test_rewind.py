@@ -21,7 +21,7 @@ from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake,
 def rows(pipeline: Pipeline, table: LakeTable) -> list[str]:
     """With every column of ours; copies of one row of a bag differ in nothing but which of them was told when."""
     found = memory_lake(pipeline).rows(table)
-    if table.schema.is_bag:
+    if table.schema.is_keyless:
         found = [{name: row[name] for name in table.schema.names} for row in found]
     return sorted(map(str, found))
 

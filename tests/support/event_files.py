@@ -92,7 +92,7 @@ def folded_rows(pipeline: Pipeline, table: TableName) -> list[Row]:
     schema = pipeline.store.tables.schema(row.table_id, row.schema_id or "")
     for each in slices_of(pipeline, table):
         claims.setdefault(each.boundary_id, []).extend(_events(pipeline, each))
-    if schema.is_bag:
+    if schema.is_keyless:
         bag = Bag()
         for claim in claims.values():
             bag = join_bag(bag, fold_bag(claim))

@@ -255,7 +255,7 @@ class MemoryLake:
         schema = stored.rows.schema
         columns, before = source_columns(schema, table), stored.rows.to_pylist()
         events = [event for event in self._events(work, fitted.shape) if event.version >= work.cutoff_version]
-        if table.schema.is_bag:
+        if table.schema.is_keyless:
             known = {place for content in work.slices for place in fitted.shape.places(content.schema).values()}
             dropped = tuple(column.name for column in fitted.shape.columns if column.name not in known)
             told = tuple(name for name in columns if name not in dropped)

@@ -64,9 +64,9 @@ def event_of(row: dict[str, Any], content: SliceInput, lake: Shape) -> Event:
     operation, schema = Operation(row[OPERATION]), content.schema
     places, types = lake.places(schema), {column.name: column.type for column in lake.columns}
     absent = (*schema.key, *(row[ABSENT] or ()))
-    silent = operation is Operation.TRUNCATE or (operation is Operation.DELETE and not schema.is_bag)
+    silent = operation is Operation.TRUNCATE or (operation is Operation.DELETE and not schema.is_keyless)
     values = {place: _widened(row[name], types[place]) for name, place in places.items() if name not in absent}
-    filled = operation is Operation.INSERT or schema.is_bag
+    filled = operation is Operation.INSERT or schema.is_keyless
     missing = {
         column.name: column.missing_value
         for column in lake.columns

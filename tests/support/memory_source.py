@@ -31,7 +31,7 @@ from cdc_pipeline.sources.known import (
     KnownStream,
     KnownTable,
     NewBeginning,
-    PartitionPlace,
+    PartitionProgress,
     StreamIdentity,
     StreamStart,
 )
@@ -90,9 +90,9 @@ class MemorySource:
         del registered
         self._cannot()
 
-    def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
+    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         del table
-        return min((encode_version(decode_position(place.offset), 0) for place in places.values()), default="")
+        return min((encode_version(decode_position(reached.offset), 0) for reached in progress.values()), default="")
 
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
         del purpose, name
@@ -168,8 +168,8 @@ class MemorySurvey:
             raise SourceError("the log is not set up", remedy="run cdc setup-source")
 
     def open(self, start: StreamStart) -> ChangeStream:
-        (place,) = start.places.values()
-        return MemoryStream(source=self.source, position=decode_position(place.offset))
+        (reached,) = start.progress.values()
+        return MemoryStream(source=self.source, position=decode_position(reached.offset))
 
 
 class MemoryStream:
@@ -194,8 +194,8 @@ class MemoryStream:
             markers=(Marker(text=found, commit_position=number),) if isinstance(found, str) else (),
         )
 
-    def places_at(self, position: int) -> Mapping[int, PartitionPlace]:
-        return {0: PartitionPlace(offset=encode_position(position))}
+    def progress_at(self, position: int) -> Mapping[int, PartitionProgress]:
+        return {0: PartitionProgress(offset=encode_position(position))}
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         del is_heartbeat

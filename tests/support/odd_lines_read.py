@@ -29,7 +29,7 @@ from cdc_pipeline.sources.debezium.rows import LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import PartitionFiles
 from cdc_pipeline.sources.files.stream import DebeziumStream
-from cdc_pipeline.sources.known import PartitionPlace
+from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.steps import no_step
 from tests.support.line_fuzz import LineFuzz, recorded_lines
@@ -106,7 +106,7 @@ class OddLines:
     def _stream(self, files: PartitionFiles) -> DebeziumStream:
         return DebeziumStream(
             partitions={0: PartitionLines(files)},
-            places={0: PartitionPlace(offset="0" * 16)},
+            progress={0: PartitionProgress(offset="0" * 16)},
             decoder=DebeziumDecoder(
                 tables=DebeziumTables(self._tables, {}),
                 sequence_by=self._source.sequence_by,

@@ -27,7 +27,7 @@ class PartitionRange:
     """The range [start_offset, end_offset) of one stream partition; both are equal when it had no event.
 
     `last_position`: by table, the position that the next reader needs at `end_offset`. `begun`: the source files that
-    were started within the range, number -> name. See `sources.protocol.PartitionPlace`.
+    were started within the range, number -> name. See `sources.protocol.PartitionProgress`.
     """
 
     stream_partition: int

@@ -9,9 +9,9 @@ from cdc_pipeline.areas import (
     CDC_EVENT,
     DB_SNAPSHOT,
     STAGING_AREA,
+    chain_position_of_key,
     decode_component,
     kept_rows_key,
-    place_of_key,
     stream_prefix,
     table_prefix,
 )
@@ -55,7 +55,7 @@ class OldObjects:
     def forgotten_cut_files(self, base: ChainBase) -> Iterator[Doomed]:
         """Yields cut files and bases before `base`."""
         for found in self._listed(stream_prefix(self.stream)):
-            if order_of(place_of_key(found.key)) < order_of(base.chain_position):
+            if order_of(chain_position_of_key(found.key)) < order_of(base.chain_position):
                 yield Doomed(key=found.key, size_bytes=found.size_bytes)
 
     def files_without_a_slice(self, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:

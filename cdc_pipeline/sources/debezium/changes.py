@@ -38,7 +38,7 @@ def changes_of(
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
-    if layout.schema.is_bag:
+    if layout.schema.is_keyless:
         return tuple(_of_bag(event, layout))
     if event.operation == "d":
         return _delete(event, layout)
@@ -69,7 +69,7 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
     Only the create of a key change leaves values out. If no value is left out, the two events need no special
     treatment: applied one by one, they give the same rows.
     """
-    if (first.operation, second.operation) != ("d", "c") or layout.schema.is_bag or second.headers is not None:
+    if (first.operation, second.operation) != ("d", "c") or layout.schema.is_keyless or second.headers is not None:
         return False
     places = [(event.source.get("lsn"), event.source.get("txId")) for event in (first, second)]
     if places[0][0] is None or places[0] != places[1]:

@@ -134,11 +134,11 @@ class DebeziumDecoder:
             return "truncate of a table without rows"
         memory = self._remembered(number, layout.table)
         memory.enter(commit_position)
-        if layout.schema.is_bag and self._is_repeated(event, memory):
+        if layout.schema.is_keyless and self._is_repeated(event, memory):
             return "row that was sent twice"
         before_it, memory.event = memory.event, event
         position = max(memory.position, source_position(event))
-        if not (layout.schema.is_bag and event.is_of_snapshot and is_exact(event)):
+        if not (layout.schema.is_keyless and event.is_of_snapshot and is_exact(event)):
             memory.position = position
         touched.add(layout.table)
         if following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True:

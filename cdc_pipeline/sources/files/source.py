@@ -22,7 +22,7 @@ from cdc_pipeline.sources.known import (
     KnownStream,
     KnownTable,
     NewBeginning,
-    PartitionPlace,
+    PartitionProgress,
 )
 from cdc_pipeline.sources.protocol import SourceCapabilities, TableCopy
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
@@ -84,17 +84,19 @@ class DebeziumFolder:
         del registered
         self._is_no_database()
 
-    def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
+    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         """Returns the lowest version that any stream partition can still have; "" if late events have no limit."""
-        if (not self.settings.ordered and self.settings.late_by is None) or not places:
+        if (not self.settings.ordered and self.settings.late_by is None) or not progress:
             return ""
         memories = {
-            number: PartitionMemory.decode(place.last_position.get(str(table), "0")) for number, place in places.items()
+            number: PartitionMemory.decode(reached.last_position.get(str(table), "0"))
+            for number, reached in progress.items()
         }
         if not self.settings.ordered:
             return min(memory.horizon.version for memory in memories.values())
         return min(
-            encode_place(memory.position, decode_position(places[number].offset)) for number, memory in memories.items()
+            encode_place(memory.position, decode_position(progress[number].offset))
+            for number, memory in memories.items()
         )
 
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:

@@ -14,7 +14,7 @@ from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import Group, PartitionLines
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
-from cdc_pipeline.sources.known import Document, PartitionPlace
+from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch, Marker, Transactions
 from cdc_pipeline.time_slice import EPOCH
 
@@ -57,15 +57,15 @@ class DebeziumStream:
     """Implements `ChangeStream` for a folder of event files.
 
     Stream positions count lines and marker messages in the order in which they are read, beginning at `position`.
-    `places`: where each stream partition continues. `folders` returns the stream partitions that exist now. Partitions
-    take turns; a turn reads a limited number of bytes.
+    `progress`: where each stream partition continues. `folders` returns the stream partitions that exist now.
+    Partitions take turns; a turn reads a limited number of bytes.
     """
 
     def __init__(
         self,
         *,
         partitions: Mapping[int, PartitionLines],
-        places: Mapping[int, PartitionPlace],
+        progress: Mapping[int, PartitionProgress],
         decoder: DebeziumDecoder,
         position: int,
         commit_time: datetime,
@@ -77,7 +77,7 @@ class DebeziumStream:
         self._folders = folders
         self.position = self._next = position
         self._commit_time = (commit_time - EPOCH) // _MICROSECOND
-        self._registered = dict(places)
+        self._registered = dict(progress)
         self._reached: list[_Reached] = []
         self._open: _OpenGroup | None = None
         self._markers: list[_OpenMarker] = []
@@ -102,12 +102,12 @@ class DebeziumStream:
         marker = _OpenMarker(text=text, waits_for=set(self._partitions), is_heartbeat=is_heartbeat)
         self._markers.append(marker)
 
-    def places_at(self, position: int) -> dict[int, PartitionPlace]:
+    def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         before = {number: decode_position(place.offset) for number, place in self._registered.items()}
         while self._reached and self._reached[0].end <= position:
             found = self._reached.pop(0)
             known = self._registered[found.stream_partition].last_position
-            self._registered[found.stream_partition] = PartitionPlace(
+            self._registered[found.stream_partition] = PartitionProgress(
                 offset=encode_position(found.offset), last_position={**known, **found.last_position}
             )
         return {

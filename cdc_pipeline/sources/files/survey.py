@@ -13,7 +13,7 @@ from cdc_pipeline.sources.debezium.partition import PartitionLines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
 from cdc_pipeline.sources.files.stream import DebeziumStream
-from cdc_pipeline.sources.known import FoundTable, PartitionPlace, StreamIdentity, StreamStart
+from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.time_slice import EPOCH
 
@@ -84,25 +84,25 @@ class FolderSurvey:
     def open(self, start: StreamStart) -> DebeziumStream:
         cut = start.last_cut
         return DebeziumStream(
-            partitions={number: self._lines(number, place, start) for number, place in start.places.items()},
-            places=start.places,
+            partitions={number: self._lines(number, reached, start) for number, reached in start.progress.items()},
+            progress=start.progress,
             decoder=self._decoder(start),
             position=0 if cut is None else decode_position(cut.position),
             commit_time=start.commit_time or EPOCH,
             folders=lambda: partition_folders(self.folder),
         )
 
-    def _lines(self, number: int, place: PartitionPlace, start: StreamStart) -> PartitionLines:
+    def _lines(self, number: int, reached: PartitionProgress, start: StreamStart) -> PartitionLines:
         folder = self.folders[number]
         return PartitionLines(
             PartitionFiles(
                 folder=folder,
-                offset=decode_position(place.offset),
+                offset=decode_position(reached.offset),
                 begun=start.begun.get(number, {}),
                 begin=partial(start.begin_file, number),
                 on_step=self.on_step,
                 root=folder.parent,
-                digest=place.last_position.get(FILE_DIGEST, ""),
+                digest=reached.last_position.get(FILE_DIGEST, ""),
             )
         )
 
@@ -113,9 +113,11 @@ class FolderSurvey:
             sequence_by=self.settings.sequence_by,
             last_position={
                 number: {
-                    TableName.parse(table): seen for table, seen in place.last_position.items() if table != FILE_DIGEST
+                    TableName.parse(table): seen
+                    for table, seen in reached.last_position.items()
+                    if table != FILE_DIGEST
                 }
-                for number, place in start.places.items()
+                for number, reached in start.progress.items()
             },
             horizons={name: table.horizon for name, table in start.tables.items()},
             late_by=self.settings.late_by,

@@ -42,12 +42,12 @@ def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_
     TableStale for events without their id, or without the whole old row of a keyless table.
     """
     place = {column.name: index for index, column in enumerate(group.relation.columns)}
-    if schema.is_bag:
+    if schema.is_keyless:
         _check_whole_old_rows(group, table)
     else:
         _check_identity(group, table, schema)
     halves = _split(group, [place[name] for name in schema.key])
-    of_identity = schema.names if schema.is_bag else schema.key
+    of_identity = schema.names if schema.is_keyless else schema.key
     events = EventTexts(
         operation=_operations(halves.operation),
         version=version_texts(group.commit_lsn[halves.row], group.ordinal[halves.row]),

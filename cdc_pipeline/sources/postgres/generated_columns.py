@@ -53,7 +53,7 @@ class GeneratedColumns:
         self._on_step = on_step
         self._types: dict[tuple[int, int], str] = {}
 
-    def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_bag: bool) -> RowGroup:
+    def added_to(self, group: RowGroup, shape: SourceShape, table: TableName, *, is_keyless: bool) -> RowGroup:
         """Returns the group with the generated columns of `shape` that its relation lacks.
 
         A value is absent if its inputs are unchanged and some of them are absent. Old rows get the columns only in a
@@ -74,7 +74,7 @@ class GeneratedColumns:
         old = group.old
         if old is not None:
             texts = {column.number: _string(old[index].values) for column, index in inputs.items()}
-            wanted = dict.fromkeys(lacking, (group.old_kind == _OLD_ROW) & is_bag)
+            wanted = dict.fromkeys(lacking, (group.old_kind == _OLD_ROW) & is_keyless)
             computed = self._computed(shape, wanted, texts, table)
             old = (*old, *(TupleColumn(values=computed[column], absent=None) for column in lacking))
         columns = (

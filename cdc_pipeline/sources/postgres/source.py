@@ -16,7 +16,7 @@ from cdc_pipeline.sources.known import (
     KnownStream,
     KnownTable,
     NewBeginning,
-    PartitionPlace,
+    PartitionProgress,
 )
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, table_names
 from cdc_pipeline.sources.postgres.leaving import leave_server
@@ -123,9 +123,9 @@ class PostgresDatabase:
         gap = f"{lsn_text(decode_position(registered))} to {lsn_text(position)}"
         return NewBeginning(identity=identity_of(plan.server, self.settings), offset=encode_position(position), gap=gap)
 
-    def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionPlace]) -> str:
+    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         del table
-        offset = min((place.offset for place in places.values()), default=None)
+        offset = min((reached.offset for reached in progress.values()), default=None)
         return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
 
     @contextmanager

@@ -17,7 +17,7 @@ from cdc_pipeline.record import (
     encode_position,
 )
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
-from cdc_pipeline.sources.known import Document, PartitionPlace
+from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
 from cdc_pipeline.sources.pgoutput.row_groups import table_events, truncate_event
 from cdc_pipeline.sources.postgres.catalogue import Server
@@ -86,9 +86,11 @@ class PostgresStream:
         payloads = self._payloads(wait)
         return self._events(self._decoder.feed(payloads)) if payloads else None
 
-    def places_at(self, position: int) -> dict[int, PartitionPlace]:
+    def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         """Returns the same offset for every stream partition, since all are read from one log."""
-        return {number: PartitionPlace(offset=encode_position(position)) for number in range(self._stream_partitions)}
+        return {
+            number: PartitionProgress(offset=encode_position(position)) for number in range(self._stream_partitions)
+        }
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         del is_heartbeat  # both kinds are the same: the stream shows only committed transactions
@@ -205,7 +207,7 @@ class PostgresStream:
             return []
         shape = self._shape(change.relation, table)
         schema = shape.schema(table.key)
-        whole = self._generated.added_to(change, shape, table.name, is_bag=schema.is_bag)
+        whole = self._generated.added_to(change, shape, table.name, is_keyless=schema.is_keyless)
         return [events_or_stale(lambda: table_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, relation: Relation, commit_position: int) -> None:

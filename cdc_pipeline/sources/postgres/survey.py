@@ -110,7 +110,7 @@ class PostgresSurvey:
 
     def open(self, start: StreamStart) -> PostgresStream:
         """Opens the slot for the registered tables. Then checks the slot again, since nobody else can move it now."""
-        position = decode_position(min(place.offset for place in start.places.values()))
+        position = decode_position(min(reached.offset for reached in start.progress.values()))
         stream = PostgresStream(
             url=self.url,
             slot=self.settings.slot,

@@ -19,7 +19,7 @@ def events_after(database: str, *statements: str, stream_partitions: int = 1) ->
     table = TableSettings(name=f"{database_of(database)}.public.notes")
     source, plan = prepare(database, [table], stream_partitions=stream_partitions)
     (planned,) = plan.tables
-    assert planned.schema.is_bag
+    assert planned.schema.is_keyless
     with opened(source, plan) as stream:
         cutter = new_cutter(source)
         run_sql(database, *statements)
