@@ -101,7 +101,7 @@ class Backlog:
             total = sum(new.values()) + sum(id_ - 1 for id_ in untouched if id_ not in new)
             rows = len(new) + sum(id_ not in new for id_ in untouched)
             if found != (rows, rows, total):
-                message = f"the table holds {found} (rows, amounts, their sum), the slices tell {(rows, rows, total)}"
+                message = f"the table holds {found} (rows, amounts, their sum), the slices say {(rows, rows, total)}"
                 raise WrongRowsError(message)
 
         return check

@@ -108,7 +108,7 @@ class SnapshotRuns:
             raise SnapshotError(
                 "; ".join(f"{names[found.table_id]} {found.state}: {found.error}" for found in failed),
                 expected="every table published",
-                remedy="mend what it names and run the snapshot of these tables again; the others are done",
+                remedy="correct what it names and run the snapshot of these tables again; the others are done",
             )
         return [to_json(self._published(names[found.table_id], found)) for found in snapshots]
 

@@ -35,7 +35,7 @@ def check_partitions(table: LakeTable) -> None:
             raise UsageError(
                 f"{table.name} has no column {partition.column!r} to partition by",
                 expected=f"one of {', '.join(table.schema.names)}",
-                remedy="mend partition_by in pipeline.yml",
+                remedy="correct partition_by in pipeline.yml",
             )
         type_name = table.schema.column(partition.column).type
         if partition.unit != "value" and resolve(type_name).spark not in _MOMENTS:

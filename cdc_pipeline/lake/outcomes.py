@@ -18,7 +18,7 @@ def applied(
         raise LakeError(
             f"MERGE of claim {work.claim_id} answered, but no commit of {table.name} carries it",
             expected="a commit with the claim's id right after the MERGE",
-            remedy="retry: the fence tells whether the claim was applied",
+            remedy="retry: the fence shows whether the claim was applied",
         )
     return UpsertOutcome(
         rows_read=sum(content.rows for content in work.slices),

@@ -133,7 +133,7 @@ class StoreRebuild:
             raise RegistryError(
                 f"nothing describes the stream {self.stream}: no cut file, no published lake table",
                 expected="the bucket that the pipeline has written to",
-                remedy="mend lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
+                remedy="correct lake and name in pipeline.yml; for a new pipeline, run cdc setup-source",
             )
         empty.begin_stream(streams[0], sorted(decided.stream_partitions))
         table_ids: dict[UUID, int] = {}

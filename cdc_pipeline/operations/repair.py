@@ -75,7 +75,7 @@ class Repair:
         """
         if self.lake_table(table).schema.is_keyless:
             raise UsageError(
-                f"{table} has no key to tell its rows apart by",
+                f"{table} has no key that identifies its rows",
                 expected="a table with a key",
                 remedy="take a new snapshot of it: cdc snapshot",
             )
@@ -134,7 +134,7 @@ class Repair:
         if found.num_rows > MOST_ROWS:
             raise CdcError(
                 f"more than {MOST_ROWS:,} rows of {table} differ",
-                expected="a few rows to mend",
+                expected="a few rows to repair",
                 remedy="take a new snapshot of it: cdc snapshot",
             )
         written = found[OPERATION].to_pylist().count("i")

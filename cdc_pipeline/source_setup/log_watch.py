@@ -33,7 +33,7 @@ class SourceLog:
         try:
             seen = self.source.kept_log()
         except SourceError as error:
-            log.warning("the source does not tell how much log it keeps", found=error.found)
+            log.warning("the source did not say how much log it keeps", found=error.found)
             return None
         if seen is not None:
             noted = {name: value for name, value in asdict(seen).items() if name != "summary"}

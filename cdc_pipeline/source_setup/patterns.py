@@ -17,6 +17,6 @@ def matching_tables(source: Source, settings: Settings) -> tuple[str, ...]:
         raise SettingsError(
             f"no table of the source matches {', '.join(settings.include)}",
             expected=f"at least one of its {len(names)} tables",
-            remedy="mend include or exclude in pipeline.yml",
+            remedy="correct include or exclude in pipeline.yml",
         )
     return found

@@ -55,7 +55,7 @@ def _open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
         raise SettingsError(
             f"the lake {url!r} is of the kind {parts.scheme!r}",
             expected="a folder, as a path or as file:///…, or s3://bucket/prefix",
-            remedy="mend lake in pipeline.yml",
+            remedy="correct lake in pipeline.yml",
         )
     return LocalObjectStore(Path(unquote(parts.path)))
 
@@ -67,7 +67,7 @@ def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
     try:
         location = parse_s3(url)
     except ValueError as error:
-        raise SettingsError(str(error), remedy="mend the URL of the lake") from error
+        raise SettingsError(str(error), remedy="correct the URL of the lake") from error
     return S3ObjectStore(
         S3Location(
             bucket=location.bucket,

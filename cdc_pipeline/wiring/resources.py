@@ -73,6 +73,6 @@ class Resources:
                 raise SettingsError(
                     f"pipeline.yml lists no table {name!r}",
                     expected=f"one of {', '.join(known)}",
-                    remedy="add it there, or mend the name",
+                    remedy="add it there, or correct the name",
                 )
         return tuple(known[name] for name in chosen or known)

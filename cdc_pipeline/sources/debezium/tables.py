@@ -88,7 +88,7 @@ class DebeziumTables:
         declared = settings.columns
         if not fields and not declared:
             raise SettingsError(
-                f"nothing tells the types of {settings.name}: its events carry no schema",
+                f"the column types of {settings.name} are not known: its events carry no schema",
                 expected="events with schema and payload, or columns in pipeline.yml",
                 remedy=f"list its columns, such as columns: {{id: int8, name: text}} under {settings.name}",
             )
@@ -172,7 +172,7 @@ def _check(schema: TableSchema, settings: TableSettings) -> None:
         raise SettingsError(
             f"the table {settings.name} has no column {unknown!r}",
             expected=f"one of {', '.join(sorted(schema.names))}",
-            remedy="mend id, columns, create_time, update_time or partition_by in pipeline.yml",
+            remedy="correct id, columns, create_time, update_time or partition_by in pipeline.yml",
         )
     alike = Counter(name.casefold() for name in schema.names)
     twice = next((name for name in schema.names if alike[name.casefold()] > 1), None)
@@ -181,7 +181,7 @@ def _check(schema: TableSchema, settings: TableSettings) -> None:
             f"the table {settings.name} has {len(schema.names)} columns"
             + ("" if twice is None else f", and {twice!r} twice in capital and small letters"),
             expected=f"at most {MOST_COLUMNS}, whose names differ in more than capital letters",
-            remedy="mend the events, or rename the column",
+            remedy="correct the events, or rename the column",
         )
     reserved = next((name for name in schema.names if name.startswith(OWN_PREFIX)), None)
     if reserved is not None:

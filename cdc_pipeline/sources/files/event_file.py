@@ -146,7 +146,7 @@ def _opened(path: Path, root: Path, line: int) -> BinaryIO:
         raise SourceError(
             f"cannot read the file {path}: {words}",
             expected="a file that the pipeline's user may read",
-            remedy="mend its rights, or move it away if it holds no events",
+            remedy="correct its rights, or move it away if it holds no events",
         ) from error
     kind = stat.S_IFMT(os.fstat(number).st_mode)
     if kind != stat.S_IFREG:

@@ -61,7 +61,7 @@ def partition_folders(path: Path) -> dict[int, Path]:
         raise SourceError(
             f"the folder {path} holds no stream partition",
             expected=f"files such as {path / '0' / ('events' + SUFFIX)}",
-            remedy="create them, or mend source.path in pipeline.yml",
+            remedy="create them, or correct source.path in pipeline.yml",
         )
     return folders
 
@@ -207,5 +207,5 @@ def _unreadable(path: Path, error: Exception) -> SourceError:
     return SourceError(
         f"cannot read the folder {path}: {getattr(error, 'strerror', None) or error}",
         expected="the folder that source.path names, with one folder per stream partition in it",
-        remedy="mend source.path in pipeline.yml, or create it",
+        remedy="correct source.path in pipeline.yml, or create it",
     )

@@ -13,7 +13,7 @@ from cdc_pipeline.types.table import ARRAY
 _SERVER = """
 SELECT current_setting('wal_level'), current_setting('server_version_num')::int,
        (SELECT system_identifier::text FROM pg_control_system()),
-       -- the file's name tells the timeline at once; the control file only after the checkpoint behind a promotion
+       -- the file's name has the timeline at once; the control file only after the checkpoint behind a promotion
        CASE WHEN NOT pg_is_in_recovery()
             THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END,
        CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0'::pg_lsn END,

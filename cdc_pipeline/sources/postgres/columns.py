@@ -68,7 +68,7 @@ def refused(table: TableName) -> Iterator[None]:
         raise SourceError(
             f"the source refuses to read {table}: {' '.join(str(error).split())}",
             expected="a table that is there and may be read",
-            remedy="GRANT SELECT on it, or mend its name in pipeline.yml",
+            remedy="GRANT SELECT on it, or correct its name in pipeline.yml",
         ) from error
 
 

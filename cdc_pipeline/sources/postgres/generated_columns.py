@@ -147,7 +147,7 @@ class GeneratedColumns:
                     f"{names} of {table} cannot be computed from an event: {error.found}",
                     table=str(table),
                     expected="expressions that the pipeline's role may compute on the source",
-                    remedy=f"mend what the source says, then run cdc snapshot {table}",
+                    remedy=f"correct what the source says, then run cdc snapshot {table}",
                 ) from error
             for part, texts in zip(parts, csv_columns(block, len(columns)), strict=True):
                 part.append(texts.view(pa.string()))

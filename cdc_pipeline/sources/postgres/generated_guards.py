@@ -15,13 +15,13 @@ def check_generated(found: CatalogueTable, key: Sequence[str]) -> None:
     if generated:
         raise SourceError(
             f"the id of {found.name} has the generated column {generated[0]!r}",
-            expected="an id of columns that are written: deletes do not tell others",
+            expected="an id of columns that are written: deletes do not contain others",
             remedy="set id in pipeline.yml to such columns",
         )
     if found.computed_otherwise:
         raise SourceError(
             f"partitions of {found.name} compute {', '.join(found.computed_otherwise)} otherwise than itself",
-            expected="one expression: an event does not tell its partition",
+            expected="one expression: an event does not name its partition",
             remedy="give the partitions the expression of the table, or list them instead of it",
         )
 

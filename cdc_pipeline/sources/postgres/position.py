@@ -138,5 +138,5 @@ def _source_time(source_url: str) -> datetime:
         cursor.execute("SELECT clock_timestamp()")
         row = cursor.fetchone()
         if row is None or not isinstance(row[0], datetime):
-            raise SnapshotError("the source did not tell its time", remedy="run the same command again")
+            raise SnapshotError("the source did not return its time", remedy="run the same command again")
         return row[0]

@@ -74,6 +74,6 @@ def _completed(url: str) -> str:
         raise SettingsError(
             f"{_SETTING} is no URL of a PostgreSQL server",
             expected=URL_FORM,
-            remedy="mend it in pipeline.yml or CDC_SOURCE__URL",
+            remedy="correct it in pipeline.yml or CDC_SOURCE__URL",
         )
     return psycopg2.extensions.make_dsn(url, **missing_defaults(given, os.environ))

@@ -240,7 +240,7 @@ def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[st
             raise SourceError(
                 f"the table {settings.name} has no column {column!r}",
                 expected=f"one of {', '.join(sorted(known))}",
-                remedy="mend id, create_time, update_time, partition_by or as_text in pipeline.yml",
+                remedy="correct id, create_time, update_time, partition_by or as_text in pipeline.yml",
             )
     check_generated(found, key)
     _check_names(settings, sorted(known))

@@ -87,11 +87,11 @@ def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
     rewritten = [oid for oid in new if now.leaves[oid][0] != int(oid)] or any(old[0] != leaf[0] for old, leaf in pairs)
     found = []
     if gone:
-        found.append("a partition was detached or dropped: the stream does not tell its rows")
+        found.append("a partition was detached or dropped: the stream does not contain its rows")
     if attached:
-        found.append("a partition was attached: the stream does not tell the rows that it had")
+        found.append("a partition was attached: the stream does not contain the rows that it had")
     if rewritten:
-        found.append("a partition was truncated or rewritten: the stream does not tell which")
+        found.append("a partition was truncated or rewritten: the stream does not say which")
     return found
 
 
@@ -105,7 +105,7 @@ def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
     known, present = ({column.number for column in shape.columns} for shape in (before, now))
     added = [column for column in now.columns if column.number not in known]
     found = [
-        f"the column {column.name!r} is generated: the stream does not tell what the rows that are there have of it"
+        f"the column {column.name!r} is generated: the stream does not contain its values in existing rows"
         for column in added
         if column.generated is not None
     ]
@@ -118,7 +118,7 @@ def _of_set(before: SourceShape, now: SourceShape) -> list[str]:
         found.append("a column was added and dropped again between two looks at the catalogue")
     if added and known - present:
         found.append(
-            "columns were dropped and added between two looks at the catalogue, in an order that it does not tell"
+            "columns were dropped and added between two looks at the catalogue, in an order that it does not show"
         )
     return found
 

@@ -228,7 +228,7 @@ class PostgresStream:
             raise TableStale(
                 f"{table.name} had a partition {relation.namespace}.{relation.name} between two looks at the catalogue",
                 table=str(table.name),
-                expected="a partition that stays while the table is read: nothing tells what became of its rows",
+                expected="a partition that stays while the table is read: nothing shows what became of its rows",
             )
 
     def _shapes(self, oids: Sequence[int]) -> dict[int, SourceShape]:

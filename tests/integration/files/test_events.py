@@ -242,7 +242,7 @@ def test_events_without_a_source_belong_to_the_only_table(events: EventFolder) -
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        ({"name": "public.t", "id": ["id"]}, "nothing tells the types of shop.public.t"),
+        ({"name": "public.t", "id": ["id"]}, "the column types of shop.public.t are not known"),
         ({**TABLE, "columns": {"id": "int"}, "id": ["nr"]}, "has no column 'nr'"),
     ],
     ids=["no types", "an id that the table does not have"],

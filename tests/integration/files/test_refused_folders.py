@@ -17,7 +17,7 @@ CREATE = json.dumps({"op": "c", "before": None, "after": {"id": 1}, "source": SO
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (None, ("cannot read the folder", "events", "mend source.path in pipeline.yml, or create it")),
+        (None, ("cannot read the folder", "events", "correct source.path in pipeline.yml, or create it")),
         ("east/a.jsonl", ("east is no stream partition", "folders that are named 0, 1, 2")),
         ("a.jsonl", ("a.jsonl is no stream partition", "move it to")),
     ],
