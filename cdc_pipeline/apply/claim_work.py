@@ -95,7 +95,7 @@ def claim_outcome(outcome: UpsertOutcome) -> ClaimOutcome:
         rows_updated=outcome.updated,
         rows_deleted=outcome.deleted,
         rows_ignored=outcome.ignored,
-        rows_parked=outcome.parked,
+        rows_parked=outcome.incomplete,
         rows_tied=outcome.tied,
         bytes=outcome.bytes_written,
         seconds=outcome.seconds,

@@ -227,7 +227,7 @@ def _log_applied(table: TableName, claim: Claim, outcome: UpsertOutcome) -> None
         first=claim.first_number,
         last=claim.last_number,
         rows=outcome.rows_read,
-        parked=outcome.parked,
+        parked=outcome.incomplete,
         seconds=round(outcome.seconds, 2),
         lake_version=outcome.lake_version,
     )

@@ -17,8 +17,8 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.claim_changes import Counts
-from cdc_pipeline.lake.claim_rows import GONE, NEWER, ClaimRows, claim_rows
-from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events, opened_views
+from cdc_pipeline.lake.claim_rows import IS_DELETE, IS_NEWER, ClaimRows, claim_rows
+from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events, opened_views
 from cdc_pipeline.lake.deletion_vectors import vector_file
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action
@@ -37,14 +37,14 @@ from cdc_pipeline.steps import OnStep, step
 class _Found:
     """`deleted`: path -> indexes of the rows that the commit newly marks as deleted.
 
-    `updated`, `gone`: how many of these rows the claim replaces and deletes. `deletes`: ids whose last event is a
-    delete. `is_stale`: a row of the lake is not older than the claim's event.
+    `updated_rows`, `deleted_rows`: how many of these rows the claim replaces and deletes. `delete_events`: how many ids
+    have a delete as their last event. `is_stale`: a row of the lake is not older than the claim's event.
     """
 
     deleted: Mapping[str, BitMap64]
-    updated: int = 0
-    gone: int = 0
-    deletes: int = 0
+    updated_rows: int = 0
+    deleted_rows: int = 0
+    delete_events: int = 0
     is_stale: bool = False
 
 
@@ -92,8 +92,8 @@ class ClaimAppend:
         return AppendedClaim(counts=counts, is_committed=bool(found.deleted or written))
 
     def _rows(self, views: Views, files: LakeFiles, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
-        shape = fold_shape(fitted.table, work, fitted.shape)
-        with step(self.on_step, "lake_claim.fold"):
+        shape = claim_shape(fitted.table, work, fitted.shape)
+        with step(self.on_step, "lake_claim.deduplicate"):
             name_events(views, self.store, fitted.table, work, fitted.shape, shape)
             return claim_rows(views, files, shape, fitted.table, work, in_general=in_general)
 
@@ -155,28 +155,37 @@ class ClaimAppend:
 def _found(files: LakeFiles, found: pa.Table) -> _Found:
     """Sorts the rows found by what the claim does to them, without rows that a deletion vector already deletes."""
     deleted: dict[str, BitMap64] = {}
-    updated, gone, deletes, is_stale = 0, 0, 0, False
+    updated_rows, deleted_rows, delete_events, is_stale = 0, 0, 0, False
     counted = pa.compute.equal(found.column(FILE), "")
     for total in found.filter(counted).column("rows").to_pylist():
-        deletes += total[0]
+        delete_events += total[0]
     found = found.filter(pa.compute.invert(counted))
-    flags = zip(found.column(GONE).to_pylist(), found.column(NEWER).to_pylist(), strict=True)
-    for (is_gone, is_newer), (_, path, rows) in zip(flags, files.located(found), strict=True):
+    flags = zip(found.column(IS_DELETE).to_pylist(), found.column(IS_NEWER).to_pylist(), strict=True)
+    for (is_delete, is_newer), (_, path, rows) in zip(flags, files.located(found), strict=True):
         live = rows - files.vector(path)
         if not is_newer:
             is_stale |= bool(live)
             continue
-        gone += len(live) if is_gone else 0
-        updated += 0 if is_gone else len(live)
+        deleted_rows += len(live) if is_delete else 0
+        updated_rows += 0 if is_delete else len(live)
         if live:
             deleted[path] = deleted.get(path, BitMap64()) | live
-    return _Found(deleted=deleted, updated=updated, gone=gone, deletes=deletes, is_stale=is_stale)
+    return _Found(
+        deleted=deleted,
+        updated_rows=updated_rows,
+        deleted_rows=deleted_rows,
+        delete_events=delete_events,
+        is_stale=is_stale,
+    )
 
 
 def _counts(found: _Found, written: tuple[DataFile, ...]) -> Counts:
     rows = sum(file.rows for file in written)
     return Counts(
-        inserted=rows - found.updated, updated=found.updated, deleted=found.gone, ignored=found.deletes - found.gone
+        inserted=rows - found.updated_rows,
+        updated=found.updated_rows,
+        deleted=found.deleted_rows,
+        ignored=found.delete_events - found.deleted_rows,
     )
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdc_pipeline.lake.bag_sql import COPIES, NET, count_copies, net_changes, with_copies, without_looking
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
 from cdc_pipeline.lake.claim_view import Views, truncates_in
-from cdc_pipeline.lake.fold_sql import EVENT, FoldShape
+from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
+from cdc_pipeline.lake.keyless_sql import COPIES, NET, count_copies, net_changes, with_copies, without_looking
 from cdc_pipeline.lake.lake_rows_sql import MOST_BROADCAST_ROWS
 from cdc_pipeline.lake.moves_sql import resolve_moves
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
@@ -22,7 +22,7 @@ class Counts:
     updated: int = 0
     deleted: int = 0
     ignored: int = 0
-    parked: int = 0
+    incomplete: int = 0
     tied: int = 0
 
 
@@ -35,7 +35,7 @@ class Changes:
     replaces: bool
 
 
-def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: FoldShape) -> bool:
+def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
     """Whether every event has its whole row and is newer than the lake's row of its id."""
     one_schema = len({content.schema for content in work.slices}) == 1
     out_of_order = not table.ordered or work.late or work.truncates
@@ -53,7 +53,7 @@ def safe_ranges(table: LakeTable, work: ClaimWork) -> tuple[KeyRange, ...]:
 
 def keyed_changes(
     views: Views,
-    shape: FoldShape,
+    shape: ClaimShape,
     table: LakeTable,
     work: ClaimWork,
     lake: str,
@@ -85,27 +85,27 @@ def keyed_changes(
     ).collect()
     ids = {
         effect: sum(row["ids"] for row in found if row["effect"] == effect)
-        for effect in ("inserted", "updated", "deleted", "ignored", "parked")
+        for effect in ("inserted", "updated", "deleted", "ignored", "incomplete")
     }
     counts = Counts(tied=sum(row["ties"] for row in found), **ids)
     return Changes(counts=counts, acts=any(row["acts"] for row in found), replaces=True)
 
 
-def bag_changes(
-    views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, rows_like: Callable[[str], str]
+def keyless_changes(
+    views: Views, shape: ClaimShape, table: LakeTable, work: ClaimWork, rows_like: Callable[[str], str]
 ) -> Changes:
     """Makes the view COPIES of a keyless table and counts it.
 
     `rows_like` takes SQL of contents and returns a relation that has at least the lake's rows with these contents.
     """
-    owing = work.tombstones or not table.ordered
+    keeps_unmatched = work.tombstones or not table.ordered
     net = views.keep_sql(NET, net_changes(shape))
     (found,) = net.selectExpr("count(*) AS contents", "count_if(_cdc_net < 0) AS less").collect()
     if not found["contents"] and not work.truncates:
         return Changes(counts=Counts(), acts=False, replaces=False)
-    if owing or found["less"]:
-        wanted = f"SELECT * FROM {NET}" + ("" if owing else " WHERE _cdc_net < 0")
-        copies = with_copies(shape, rows_like(wanted), wanted, work.truncated_at, owing=owing)
+    if keeps_unmatched or found["less"]:
+        wanted = f"SELECT * FROM {NET}" + ("" if keeps_unmatched else " WHERE _cdc_net < 0")
+        copies = with_copies(shape, rows_like(wanted), wanted, work.truncated_at, keeps_unmatched=keeps_unmatched)
     else:
         copies = without_looking(shape)
     views.keep_sql(COPIES, copies)
@@ -113,11 +113,11 @@ def bag_changes(
     counts = Counts(inserted=counted["inserted"], deleted=counted["deleted"], ignored=counted["ignored"])
     replaces = bool(counted["replaced"])
     return Changes(
-        counts=counts, acts=bool(counts.inserted or replaces or (owing and counts.ignored)), replaces=replaces
+        counts=counts, acts=bool(counts.inserted or replaces or (keeps_unmatched and counts.ignored)), replaces=replaces
     )
 
 
-def _delete_what_a_truncate_cuts_short(views: Views, shape: FoldShape, work: ClaimWork, lake: str) -> None:
+def _delete_what_a_truncate_cuts_short(views: Views, shape: ClaimShape, work: ClaimWork, lake: str) -> None:
     """Adds a delete at the truncate's version to EVENT for each newer row of the lake with a STATE.
 
     Such a row may have columns older than the truncate. For these columns the truncate acts as a delete of the id.

@@ -6,13 +6,13 @@ has no MERGE.
 
 from dataclasses import dataclass, replace
 
-from cdc_pipeline.lake.bag_sql import merge_copies
-from cdc_pipeline.lake.claim_changes import Counts, bag_changes, is_whole_and_in_order, keyed_changes, safe_ranges
-from cdc_pipeline.lake.claim_view import Views, fold_shape, name_events
+from cdc_pipeline.lake.claim_changes import Counts, is_whole_and_in_order, keyed_changes, keyless_changes, safe_ranges
+from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events
+from cdc_pipeline.lake.deduplicate_sql import ClaimShape
 from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.fence import claim_metadata
-from cdc_pipeline.lake.fold_sql import FoldShape
-from cdc_pipeline.lake.merge_sql import merge_changes, merge_complete_rows
+from cdc_pipeline.lake.keyless_sql import merge_copies
+from cdc_pipeline.lake.merge_sql import merge_changes, merge_whole_rows
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.shape import Shape
@@ -41,12 +41,12 @@ def claim_merge(
     """
     if not any(content.rows for content in work.slices):
         return ClaimMerge(sql=None, counts=Counts())
-    shape = fold_shape(table, work, lake)
+    shape = claim_shape(table, work, lake)
     name_events(views, store, table, work, lake, shape)
     if table.schema.is_keyless:
-        return _bag(views, shape, table, work, url)
+        return _keyless(views, shape, table, work, url)
     if is_whole_and_in_order(table, work, shape):
-        sql = merge_complete_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)
+        sql = merge_whole_rows(table, url, shape, work.key_ranges, tombstones=work.tombstones)
         return ClaimMerge(sql=sql, counts=None)
     return _general(views, shape, table, work, url)
 
@@ -75,7 +75,7 @@ def counted(commit: Commit, counts: Counts | None) -> Counts:
     return Counts(inserted=inserted, updated=updated, deleted=deleted, ignored=ignored)
 
 
-def _general(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:
+def _general(views: Views, shape: ClaimShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:
     lake, ranges = table_at(url), safe_ranges(table, work)
     changes = keyed_changes(views, shape, table, work, lake, lake, ranges)
     if not work.truncates and not changes.acts:
@@ -85,9 +85,9 @@ def _general(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, 
     return ClaimMerge(sql=sql, counts=changes.counts)
 
 
-def _bag(views: Views, shape: FoldShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:
+def _keyless(views: Views, shape: ClaimShape, table: LakeTable, work: ClaimWork, url: str) -> ClaimMerge:
     lake = table_at(url)
-    changes = bag_changes(views, shape, table, work, lambda _: lake)
+    changes = keyless_changes(views, shape, table, work, lambda _: lake)
     truncated_at = work.truncated_at if work.truncates else ""
     if not truncated_at and not changes.acts:
         return ClaimMerge(sql=None, counts=changes.counts)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_pipeline.lake.columns import definition
-from cdc_pipeline.lake.fold_sql import EVENT, LACKING, FoldShape
+from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.session import checkpointed
@@ -55,11 +55,11 @@ def opened_views(session: SparkSession) -> Iterator[Views]:
         views.drop_all()
 
 
-def fold_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> FoldShape:
+def claim_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> ClaimShape:
     """Returns the columns for the claim's SQL. `lake` is the lake table's shape, already fitted to the claim."""
-    known = [set(lake.places(content.schema).values()) for content in work.slices]
+    known = [set(lake.lake_names(content.schema).values()) for content in work.slices]
     anywhere, everywhere = set.union(*known), set.intersection(*known)
-    return FoldShape(
+    return ClaimShape(
         columns=tuple((column.name, column.type) for column in lake.columns),
         key=table.schema.key,
         lacking=frozenset(name for name in lake.names if name not in everywhere),
@@ -73,7 +73,7 @@ def fold_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> FoldShape:
 
 
 def name_events(
-    views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, lake: Shape, shape: FoldShape
+    views: Views, store: ObjectStore, table: LakeTable, work: ClaimWork, lake: Shape, shape: ClaimShape
 ) -> None:
     """Makes the view EVENT: the claim's events without truncates and without events that the snapshot contains.
 
@@ -100,7 +100,9 @@ def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
     return tuple(sorted(str(row["version"]) for row in rows))
 
 
-def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, lake: Shape, shape: FoldShape) -> DataFrame:
+def _slice_rows(
+    session: SparkSession, store: ObjectStore, work: ClaimWork, lake: Shape, shape: ClaimShape
+) -> DataFrame:
     """Returns all rows of all slices with the lake's names and types. Each file is read with its own schema.
 
     A column that a slice's schema lacks has the value of rows from before the column was added, or NULL. LACKING names
@@ -111,12 +113,12 @@ def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, lake
         keys.setdefault(content.schema, []).append(store.spark_url(content.key))
     frames = []
     for schema, urls in keys.items():
-        places = lake.places(schema)
-        held = {place: name for name, place in places.items()}
-        lacking = [name for name in shape.names if name not in held]
+        lake_names = lake.lake_names(schema)
+        names_in_file = {lake_name: name for name, lake_name in lake_names.items()}
+        lacking = [name for name in shape.names if name not in names_in_file]
         names = f"IF({OPERATION} IN ('u', 'm'), array({', '.join(map(text_literal, lacking))}), {_NO_NAMES})"
         present = [
-            f"{_value(schema, held.get(name), type_, shape.missing_value(name, type_))} AS {identifier(name)}"
+            f"{_value(schema, names_in_file.get(name), type_, shape.missing_value(name, type_))} AS {identifier(name)}"
             for name, type_ in shape.columns
         ]
         frame = session.read.schema(_file_schema(schema)).parquet(*urls)
@@ -124,9 +126,12 @@ def _slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, lake
             frame.selectExpr(
                 OPERATION,
                 VERSION,
-                f"{_absent(schema, places)} AS {ABSENT}",
+                f"{_absent(schema, lake_names)} AS {ABSENT}",
                 f"{names if lacking else _NO_NAMES} AS {LACKING}",
-                *(f"{identifier(OLD_ID_PREFIX + held[key])} AS {identifier(OLD_ID_PREFIX + key)}" for key in shape.key),
+                *(
+                    f"{identifier(OLD_ID_PREFIX + names_in_file[key])} AS {identifier(OLD_ID_PREFIX + key)}"
+                    for key in shape.key
+                ),
                 *present,
             )
         )
@@ -144,13 +149,13 @@ def _value(schema: TableSchema, name: str | None, type_: str, missing: str) -> s
     )
 
 
-def _absent(schema: TableSchema, places: Mapping[str, str]) -> str:
+def _absent(schema: TableSchema, lake_names: Mapping[str, str]) -> str:
     """Returns SQL for the lake's names of the absent columns; '' for a column that the lake no longer has."""
     absent = f"coalesce({ABSENT}, {_NO_NAMES})"
-    others = [(name, places.get(name, "")) for name in schema.names if places.get(name) != name]
+    others = [(name, lake_names.get(name, "")) for name in schema.names if lake_names.get(name) != name]
     if not others:
         return absent
-    cases = " ".join(f"WHEN {text_literal(name)} THEN {text_literal(place)}" for name, place in others)
+    cases = " ".join(f"WHEN {text_literal(name)} THEN {text_literal(lake_name)}" for name, lake_name in others)
     return f"transform({absent}, name -> CASE name {cases} ELSE name END)"
 
 

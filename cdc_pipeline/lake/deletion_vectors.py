@@ -24,12 +24,12 @@ def read_vector(store: ObjectStore, table_key: str, descriptor: Action | None) -
     """Returns the deleted rows that the log's descriptor names; empty for None. Raises LakeError for damaged bytes."""
     if descriptor is None:
         return BitMap64()
-    kind, place = descriptor["storageType"], descriptor["pathOrInlineDv"]
+    kind, reference = descriptor["storageType"], descriptor["pathOrInlineDv"]
     if kind == _INLINE:
-        return _bitmap(z85_decode(place)[: descriptor["sizeInBytes"]], "an inline vector")
+        return _bitmap(z85_decode(reference)[: descriptor["sizeInBytes"]], "an inline vector")
     if kind != _IN_TABLE:
-        raise LakeError(f"a deletion vector of {table_key} lies at {place}", expected="one in the table's own folder")
-    key = f"{table_key}/{vector_path(place)}"
+        raise LakeError(f"a deletion vector of {table_key} is at {reference}", expected="one in the table's own folder")
+    key = f"{table_key}/{vector_path(reference)}"
     content = store.get(key)
     start = descriptor.get("offset") or 0
     (size,) = struct.unpack_from(">i", content, start)
@@ -46,25 +46,25 @@ def vector_file(vectors: Mapping[str, BitMap64]) -> tuple[str, bytes, dict[str, 
     Returns its path in the table, its bytes, and a descriptor per data file.
     """
     name = uuid.uuid4()
-    place = z85_encode(name.bytes)
+    reference = z85_encode(name.bytes)
     content = bytearray(_FORMAT_VERSION)
     descriptors = {}
     for path, rows in vectors.items():
         data = struct.pack("<I", _MAGIC) + rows.serialize()
         descriptors[path] = {
             "storageType": _IN_TABLE,
-            "pathOrInlineDv": place,
+            "pathOrInlineDv": reference,
             "offset": len(content),
             "sizeInBytes": len(data),
             "cardinality": len(rows),
         }
         content += struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    return vector_path(place), bytes(content), descriptors
+    return vector_path(reference), bytes(content), descriptors
 
 
-def vector_path(place: str) -> str:
+def vector_path(reference: str) -> str:
     """Returns the path in the table of the vector file that a descriptor names."""
-    folder, name = place[:-_UUID_LETTERS], uuid.UUID(bytes=z85_decode(place[-_UUID_LETTERS:]))
+    folder, name = reference[:-_UUID_LETTERS], uuid.UUID(bytes=z85_decode(reference[-_UUID_LETTERS:]))
     return f"{folder}/deletion_vector_{name}.bin" if folder else f"deletion_vector_{name}.bin"
 
 

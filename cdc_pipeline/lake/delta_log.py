@@ -260,7 +260,7 @@ def _values(rows: pa.Array) -> list[Any]:
     if not pa.types.is_struct(rows.type):
         return list(rows.to_pylist(maps_as_pydicts="strict"))
     names = [field.name for field in rows.type]
-    columns = [_values(rows.field(place)) for place in range(len(names))]
+    columns = [_values(rows.field(number)) for number in range(len(names))]
     structs = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     if not rows.null_count:
         return structs

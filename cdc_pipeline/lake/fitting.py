@@ -77,11 +77,11 @@ class _Plan:
 
         Only column numbers show that the source dropped a column.
         """
-        tells = leading is not None and any(column.number is not None for column in leading.columns)
+        has_numbers = leading is not None and any(column.number is not None for column in leading.columns)
         held = {was for _, was in self.after}
         for own in [own for own in self.before.columns if own.name not in held]:
-            if keeps_dropped or not tells:
-                self.after.append((replace(own, dropped=own.dropped or tells), own.name))
+            if keeps_dropped or not has_numbers:
+                self.after.append((replace(own, dropped=own.dropped or has_numbers), own.name))
 
     def make_room(self, column: Column, *, dropped: bool, wanted: bool) -> None:
         """Makes the table able to hold a column of an earlier or late schema.
@@ -101,8 +101,8 @@ class _Plan:
             self.after = [(replace(own, type=both) if own == found else own, was) for own, was in self.after]
 
     def check_key(self, schema: TableSchema) -> None:
-        places = self._shape().places(schema)
-        self.problems += [f"the id column {name!r} is gone" for name in schema.key if name not in places]
+        lake_names = self._shape().lake_names(schema)
+        self.problems += [f"the id column {name!r} is gone" for name in schema.key if name not in lake_names]
 
     def change(self) -> ShapeChange:
         """Returns the planned change. A dropped column gets another name if another column has its name."""
@@ -158,8 +158,8 @@ def begins_claim(before: TableSchema, after: TableSchema) -> bool:
     change = fitted(shape_of_source(before), after)
     key = tuple(change.sources.get(name) for name in after.key)
     # a delete from a keyless table has all columns of a row; an insert before the change had one column more
-    loses = before.is_keyless and any(column.dropped for column in change.after.columns)
-    return change.rewrites or loses or bool(change.problems) or key != before.key
+    loses_copies = before.is_keyless and any(column.dropped for column in change.after.columns)
+    return change.rewrites or loses_copies or bool(change.problems) or key != before.key
 
 
 def wider(narrow: str, wide: str) -> str | None:

@@ -10,7 +10,7 @@ each column that differs, possibly after one of two marks:
 
 from collections.abc import Sequence
 
-from cdc_pipeline.lake.fold_sql import FoldShape
+from cdc_pipeline.lake.deduplicate_sql import ClaimShape
 from cdc_pipeline.lake.protocol import KeyRange, joined
 from cdc_pipeline.lake.quoting import identifier, literal, text_literal
 from cdc_pipeline.record import DELETED, STATE, VERSION
@@ -28,23 +28,25 @@ HIDDEN = f"coalesce({DELETED}, false)"
 DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 
 
-def lake_rows(shape: FoldShape, lake: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
+def lake_rows(shape: ClaimShape, lake: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
     """Returns SQL for the lake rows whose id is in `ids` (SQL).
 
-    It has the id, `_cdc_lake_*`, and per column the value `_cdc_t<n>` and its version `_cdc_r<n>`. `few`: the ids and
+    It has the id, the row's `_cdc_lake_version`, `_cdc_lake_hidden` and `_cdc_lake_deletion`, and per column the value
+    `_cdc_lake_value_<n>` and its version `_cdc_lake_version_<n>`, which may have a mark. `few`: the ids and
     their rows fit into the memory of every executor, so that the table needs no shuffle.
     """
     columns = "".join(
-        f", t.{identifier(name)} AS _cdc_t{place},"
-        f" coalesce(try_element_at(t.{STATE}.columns, {text_literal(name)}), t.{VERSION}) AS _cdc_r{place}"
-        for place, name in shape.others
+        f", lake.{identifier(name)} AS _cdc_lake_value_{number},"
+        f" coalesce(try_element_at(lake.{STATE}.columns, {text_literal(name)}), lake.{VERSION})"
+        f" AS _cdc_lake_version_{number}"
+        for number, name in shape.others
     )
     within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
-    hint = "/*+ BROADCAST(id) */ " if few else ""
+    hint = "/*+ BROADCAST(wanted) */ " if few else ""
     return f"""
-        SELECT {hint}{shape.keys("t.")}, t.{VERSION} AS _cdc_lake_version, {HIDDEN} AS _cdc_lake_hidden,
+        SELECT {hint}{shape.keys("lake.")}, lake.{VERSION} AS _cdc_lake_version, {HIDDEN} AS _cdc_lake_hidden,
                {DELETION} AS _cdc_lake_deletion{columns}
-        FROM {lake} AS t LEFT SEMI JOIN ({ids}) AS id ON {shape.same("t", "id")}{within}"""
+        FROM {lake} AS lake LEFT SEMI JOIN ({ids}) AS wanted ON {shape.same("lake", "wanted")}{within}"""
 
 
 def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:
@@ -52,7 +54,7 @@ def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:
 
     Numbers are widened to whole blocks.
     """
-    column = f"t.{identifier(first_key)}"
+    column = f"lake.{identifier(first_key)}"
     parts = _whole_blocks(ranges)
     return f"({' OR '.join(f'{column} BETWEEN {literal(part.low)} AND {literal(part.high)}' for part in parts)})"
 
@@ -65,7 +67,7 @@ def _whole_blocks(ranges: tuple[KeyRange, ...]) -> Sequence[KeyRange]:
     return [KeyRange(low, end - 1) for low, end in joined(spans)] if len(spans) == len(ranges) else ranges
 
 
-def told_version(column: str) -> str:
+def value_version(column: str) -> str:
     """Returns SQL for the version of the newest event with a value for the column; '' if no value is known."""
     return f"IF(startswith({column}, '{LACKED}'), '', trim(LEADING '{LAPSED}' FROM {column}))"
 

@@ -16,8 +16,8 @@ def applied(
     """Returns what the claim's commit did. Raises LakeError if `commit` is not the claim's."""
     if commit is None or commit.user_metadata.get("claim_id") != work.claim_id:
         raise LakeError(
-            f"MERGE of claim {work.claim_id} answered, but no commit of {table.name} carries it",
-            expected="a commit with the claim's id right after the MERGE",
+            f"claim {work.claim_id} was applied, but no commit of {table.name} carries it",
+            expected="a commit with the claim's id",
             remedy="retry: the fence shows whether the claim was applied",
         )
     return UpsertOutcome(

@@ -145,7 +145,7 @@ class Fence:
 class UpsertOutcome:
     """Counts of ids (keyless table: rows). `rows_read` counts rows of slice files. A soft delete counts as an update.
 
-    `ignored`: ids without a visible change, because the lake's row is newer or a delete found no row. `parked`: ids
+    `ignored`: ids without a visible change, because the lake's row is newer or a delete found no row. `incomplete`: ids
     whose row is incomplete and therefore hidden. `tied`: how many sequences have more than one event of the same id.
     """
 
@@ -154,7 +154,7 @@ class UpsertOutcome:
     updated: int
     deleted: int
     ignored: int
-    parked: int = 0
+    incomplete: int = 0
     tied: int = 0
     lake_version: int
     bytes_written: int

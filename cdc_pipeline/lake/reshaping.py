@@ -80,8 +80,8 @@ class Reshaping:
     def stats(self) -> list[str]:
         """Columns with statistics, under their new names."""
         known = f",{self.configuration.get(STATS, '')},"
-        places = {**self.change.sources, **{name: name for name, _ in OWN_TYPES}}
-        return [name for name, was in places.items() if was is not None and f",{identifier(was)}," in known]
+        sources = {**self.change.sources, **{name: name for name, _ in OWN_TYPES}}
+        return [name for name, was in sources.items() if was is not None and f",{identifier(was)}," in known]
 
     @property
     def configuration(self) -> Mapping[str, str]:

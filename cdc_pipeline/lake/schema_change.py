@@ -107,7 +107,9 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
 
 def _of_claim(table: LakeTable, work: ClaimWork, shape: Shape, partitions: tuple[PartitionBy, ...]) -> LakeTable:
     schema = work.leading or work.slices[0].schema
-    places = shape.places(schema)
-    columns = tuple(replace(column, name=places[column.name]) for column in schema.columns if column.name in places)
-    key = tuple(places[name] for name in schema.key)
+    lake_names = shape.lake_names(schema)
+    columns = tuple(
+        replace(column, name=lake_names[column.name]) for column in schema.columns if column.name in lake_names
+    )
+    key = tuple(lake_names[name] for name in schema.key)
     return replace(table, schema=TableSchema(columns=columns, key=key), partition_by=partitions)

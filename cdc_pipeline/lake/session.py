@@ -88,8 +88,8 @@ def cancel(url: str, session: str, tag: str) -> tuple[str, ...]:
 
 def _with(url: str, *parameters: str) -> str:
     """Adds `user_id` and `parameters` to the URL, so that another process can cancel the session."""
-    place, _, given = url.partition(_PARAMETERS)
-    return f"{place.rstrip('/')}{_PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
+    address, _, given = url.partition(_PARAMETERS)
+    return f"{address.rstrip('/')}{_PARAMETERS}{';'.join(filter(None, (given, f'user_id={_USER}', *parameters)))}"
 
 
 def client_of(url: str, session: str) -> SparkConnectClient:

@@ -80,7 +80,7 @@ class Shape:
         )
         return next(chain(numbered, named), None)
 
-    def places(self, schema: TableSchema) -> dict[str, str]:
+    def lake_names(self, schema: TableSchema) -> dict[str, str]:
         """Returns column of the schema -> column of the table, without columns that the table no longer has."""
         found = {column.name: self.find(column) for column in schema.columns}
         return {name: own.name for name, own in found.items() if own is not None}
@@ -90,8 +90,8 @@ class Shape:
         if not self.highest:
             return {}
         known = {column.name: _kept(column) for column in self.columns if column.number is not None or column.dropped}
-        told = {COLUMNS: json.dumps(known, ensure_ascii=False), HIGHEST: str(self.highest)}
-        return told | {GENERATION: str(self.generation)} if self.generation else told
+        properties = {COLUMNS: json.dumps(known, ensure_ascii=False), HIGHEST: str(self.highest)}
+        return properties | {GENERATION: str(self.generation)} if self.generation else properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +141,13 @@ class ShapeChange:
     def words(self) -> dict[str, object]:
         """Returns a description of the change, for the table's log."""
         dropped = [column.name for column in self.after.columns if column.dropped and self._is_news(column)]
-        told = {
+        words = {
             "added": [column.name for column in self.added],
             "renamed": self.renamed,
             "widened": {column.name: column.type for column in self.after.columns if column.name in self.widened},
             "dropped": [*dropped, *self.removed],
         }
-        return {what: names for what, names in told.items() if names}
+        return {what: names for what, names in words.items() if names}
 
     def _is_news(self, column: LakeColumn) -> bool:
         return all(was.name != self.sources[column.name] or not was.dropped for was in self.before.columns)
@@ -179,10 +179,10 @@ def new_column(column: Column) -> LakeColumn:
     return LakeColumn(name=column.name, type=resolve(column.type).spark, number=column.number, missing=missing)
 
 
-def _known(name: str, type_: str, told: Mapping[str, Any]) -> LakeColumn:
-    missing = tuple(told["missing"]) if "missing" in told else None
+def _known(name: str, type_: str, recorded: Mapping[str, Any]) -> LakeColumn:
+    missing = tuple(recorded["missing"]) if "missing" in recorded else None
     return LakeColumn(
-        name=name, type=type_, number=told.get("number"), missing=missing, dropped=told.get("dropped", False)
+        name=name, type=type_, number=recorded.get("number"), missing=missing, dropped=recorded.get("dropped", False)
     )
 
 
@@ -191,5 +191,5 @@ def _highest(columns: Iterable[Column]) -> int:
 
 
 def _kept(column: LakeColumn) -> dict[str, object]:
-    told = {"number": column.number, "missing": column.missing, "dropped": column.dropped or None}
-    return {name: value for name, value in told.items() if value is not None}
+    recorded = {"number": column.number, "missing": column.missing, "dropped": column.dropped or None}
+    return {name: value for name, value in recorded.items() if value is not None}

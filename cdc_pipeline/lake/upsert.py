@@ -40,7 +40,7 @@ _MOST_RACES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Done:
-    """A claim that this worker applied. `counts` is None if only the metrics of the commit can tell them."""
+    """A claim that this worker applied. `counts` is None if only the metrics of the commit have them."""
 
     counts: Counts | None
 
@@ -138,7 +138,7 @@ class ClaimUpsert:
         sent: list[_Done] = []
         try:
             with (
-                self.calls(f"merging claim {self.work.claim_id} into {self.table.name}"),
+                self.calls(f"applying claim {self.work.claim_id} to {self.table.name}"),
                 tagged(session, claim_tag(self.work.claim_id)),
             ):
                 fitted = self._follow(session, fence.lake_version)
@@ -191,7 +191,7 @@ class ClaimUpsert:
         """
         url = self.store.spark_url(lake_key(self.table.name))
         with opened_views(session) as views:
-            with step(self.on_step, "lake_claim.fold"):
+            with step(self.on_step, "lake_claim.deduplicate"):
                 merge = claim_merge(views, self.store, fitted.table, self.work, url, fitted.shape)
             self.may_commit()
             if merge.sql is None:

@@ -39,11 +39,11 @@ def test_an_incomplete_row_is_hidden_and_counted_until_later_events_tell_the_res
     lake: Lake, arm: Arm, feed: Feed
 ) -> None:
     first = lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)], [event("u", 2, 7, age=5)]))
-    assert (first.inserted, first.parked, arm.values(feed.table)) == (1, 1, {1: ("a", 1)})
+    assert (first.inserted, first.incomplete, arm.values(feed.table)) == (1, 1, {1: ("a", 1)})
     again = lake.upsert(feed.table, feed.claim([event("u", 3, 7, age=6)]))
-    assert (again.parked, arm.values(feed.table)) == (1, {1: ("a", 1)})
+    assert (again.incomplete, arm.values(feed.table)) == (1, {1: ("a", 1)})
     last = lake.upsert(feed.table, feed.claim([event("u", 4, 7, name="b")], [*move(5, (8,), (9,), age=1)]))
-    assert (last.inserted, last.parked) == (1, 1)
+    assert (last.inserted, last.incomplete) == (1, 1)
     assert arm.values(feed.table) == {1: ("a", 1), 7: ("b", 6)}
 
 

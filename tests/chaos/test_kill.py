@@ -23,13 +23,13 @@ from tests.crash.steps import (
 )
 
 pytestmark = pytest.mark.xdist_group("chaos world")
-SPARK_CALLS = frozenset({"lake_claim.fold"})
+SPARK_CALLS = frozenset({"lake_claim.deduplicate"})
 """It reads, but it is the longest of all calls."""
 
 
 LONG = (
     ("stream_to_slices", "slice_file.put"),
-    ("slice_to_lake", "lake_claim.fold"),
+    ("slice_to_lake", "lake_claim.deduplicate"),
     ("slice_to_lake", "lake_files.write"),
     ("slice_to_lake", "lake_table.merge"),
     ("snapshot_to_lake", "source.copy"),

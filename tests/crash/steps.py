@@ -22,7 +22,7 @@ READS = frozenset(
         "horizon.read",
         "inspection.run",
         "kept_rows.get",
-        "lake_claim.fold",
+        "lake_claim.deduplicate",
         "lake_files.read",
         "lake_owner.get",
         "lake_schema.read",

@@ -256,7 +256,7 @@ class MemoryLake:
         columns, before = source_columns(schema, table), stored.rows.to_pylist()
         events = [event for event in self._events(work, fitted.shape) if event.version >= work.cutoff_version]
         if table.schema.is_keyless:
-            known = {place for content in work.slices for place in fitted.shape.places(content.schema).values()}
+            known = {place for content in work.slices for place in fitted.shape.lake_names(content.schema).values()}
             dropped = tuple(column.name for column in fitted.shape.columns if column.name not in known)
             told = tuple(name for name in columns if name not in dropped)
             after, effects = bag_claim(table, work, before, events, told, dropped)

@@ -62,7 +62,7 @@ def lake_schema(table: LakeTable) -> pa.Schema:
 def event_of(row: dict[str, Any], content: SliceInput, lake: Shape) -> Event:
     """With the lake's names and types."""
     operation, schema = Operation(row[OPERATION]), content.schema
-    places, types = lake.places(schema), {column.name: column.type for column in lake.columns}
+    places, types = lake.lake_names(schema), {column.name: column.type for column in lake.columns}
     absent = (*schema.key, *(row[ABSENT] or ()))
     silent = operation is Operation.TRUNCATE or (operation is Operation.DELETE and not schema.is_keyless)
     values = {place: _widened(row[name], types[place]) for name, place in places.items() if name not in absent}
@@ -100,7 +100,7 @@ def keyed_claim(
     named = {event.id for event in events if event.operation is not Operation.TRUNCATE}
     effects = Counter(_effect(id_, before, after, shown) for id_ in named | before.rows.keys())
     effects["tied"] = folded.ties
-    effects["ignored"] = len(named) - sum(effects[seen] for seen in ("inserted", "updated", "deleted", "parked"))
+    effects["ignored"] = len(named) - sum(effects[seen] for seen in ("inserted", "updated", "deleted", "incomplete"))
     return [_row_of(id_, state, after, table, columns) for id_, state in after.rows.items()], effects
 
 
@@ -173,7 +173,7 @@ def _effect(id_: Id, before: KeyedTable, after: KeyedTable, shown: list[dict[Id,
     if is_visible:
         return "updated" if was_visible else "inserted"
     if now is not None and now.incomplete:
-        return "parked"
+        return "incomplete"
     if was_visible:
         return "updated" if now is not None else "deleted"
     return "hidden"
@@ -231,7 +231,7 @@ def outcome_of(
     """`effects`: ids by what became of them. `started`: by the monotonic clock."""
     return UpsertOutcome(
         rows_read=sum(content.rows for content in work.slices) if work else 0,
-        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "parked", "tied")},
+        **{name: effects.get(name, 0) for name in ("inserted", "updated", "deleted", "ignored", "incomplete", "tied")},
         lake_version=version,
         bytes_written=0,
         already_applied=already,

@@ -137,5 +137,7 @@ def _check_told_apart(settings: TableSettings, shapes: Sequence[SourceShape], ne
 
 def _changed(settings: TableSettings, reason: str) -> TableStale:
     return TableStale(
-        f"{settings.name} changed: {reason}", table=settings.name, expected="a change that its stream describes completely"
+        f"{settings.name} changed: {reason}",
+        table=settings.name,
+        expected="a change that its stream describes completely",
     )

@@ -142,7 +142,7 @@ def test_vectors_and_files_of_others_are_respected(
     expected = {(id_,) for id_ in (1, 2, 4, 5, 6, 7, 8, 101, 104, 106, 107, 108)}
     assert set(lake_values(store, feed.table)) == expected
     partial = lake.upsert(feed.table, feed.claim([event("u", 6, 104, age=6), event("u", 6, 103, age=6)]))
-    assert (partial.updated, partial.parked) == (1, 1)
+    assert (partial.updated, partial.incomplete) == (1, 1)
     assert lake_values(store, feed.table)[104,] == ("n104", 6)
 
 

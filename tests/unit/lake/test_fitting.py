@@ -103,7 +103,7 @@ def test_rows_of_an_older_schema_find_their_columns_and_bring_none_back() -> Non
     now = columns("id int8 1", "c text 2", "a int4 5")
     gone = fitted(shape_of_source(FIRST), now, keeps_dropped=False).after
     late = fitted(gone, None, late=[FIRST], keeps_dropped=False)
-    assert (late.is_none, late.after.places(FIRST)) == (True, {"id": "id", "a": "c"})
+    assert (late.is_none, late.after.lake_names(FIRST)) == (True, {"id": "id", "a": "c"})
     newer = columns("id int8 1", "c text 2", "a int4 5", "d text 6")
     assert fitted(gone, None, late=[newer]).words() == {"added": ["d"]}
 

@@ -17,7 +17,7 @@ SPANS = st.lists(st.tuples(IDS, IDS).map(lambda ends: (min(ends), max(ends))), m
 
 def widened(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     sql = within_ranges("id", tuple(KeyRange(*span) for span in spans))
-    found = re.findall(r"t\.`id` BETWEEN (-?\d+) AND (-?\d+)", sql)
+    found = re.findall(r"lake\.`id` BETWEEN (-?\d+) AND (-?\d+)", sql)
     return [(int(low), int(high)) for low, high in found]
 
 
@@ -41,5 +41,5 @@ def test_claims_within_the_same_blocks_are_the_same_statement(base: int) -> None
 
 def test_texts_are_left_as_they_are() -> None:
     assert within_ranges("id", (KeyRange("a", "b"), KeyRange("c", "c"))) == (
-        "(t.`id` BETWEEN 'a' AND 'b' OR t.`id` BETWEEN 'c' AND 'c')"
+        "(lake.`id` BETWEEN 'a' AND 'b' OR lake.`id` BETWEEN 'c' AND 'c')"
     )

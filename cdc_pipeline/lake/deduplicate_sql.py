@@ -23,7 +23,7 @@ VERSIONS = "_cdc_versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldShape:
+class ClaimShape:
     """The source's columns in the lake (id included) with their Spark types.
 
     `lacking`: columns that some file of the claim lacks. `dropped`: columns that all its files lack. `missing`: SQL of
@@ -62,24 +62,25 @@ class FoldShape:
         )
 
 
-def fold_complete_rows(shape: FoldShape) -> str:
+def deduplicate_whole_rows(shape: ClaimShape) -> str:
     """Returns SQL that deduplicates whole rows in order: one aggregation, one version per row."""
     order = f"struct({VERSION}, {OPERATION})"
-    told = [(place, name) for place, name in shape.others if name not in shape.lacking]
-    fields = "".join(f", {identifier(name)} AS v{place}" for place, name in told)
-    values = "".join(f", _cdc_told.v{place} AS {identifier(name)}" for place, name in told)
+    with_values = [(number, name) for number, name in shape.others if name not in shape.lacking]
+    fields = "".join(f", {identifier(name)} AS value_{number}" for number, name in with_values)
+    values = "".join(f", _cdc_newest_row.value_{number} AS {identifier(name)}" for number, name in with_values)
     return f"""
-        SELECT {shape.keys()}{values}, _cdc_last.{VERSION}, _cdc_last.{OPERATION} = 'd' AS {DELETED},
-               CAST(NULL AS {STATE_TYPE}) AS {STATE}, _cdc_told IS NOT NULL AS {KNOWN}, {FRESH}
-        FROM (SELECT {shape.keys()}, max({order}) AS _cdc_last, bool_or({OPERATION} = 'i') AS {FRESH},
-                     max_by(struct({VERSION}{fields}), {order}) FILTER (WHERE {OPERATION} <> 'd') AS _cdc_told
+        SELECT {shape.keys()}{values}, _cdc_newest_event.{VERSION}, _cdc_newest_event.{OPERATION} = 'd' AS {DELETED},
+               CAST(NULL AS {STATE_TYPE}) AS {STATE}, _cdc_newest_row IS NOT NULL AS {KNOWN}, {FRESH}
+        FROM (SELECT {shape.keys()}, max({order}) AS _cdc_newest_event, bool_or({OPERATION} = 'i') AS {FRESH},
+                     max_by(struct({VERSION}{fields}), {order}) FILTER (WHERE {OPERATION} <> 'd') AS _cdc_newest_row
               FROM {EVENT} GROUP BY {shape.keys()})"""
 
 
-def fold_registers(shape: FoldShape, *, ties: bool) -> str:
+def deduplicate_registers(shape: ClaimShape, *, ties: bool) -> str:
     """Returns SQL with the registers and all deletions of each id.
 
-    Per column, `_cdc_s<n>` is (version, value), and `_cdc_l<n>` is the newest version whose schema lacks the column.
+    Per column, `_cdc_claim_<n>` is (version, value), and `_cdc_lacked_<n>` is the newest version whose schema lacks the
+    column.
     """
     versions = f", collect_set({VERSION}) AS {VERSIONS}" if ties else ""
     return f"""
@@ -88,23 +89,23 @@ def fold_registers(shape: FoldShape, *, ties: bool) -> str:
         FROM {EVENT} GROUP BY {shape.keys()}"""
 
 
-def registers(shape: FoldShape, event: str = "") -> str:
+def registers(shape: ClaimShape, event: str = "") -> str:
     """Returns aggregates over events, each with a comma before it."""
     version, operation = f"{event}{VERSION}", f"{event}{OPERATION}"
     parts = []
-    for place, name in shape.others:
+    for number, name in shape.others:
         literal = text_literal(name)
-        untold = " OR ".join(f"array_contains({event}{names}, {literal})" for names in (ABSENT, LACKING))
+        has_no_value = " OR ".join(f"array_contains({event}{names}, {literal})" for names in (ABSENT, LACKING))
         parts.append(
             f"max_by(struct({version} AS version, {event}{identifier(name)} AS value), {version})"
-            f" FILTER (WHERE {operation} <> 'd' AND NOT ({untold})) AS _cdc_s{place}"
+            f" FILTER (WHERE {operation} <> 'd' AND NOT ({has_no_value})) AS _cdc_claim_{number}"
         )
         if name in shape.lacking:
             lacks = f"array_contains({event}{LACKING}, {literal})"
-            parts.append(f"max({version}) FILTER (WHERE {lacks}) AS _cdc_l{place}")
+            parts.append(f"max({version}) FILTER (WHERE {lacks}) AS _cdc_lacked_{number}")
     return "".join(f", {part}" for part in parts)
 
 
-def lacks(shape: FoldShape, place: int, name: str) -> str:
+def lacks(shape: ClaimShape, number: int, name: str) -> str:
     """Returns SQL for the newest version whose schema lacks the column; never NULL."""
-    return f"coalesce(_cdc_l{place}, '')" if name in shape.lacking else "''"
+    return f"coalesce(_cdc_lacked_{number}, '')" if name in shape.lacking else "''"
