@@ -12,7 +12,6 @@ import pytest
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.metadata_store.upgrade import upgrade
 from cdc_pipeline.wiring import Pipeline
 from tests.support.acceptance_cases import Case, case_files, load_case
 from tests.support.case_pipeline import apply, opened, replay_misfits, tell, ties
@@ -46,10 +45,9 @@ TOGETHER = (
 """Over one table with the columns of all: the first of each id is a whole row, so that more can be left out."""
 
 
-def test_every_case_as_given_and_in_two_claims(database: str, spark_url: str, tmp_path: Path) -> None:
-    upgrade(database)
+def test_every_case_as_given_and_in_two_claims(store_url: str, spark_url: str, tmp_path: Path) -> None:
     for number, group in enumerate(by_kind(told_together())):
-        with opened(group, tmp_path / f"kind_{number}", database, spark_url=spark_url) as pipeline:
+        with opened(group, tmp_path / f"kind_{number}", store_url, spark_url=spark_url) as pipeline:
             assert tell(pipeline, group, stored_rows) == {}
             for each in group:
                 shared = [other.case for other in group if other.tables() == each.tables()]
@@ -65,11 +63,11 @@ def test_every_case_as_given_and_in_two_claims(database: str, spark_url: str, tm
     [("postgres_plain", PLAIN, "one"), ("postgres_with_schema", WITH_SCHEMA, "recorded")],
 )
 def test_the_recording_ends_in_the_lake_as_the_server_did(
-    recording: str, tables: tuple[dict[str, Any], ...], layout: str, database: str, spark_url: str, tmp_path: Path
+    recording: str, tables: tuple[dict[str, Any], ...], layout: str, store_url: str, spark_url: str, tmp_path: Path
 ) -> None:
-    events = EventFolder(folder=tmp_path, store_url=database, tables=tables)
+    events = EventFolder(folder=tmp_path, store_url=store_url, tables=tables)
     lay_out(events, until_the_last_statement(recorded(recording)), layout)
-    with opened_pipeline(events.settings, store_url=database, spark_url=spark_url) as pipeline:
+    with opened_pipeline(events.settings, store_url=store_url, spark_url=spark_url) as pipeline:
         set_up_and_consume(pipeline)
         orders, keyless = pipeline.table_names()
         apply(pipeline, (orders, keyless))

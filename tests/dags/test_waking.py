@@ -27,10 +27,10 @@ HANG_UP = """
 
 
 @pytest.fixture
-def shop(database: str) -> Iterator[Shop]:
+def shop(store_url: str) -> Iterator[Shop]:
     """Both tables are live."""
-    with opened_shop(database) as shop:
-        run_sql(database, "UPDATE cdc.source_table SET state = 'live'")
+    with opened_shop(store_url) as shop:
+        run_sql(store_url, "UPDATE cdc.source_table SET state = 'live'")
         yield shop
 
 

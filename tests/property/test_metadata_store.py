@@ -282,9 +282,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.watermark = boundary.commit_time
 
 
-def test_any_history_of_consumers_and_workers_keeps_the_registry_whole(database: str) -> None:
+def test_any_history_of_consumers_and_workers_keeps_the_registry_whole(store_url: str) -> None:
     runs = count()
-    with opened_store(database) as (_, store):
+    with opened_store(store_url) as (_, store):
 
         class OwnStream(StoreMachine):
             def __init__(self) -> None:

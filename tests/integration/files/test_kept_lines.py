@@ -11,7 +11,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.replay import Replayed
 from tests.support.event_files import EventFolder, Row
-from tests.support.postgres import fresh_database
+from tests.support.postgres import fresh_store
 from tests.support.streams import run_sql
 
 NARROW = {"name": "public.t", "columns": {"id": "int", "amount": "int", "note": "text"}, "id": ["id"]}
@@ -61,7 +61,7 @@ def test_a_value_comes_back_when_it_was_mended_whatever_came_after_it(
     mending = f"replace(payload::text, '{ENORMOUS}', '{MEANT}')::json"
     run_sql(database, f"UPDATE cdc.quarantine SET payload = {mending}")
     assert why(replay_all(kept)) == []
-    with fresh_database(postgres) as clean_url:
+    with fresh_store(postgres) as clean_url:
         clean = folder(tmp_path / "clean", clean_url, source=source)
         clean.write("0/a.jsonl", *(json.dumps(line).replace(str(ENORMOUS), str(MEANT)) for line in lines))
         clean.consume()
