@@ -13,6 +13,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from snapshot.wiring import snapshot_runs
 from tests.crash.world import World
 from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, states, world_of
+from tests.support.pipelines import POLL
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.postgres_versions import locked_versions, unpacked_binaries
 from tests.support.streams import database_of, run_sql
@@ -103,7 +104,7 @@ def follow(world: World, *statements: str) -> None:
 def taken_anew(world: World, table: str) -> None:
     assert list(go_on(world)) == [table]
     with world.process() as pipeline:
-        snapshot_runs(pipeline).take_wanted(pipeline.table_names(), slots=1)
+        snapshot_runs(pipeline, poll_interval=POLL).take_wanted(pipeline.table_names(), slots=1)
     assert go_on(world) == {}
     assert {state for state, _ in states(world).values()} == {"live"}
     assert_equal(world)
