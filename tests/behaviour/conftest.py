@@ -26,7 +26,7 @@ def objects(tmp_path: Path, s3_prefix: str, request: pytest.FixtureRequest) -> O
     params=[
         pytest.param(memory_arm, id="memory"),
         pytest.param(spark_arm, id="spark"),
-        pytest.param(merge_arm, id="merge"),
+        pytest.param(merge_arm, id="merge", marks=pytest.mark.nightly),
     ]
 )
 def arm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arm]:

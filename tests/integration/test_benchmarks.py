@@ -16,7 +16,7 @@ from tests.support.doc_pages import text_of
 WITH_STACK = {"rest"}
 WITHOUT_SPARK = {"B1", "decoder", "large-transaction", "year", "rest"}
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
-IN_MAKE_TEST = {"B4"}
+IN_MAKE_TEST = {"B6"}
 """Of the rows with Spark. The others take minutes, and are run by `make bench-quick`."""
 
 
@@ -64,11 +64,13 @@ def test_a_row_with_spark_runs_and_its_arms_did_the_same(row: str, spark_url: st
     check(row, measured(row, spark_url))
 
 
+@pytest.mark.nightly
 def test_a_setting_of_the_pipeline_is_a_further_arm(spark_url: str) -> None:
     found = measured("B8", spark_url, "worker.claim_slices=2")
     assert "this project, worker.claim_slices=2" in found.contests[1].arms
 
 
+@pytest.mark.nightly
 @pytest.mark.stack
 @pytest.mark.parametrize("row", sorted(WITH_STACK))
 def test_a_row_of_the_whole_stack_runs(row: str) -> None:

@@ -24,7 +24,7 @@ from cdc_pipeline.steps import no_step
 from tests.support.fold.model import Event
 from tests.support.lake import NOW, Feed, event, lake_table_rows, move, rows_by_spark, table_of
 
-CLAIMS, EVENTS, IDS = 5, 40, 25
+CLAIMS, EVENTS, IDS = 3, 80, 40
 OTHERS = ("name", "full name", "kind")
 KEYED = TableSchema(
     columns=(Column(name="id", type="int8"), *(Column(name=name, type="text") for name in OTHERS)), key=("id",)
