@@ -1,7 +1,7 @@
 """Promises of one block of a table copy."""
 
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.sources.postgres.copy_stream import parse_block
+from cdc_pipeline.sources.postgres.copy_stream import checked_block, parse_block, typed_block
 
 SCHEMA = TableSchema(columns=(Column(name="id", type="int4"), Column(name="note", type="text")), key=("id",))
 MARK = b"\xef\xbb\xbf"
@@ -23,3 +23,49 @@ def test_a_block_has_the_schema_of_its_table_even_where_a_column_is_all_null() -
     copied = parse_block(MARK + b"1,\n2,\n", SCHEMA)
     assert [str(type_) for type_ in copied.rows.schema.types] == ["int32", "string"]
     assert copied.rows["note"].null_count == 2
+
+
+ODD = {
+    "int2": ("-32768", "7"),
+    "int8": ("9223372036854775807", "0"),
+    "float4": ("NaN", "-Infinity", "3.4028235e+38", "1e-45", "-0", "0.1"),
+    "float8": ("NaN", "Infinity", "-0", "5e-324", "1.7976931348623157e+308", "0.1"),
+    "numeric(12,2)": ("-9999999999.99", "0.00", "NaN", "1.5"),
+    "numeric(38,0)": ("9" * 38, "-1"),
+    "numeric": ("1" + "0" * 50, "NaN", "-Infinity", "0.10"),
+    "boolean": ("t", "f"),
+    "date": ("0001-01-01", "9999-12-31", "infinity", "10000-01-01", "0044-03-15 BC"),
+    "timestamp": ("0001-01-01 00:00:00", "2024-02-29 23:59:59.000001", "-infinity", "0044-03-15 00:00:00 BC"),
+    "timestamptz": ("0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00", "infinity", "2024-02-29 01:02:03.5+00"),
+    "bytea": (r"\x", r"\x00ff"),
+    "text": ('""', '"a ""b"", é\n"', " x ", "\\N", "NULL", "t"),
+    "jsonb": ('"{""a"": [1, null]}"',),
+    "int4[]": ('"{1,NULL,-2}"', "{}", '"{{1,2},{3,4}}"', '"[2:3]={1,2}"'),
+    "text[]": ('"{NULL,""NULL"",""a,b""}"', "{}"),
+    "date[]": ('"{2024-01-01,infinity}"',),
+}
+"""Type -> values as PostgreSQL writes them in CSV."""
+
+
+def test_a_value_is_the_same_whatever_its_neighbours_are() -> None:
+    """The CSV reader types a block whose values all fit; another block is parsed column by column."""
+    for type_name, texts in ODD.items():
+        table = TableSchema(columns=(Column(name="id", type="int4"), Column(name="it", type=type_name)), key=("id",))
+        lines = [f"{number},{text}\n".encode() for number, text in enumerate((*texts, ""))]
+        together = parse_block(MARK + b"".join(lines), table)
+        alone = [parse_block(MARK + line, table) for line in lines]
+        assert repr(together.rows["it"].to_pylist()) == repr([row.rows["it"][0].as_py() for row in alone]), type_name
+        assert [unfit.row for unfit in together.unfit_rows] == [
+            number for number, row in enumerate(alone) if row.unfit_rows
+        ]
+        assert {row.rows.schema for row in alone} == {together.rows.schema}, type_name
+
+
+def test_values_that_fit_are_read_by_the_csv_reader_as_by_the_rules_of_their_types() -> None:
+    for type_name, texts in ODD.items():
+        table = TableSchema(columns=(Column(name="id", type="int4"), Column(name="it", type=type_name)), key=("id",))
+        for text in texts:
+            block = MARK + f"1,{text}\n2,\n".encode()
+            typed, checked = typed_block(block, table), checked_block(block, table)
+            assert typed is None or not checked.unfit_rows, (type_name, text)
+            assert typed is None or repr(typed["it"].to_pylist()) == repr(checked.rows["it"].to_pylist()), text
