@@ -22,7 +22,10 @@ HandOff = TypeVar("HandOff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFile:
-    """Output of an export task, input of a staging task: one snapshot data file. `file_id` names its staging files."""
+    """Output of an export task of a table with data partitions, input of a staging task: one snapshot data file.
+
+    `file_id` names its staging files.
+    """
 
     snapshot_key: str
     file_id: str
@@ -40,7 +43,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """Output of a staging task: at most one file per data partition."""
+    """Output of a staging task: at most one file per data partition. Also of an export task that staged its rows."""
 
     files: tuple[StagedFile, ...]
 
@@ -94,6 +97,11 @@ def input_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
 def output_of(task: SnapshotTask, kind: type[HandOff]) -> HandOff:
     """Returns the finished task's output. Raises SnapshotError when it is not of the type `kind`."""
     return _of_task(task, kind, task.output)
+
+
+def has_staged(exported: SnapshotTask) -> bool:
+    """Whether a finished export task wrote staging files, so that it needs no staging task."""
+    return "files" in (exported.output or {})
 
 
 def to_json(hand_off: object) -> dict[str, Any]:

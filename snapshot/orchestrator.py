@@ -1,5 +1,6 @@
 """The orchestrator of snapshots: holds the cutoff, plans and polls tasks, publishes each table whose tasks are done."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -23,12 +24,13 @@ from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
 from snapshot.cutoff import create_snapshot
-from snapshot.hand_offs import SnapshotFile, new_tasks, output_of
+from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
 log = structlog.get_logger()
 
 _BUSY_SECONDS = 0.5
+_SHORTEST_PAUSE_SECONDS = 0.1
 _MOST_FAILURES = 3
 _PURPOSE = "snapshot"
 """The purpose that positions of the source are held for."""
@@ -69,13 +71,26 @@ class SnapshotOrchestrator:
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
                     ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
-            failures = Counter[str]()
-            snapshots = self._advance_all(wanted, failures)
-            while not stop.is_set() and any(found.state not in FINISHED_SNAPSHOTS for found in snapshots):
-                if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
-                    holding.close()
-                stop.wait(self.poll_interval.total_seconds())
-                snapshots = self._advance_all(wanted, failures)
+            return self._poll([self.store.snapshots.snapshot(each) for each in wanted], holding, stop)
+
+    def _poll(self, snapshots: Sequence[Snapshot], holding: ExitStack, stop: Event) -> tuple[Snapshot, ...]:
+        """Advances the snapshots until all have ended. Closes `holding` when no export needs the cutoff any more.
+
+        After each change it looks again soon, and then more and more seldom, up to the poll interval: small tables are
+        done within a second, and large ones take hours. It works at most a third of the time. What failed is tried
+        again after the whole poll interval.
+        """
+        failures = Counter[str]()
+        longest = self.poll_interval.total_seconds()
+        pause = 0.0
+        while not stop.wait(pause) and any(found.state not in FINISHED_SNAPSHOTS for found in snapshots):
+            began, known, before = time.monotonic(), failures.total(), snapshots
+            snapshots = [self._advanced(each, failures) for each in snapshots]
+            if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
+                holding.close()
+            shortest = max(_SHORTEST_PAUSE_SECONDS, 2 * (time.monotonic() - began))
+            pause = shortest if snapshots != before else max(shortest, 2 * pause)
+            pause = longest if failures.total() > known else min(longest, pause)
         return tuple(snapshots)
 
     def _hold_still(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
@@ -128,15 +143,15 @@ class SnapshotOrchestrator:
         log.info("snapshot begun", table=str(name), snapshot_id=snapshot_id, cutoff=cutoff.offset, files=len(tasks))
         return snapshot_id
 
-    def _advance_all(self, snapshot_ids: Sequence[str], failures: Counter[str]) -> list[Snapshot]:
-        """Advances each snapshot. `failures`: how often each has failed so far in this run."""
-        return [self._advance_alone(self.store.snapshots.snapshot(each), failures) for each in snapshot_ids]
-
-    def _advance_alone(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
+    def _advanced(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
         """Advances one snapshot. An error fails only this snapshot; a retryable error only after several tries.
 
-        Raises errors of an outage and StaleEpoch, because they concern every table.
+        `failures`: how often each snapshot has failed so far in this run. Raises errors of an outage and StaleEpoch,
+        because they concern every table.
         """
+        if snapshot.state in FINISHED_SNAPSHOTS:
+            return snapshot
+        snapshot = self.store.snapshots.snapshot(snapshot.snapshot_id)
         try:
             return self._advance(snapshot)
         except CdcError as error:
@@ -183,11 +198,14 @@ class SnapshotOrchestrator:
         found = self.found.get(snapshot.snapshot_id)
         if found is not None:
             self.source.check_copied(found)
-        tasks = new_tasks(TaskKind.STAGE, [output_of(task, SnapshotFile) for task in exported])
+        unstaged = [output_of(task, SnapshotFile) for task in exported if not has_staged(task)]
+        tasks = new_tasks(TaskKind.STAGE, unstaged)
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
 
     def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
+        exported = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.EXPORT)
+        staged = [*filter(has_staged, exported), *staged]
         self.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
         return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.COMPACTING)

@@ -29,6 +29,7 @@ from snapshot.staging_to_lake import StagingToLake
 log = structlog.get_logger()
 
 _MOST_ATTEMPTS = 5
+_SHORTEST_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWorker:
-    """A worker slot. Safe to kill at any step: another slot claims its task once the task lease has expired."""
+    """A worker slot. Safe to kill at any step: another slot claims its task once the task lease has expired.
+
+    `idle_wait`: the longest pause between two looks for a task.
+    """
 
     slot: str
     source: Source
@@ -59,7 +63,7 @@ class SnapshotWorker:
         Returns the number of tasks done.
         """
         table_ids = [self.store.tables.table(name).table_id for name in tables]
-        done = 0
+        done, pause = 0, _SHORTEST_PAUSE_SECONDS
         while not stop.is_set():
             active = self.store.snapshots.active_snapshots(table_ids)
             task = self.store.snapshot_tasks.claim_task(
@@ -70,11 +74,12 @@ class SnapshotWorker:
             )
             if task is not None:
                 self._work(task, next(found for found in active if found.snapshot_id == task.snapshot_id))
-                done += 1
+                done, pause = done + 1, _SHORTEST_PAUSE_SECONDS
             elif len(self.store.snapshot_history.ended_since(table_ids, since)) == len(table_ids):
                 break
             else:
-                stop.wait(self.idle_wait.total_seconds())
+                stop.wait(pause)
+                pause = min(2 * pause, self.idle_wait.total_seconds())
         return done
 
     def _work(self, task: SnapshotTask, snapshot: Snapshot) -> None:
@@ -130,7 +135,7 @@ class SnapshotWorker:
         exported = staging.export(snapshot.exported_snapshot, task.input, f"{task.ordinal:06d}")
         if exported.unfit:
             self._quarantine(snapshot, task, exported.unfit)
-        return Done(output=to_json(exported.file), rows=exported.rows, size_bytes=exported.size_bytes)
+        return Done(output=to_json(exported.output), rows=exported.rows, size_bytes=exported.size_bytes)
 
     def _quarantine(self, snapshot: Snapshot, task: SnapshotTask, unfit: Sequence[UnfitRow]) -> None:
         """Quarantines rows; durable on return. The rows of a task are quarantined once, however often it is tried."""

@@ -82,7 +82,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/operations/warm_up.py:run": READS_ONLY,
     "cdc_pipeline/settings/yaml_text.py:read_text": READS_ONLY,
     "plugins/cdc_hosts.py:allowed_hosts": READS_ONLY,
-    "snapshot/snapshot_to_staging.py:export": "a folder of this process's own",
+    "snapshot/snapshot_to_staging.py:_put_snapshot_file": "a folder of this process's own",
 }
 """Functions that reach outside without a step around the call, and why that is right."""
 
