@@ -165,12 +165,13 @@ def _is_given_a_transaction(function: ast.FunctionDef, module: Module) -> bool:
 
 
 def _reaches_outside(call: ast.Call, module: Module) -> bool:
-    whole = module.resolved(call.func)
+    called = _called(call)
+    whole = module.resolved(called)
     if whole.partition(".")[0] in OUTSIDE_MODULES:
         return not any(whole == name or whole.startswith(f"{name}.") for name in INSIDE)
-    if not isinstance(call.func, ast.Attribute):
+    if not isinstance(called, ast.Attribute):
         return whole == "open" and _writes(call, 1)
-    name, owner = call.func.attr, ast.unparse(call.func.value).rpartition(".")[2]
+    name, owner = called.attr, ast.unparse(called.value).rpartition(".")[2]
     return (
         _changes_a_file(call, name)
         or (name in OBJECT_STORE and owner in STORES)
@@ -180,6 +181,12 @@ def _reaches_outside(call: ast.Call, module: Module) -> bool:
             and any(module.imports(library) and name in names for library, names in BY_LIBRARY.items())
         )
     )
+
+
+def _called(call: ast.Call) -> ast.expr:
+    """`iter(function, sentinel)` calls the function."""
+    is_repeated = ast.unparse(call.func) == "iter" and len(call.args) == 2
+    return call.args[0] if is_repeated else call.func
 
 
 def _changes_a_file(call: ast.Call, name: str) -> bool:

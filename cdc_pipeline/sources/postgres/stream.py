@@ -12,10 +12,7 @@ from psycopg2 import sql
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
-from cdc_pipeline.record import (
-    TableName,
-    encode_position,
-)
+from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
@@ -122,15 +119,19 @@ class PostgresStream:
         payloads: list[bytes] = []
         size, deadline = 0, time.monotonic() + wait.total_seconds()
         with answering():
-            while len(payloads) < _MOST_MESSAGES and size < _MOST_BYTES:
-                message = self._cursor.read_message()
-                if message is not None:
-                    payloads.append(message.payload)
-                    size += len(message.payload)
+            while True:
+                before = len(payloads)
+                # Only what each message needs: a look at the clock here would double the cost of reading.
+                for message in iter(self._cursor.read_message, None):
+                    payload = message.payload
+                    payloads.append(payload)
+                    size += len(payload)
+                    if size >= _MOST_BYTES or len(payloads) == _MOST_MESSAGES:
+                        return payloads
+                if len(payloads) > before:
                     deadline = time.monotonic() + _BURST.total_seconds()
-                elif not self._comes_until(deadline):
-                    break
-        return payloads
+                if not self._comes_until(deadline):
+                    return payloads
 
     def _comes_until(self, deadline: float) -> bool:
         """Returns whether the stream's socket has something to read before the deadline.
