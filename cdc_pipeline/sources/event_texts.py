@@ -156,9 +156,10 @@ def _parsed(texts: pa.Array, column_type: ColumnType) -> tuple[pa.Array, dict[st
     try:
         parsed = parse_text(texts, column_type)
     except DecodeError:
-        undecodable = rows_refused(texts, lambda part: _parse_or_refuse(part, column_type))
+        octets = texts.cast(pa.binary())
+        undecodable = rows_refused(octets, lambda part: _parse_or_refuse(part, column_type))
         refused["is no text of the type"] = np.asarray(undecodable)
-        parsed = parse_text(without(texts, undecodable), column_type)
+        parsed = parse_text(without(octets, undecodable), column_type)
     if parsed.unfit is not None:
         refused["does not fit the lake's"] = np.asarray(pc.fill_null(parsed.unfit, fill_value=False))
     return parsed.values, refused

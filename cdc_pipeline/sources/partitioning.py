@@ -31,6 +31,8 @@ def stable_hash(id_columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 def stream_partition(id_columns: Sequence[pa.Array], partitions: int) -> npt.NDArray[np.int64]:
     """Returns the stream partition of each id, from 0 to `partitions` - 1."""
+    if partitions == 1:
+        return np.zeros(len(id_columns[0]), dtype=np.int64)
     return (stable_hash(id_columns) % np.uint64(partitions)).astype(np.int64)
 
 

@@ -1,10 +1,11 @@
 """Encodes whole columns of versions at once, as the same texts that `record.encode_version` gives."""
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-_DIGITS = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _POSITION_DIGITS, _ORDINAL_DIGITS = 16, 8
 _LENGTH = _POSITION_DIGITS + 1 + _ORDINAL_DIGITS
 
@@ -13,15 +14,20 @@ def version_texts(commit_positions: npt.NDArray[np.int64], ordinals: npt.NDArray
     """Returns one version per pair of position and ordinal."""
     rows = len(commit_positions)
     texts = np.full((rows, _LENGTH), ord("-"), dtype=np.uint8)
-    texts[:, :_POSITION_DIGITS] = _hexadecimal(commit_positions, _POSITION_DIGITS)
-    texts[:, _POSITION_DIGITS + 1 :] = _hexadecimal(ordinals, _ORDINAL_DIGITS)
+    texts[:, :_POSITION_DIGITS] = _hexadecimal(commit_positions.astype(">u8"))
+    texts[:, _POSITION_DIGITS + 1 :] = _hexadecimal(ordinals.astype(">u4"))
     offsets = np.arange(rows + 1, dtype=np.int32) * _LENGTH
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(texts)]
     return pa.Array.from_buffers(pa.string(), rows, buffers)
 
 
-def _hexadecimal(numbers: npt.NDArray[np.int64], digits: int) -> npt.NDArray[np.uint8]:
-    shifts = np.arange(digits - 1, -1, -1, dtype=np.uint64) * np.uint64(4)
-    nibbles = numbers.astype(np.uint64)[:, np.newaxis] >> shifts & np.uint64(15)
-    letters: npt.NDArray[np.uint8] = _DIGITS[nibbles]
-    return letters
+def _hexadecimal(numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint8]:
+    """Returns one row of digits per big-endian number, by a table of the two digits of each byte."""
+    octets = numbers.view(np.uint8).reshape(len(numbers), numbers.itemsize)
+    return _digit_pairs()[octets].view(np.uint8)
+
+
+@cache
+def _digit_pairs() -> npt.NDArray[np.uint16]:
+    """Returns the two digits of each byte, as they lie in memory."""
+    return np.frombuffer(bytes(range(256)).hex().encode(), dtype=np.uint16)

@@ -134,14 +134,15 @@ def _texts(group: RowGroup, column: int, halves: _Halves, *, of_identity: bool) 
     """Returns a column's text per change event.
 
     A delete has the old row's value in the columns of its identity, else NULL. Other events have the new row's value,
-    or the old row's value where the new row leaves it out.
+    or the old row's value where the new row leaves it out. A column of new values alone stays as the decoder made it.
     """
+    from_old = halves.of_old | _known_from_old(group, column, halves)
+    if group.old is None or not from_old.any():
+        return group.new[column].values
     new = _string(group.new[column].values)
-    if group.old is None:
-        return new.take(pa.array(halves.row, mask=halves.of_old))
     both = pa.concat_arrays([new, _string(group.old[column].values)])
     index = halves.row.copy()
-    index[halves.of_old | _known_from_old(group, column, halves)] += len(new)
+    index[from_old] += len(new)
     return both.take(pa.array(index) if of_identity else pa.array(index, mask=halves.of_old))
 
 
