@@ -17,7 +17,7 @@ from cdc_pipeline.time_slice import EPOCH, Label
 
 CUT = "cut"
 CUT_AT = "cut-at:"
-MEMORY_BYTES = 32 << 20
+MEMORY_BYTES = 64 << 20
 """The most memory for rows that are not in a slice yet. Above it, all of them are moved into a file."""
 UNFIT_CHARACTERS = 8 << 20
 """The most text of quarantined events in one cut. Above it the stream is cut, since a cut file holds all this text."""
