@@ -116,6 +116,8 @@ SNAPSHOT_TO_STAGING = frozenset(
         "staging_file.put",
     }
 )
+IN_TWO_PASSES = frozenset({"snapshot_file.put"})
+"""Of a table with data partitions alone: the export of another one writes its staging files."""
 STAGING_TO_LAKE = frozenset(
     {
         "lake_file.put",
