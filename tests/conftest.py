@@ -21,6 +21,8 @@ from tests.support.spark import started_spark
 
 NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint"}
 """Mark -> the fixture that starts the server."""
+STACK_PLACES = {"acceptance", "chaos", "nightly"}
+"""Folder or mark of a test of the whole stack."""
 GARBAGE_THRESHOLD = 50_000
 """New objects until the youngest are looked through: a hundredth of what a worker may well keep for a moment."""
 settings.register_profile("machine with neighbours", deadline=None)
@@ -38,11 +40,23 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks each test by the servers that its fixtures start; `make test-fast` takes those without a mark."""
+    """Marks each test by the servers that its fixtures start; `make test-fast` takes those without a mark.
+
+    `make test` looks for tests of the whole stack in one folder only: to collect all others takes as long as a test.
+    """
     for item in items:
+        if item.get_closest_marker("stack") and not STACK_PLACES & {item.path.parent.name, *_marks(item)}:
+            message = (
+                f"{item.nodeid} has the mark stack; expected in tests/acceptance, or with the mark nightly or chaos"
+            )
+            raise pytest.UsageError(message)
         for mark, fixture in NEEDS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+
+
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
 
 
 def pytest_collection_finish() -> None:

@@ -22,8 +22,8 @@ from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, reco
 
 MOST_SLICINGS = 3
 MOST_SLICINGS_TWICE = 2
-SHUFFLES = 2
-"""A few of each, through every part: the kernel alone takes 64 (test_cases.py)."""
+"""A few of each, through every part; one of them in `make test`. The kernel alone takes 64 (test_cases.py)."""
+nightly = pytest.mark.nightly
 CASES = {path.stem: case for path in case_files() if not (case := load_case(path)).not_from_files}
 
 
@@ -39,26 +39,31 @@ def test_as_given(source: Mapping[str, Any], store_url: str, tmp_path: Path) -> 
             assert replay_misfits(pipeline, group, read) == {}
 
 
-@pytest.mark.parametrize(("way", "slicings"), [(sliced, range(1, MOST_SLICINGS)), (twice, range(MOST_SLICINGS_TWICE))])
+@pytest.mark.parametrize(
+    ("way", "most", "number"),
+    [
+        (sliced, MOST_SLICINGS, 1),
+        pytest.param(sliced, MOST_SLICINGS, 2, marks=nightly),
+        pytest.param(twice, MOST_SLICINGS_TWICE, 0, marks=nightly),
+        (twice, MOST_SLICINGS_TWICE, 1),
+    ],
+)
 def test_cut_anywhere(
-    way: Callable[[str, Case, tuple[int, ...]], Told], slicings: range, store_url: str, tmp_path: Path
+    way: Callable[[str, Case, tuple[int, ...]], Told], most: int, number: int, store_url: str, tmp_path: Path
 ) -> None:
     """As it is, and with everything delivered twice. The n-th slicing of all cases together, every other time with a
     new consumer for each chunk. The first is the whole log, which test_as_given has.
     """
-    found = {name: every_slicing(case, slicings.stop) for name, case in CASES.items()}
-    for number in slicings:
-        told = [
-            way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)
-        ]
-        check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
+    found = {name: every_slicing(case, most) for name, case in CASES.items()}
+    told = [way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)]
+    check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
-def test_shuffled_across_partitions(store_url: str, tmp_path: Path) -> None:
-    for number in range(SHUFFLES):
-        chance = Random(number)
-        told = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
-        check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=nightly)])
+def test_shuffled_across_partitions(number: int, store_url: str, tmp_path: Path) -> None:
+    chance = Random(number)
+    told = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
+    check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
 @pytest.mark.parametrize("layout", ["one", "recorded"])

@@ -1,7 +1,8 @@
 """Every acceptance case as Debezium's files on Spark and Delta, and what the real Debezium recorded.
 
 Cases whose tables are alike share a table, each with ids of its own, and so is Spark's fixed cost shared. Each is told
-as given, and once more in two claims.
+as given, and once more in two claims. `make test` has the cases over the fast lake (test_files.py), and random logs
+over Spark (tests/property/test_spark_fold.py).
 """
 
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ TOGETHER = (
 """Over one table with the columns of all: the first of each id is a whole row, so that more can be left out."""
 
 
+@pytest.mark.nightly
 def test_every_case_as_given_and_in_two_claims(store_url: str, spark_url: str, tmp_path: Path) -> None:
     for number, group in enumerate(by_kind(told_together())):
         with opened(group, tmp_path / f"kind_{number}", store_url, spark_url=spark_url) as pipeline:
@@ -60,7 +62,10 @@ def test_every_case_as_given_and_in_two_claims(store_url: str, spark_url: str, t
 
 @pytest.mark.parametrize(
     ("recording", "tables", "layout"),
-    [("postgres_plain", PLAIN, "one"), ("postgres_with_schema", WITH_SCHEMA, "recorded")],
+    [
+        pytest.param("postgres_plain", PLAIN, "one", marks=pytest.mark.nightly),
+        ("postgres_with_schema", WITH_SCHEMA, "recorded"),
+    ],
 )
 def test_the_recording_ends_in_the_lake_as_the_server_did(
     recording: str, tables: tuple[dict[str, Any], ...], layout: str, store_url: str, spark_url: str, tmp_path: Path

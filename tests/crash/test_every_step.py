@@ -58,7 +58,7 @@ def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world:
         survive_snapshot(world, tables["parts"], fault, site)
 
 
-@pytest.mark.parametrize("name", ["parts", "notes"])
+@pytest.mark.parametrize("name", [pytest.param("parts", marks=pytest.mark.nightly), "notes"])
 def test_a_snapshot_killed_at_any_step_from_staging_to_the_lake_shows_every_row_once(world: World, name: str) -> None:
     table = next(table for table in world.tables if table.table == name)
     sites = snapshot_sites(world, table, STAGING_TO_LAKE, since="lake_table.create")

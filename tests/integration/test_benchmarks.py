@@ -16,6 +16,7 @@ from tests.support.doc_pages import text_of
 WITH_STACK = {"rest"}
 WITHOUT_SPARK = {"B1", "decoder", "large-transaction", "year", "rest"}
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
+LONG = "large-transaction"
 IN_MAKE_TEST = {"B6"}
 """Of the rows with Spark. The others take minutes, and are run by `make bench-quick`."""
 
@@ -47,7 +48,10 @@ def test_the_page_names_every_row() -> None:
     assert [row for row in {*TITLES, *ROWS} if f"| {row} |" not in page and f"`{row}`" not in page] == []
 
 
-@pytest.mark.parametrize("row", [row for row in MEASURED if row in WITHOUT_SPARK])
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.nightly if row == LONG else ()) for row in MEASURED if row in WITHOUT_SPARK],
+)
 def test_a_row_runs_and_its_arms_did_the_same(row: str) -> None:
     check(row, measured(row, ""))
 

@@ -178,13 +178,14 @@ Arms = Callable[[LocalObjectStore, pytest.FixtureRequest], AbstractContextManage
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arms", "seeds", "rounds"),
+    ("arms", "seeds", "rounds", "dropped"),
     [
-        pytest.param(memory_arm, 60, 12, id="memory"),
-        pytest.param(spark_arm, 1, 8, id="spark", marks=pytest.mark.spark),
+        pytest.param(memory_arm, 60, 12, "keep", id="memory-keep"),
+        pytest.param(memory_arm, 60, 12, "drop", id="memory-drop"),
+        pytest.param(spark_arm, 1, 8, "keep", id="spark-keep", marks=pytest.mark.spark),
+        pytest.param(spark_arm, 1, 8, "drop", id="spark-drop", marks=[pytest.mark.spark, pytest.mark.nightly]),
     ],
 )
-@pytest.mark.parametrize("dropped", ["keep", "drop"])
 def test_the_lake_shows_the_rows_of_its_source_through_every_change_of_columns(
     arms: Arms, seeds: int, rounds: int, dropped: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -52,7 +52,7 @@ def test_the_role_of_the_page_sets_up_snapshots_consumes_and_verifies(
     reader, ledger = scripts()
     run_sql(server.url("shop"), *reader)
     run_sql(server.url("postgres"), *ledger)
-    cdc = as_role(server, tmp_path, spark=spark_url)
+    cdc = as_role(server, tmp_path, spark=spark_url, snapshot={"poll_interval": "1s"})
     shown = cdc.run("setup-source", "--print-sql")
     assert shown.output == "SELECT pg_create_logical_replication_slot('cdc_shop', 'pgoutput');\n"
     ended = cdc.run("setup-source")

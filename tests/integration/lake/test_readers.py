@@ -34,6 +34,8 @@ from tests.support.shapes import columns
 
 PLAIN, STRANGE = ("name", "Größe", "at"), ("full name", "Größe", "at, when")
 KERNEL_READER = Path(__file__).parents[2] / "support" / "KernelReader.java"
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Of a program that lives for seconds."""
 PAGE = "docs/how-to/read-the-lake.md"
 NAMES = {False: "a b/é%", True: "plain"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,7 +81,7 @@ def by_polars(url: str) -> Rows:
 def by_kernel(url: str) -> Rows:
     """Delta's own library for readers that are not Spark, in Java."""
     jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), [DELTA])), spark_home() / "jars" / "*"]
-    command = ["java", "-cp", ":".join(map(str, jars)), str(KERNEL_READER), url.removeprefix("file://")]
+    command = ["java", *QUICK, "-cp", ":".join(map(str, jars)), str(KERNEL_READER), url.removeprefix("file://")]
     found = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
     assert found.returncode == 0, found.stderr
     rows: Rows = [json.loads(line) for line in found.stdout.splitlines()]

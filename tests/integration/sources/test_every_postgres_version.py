@@ -17,9 +17,16 @@ from tests.support.postgres_versions import locked_versions, unpacked_binaries
 from tests.support.streams import postgres_of, run_sql
 
 NEWEST = "18"
+IN_MAKE_TEST = {min(locked_versions()), max(locked_versions())}
+"""Beside the newest, on which all other tests run; `make nightly` takes those between."""
 
 
-@pytest.fixture(params=sorted(locked_versions()))
+@pytest.fixture(
+    params=[
+        pytest.param(each, marks=() if each in IN_MAKE_TEST else pytest.mark.nightly)
+        for each in sorted(locked_versions())
+    ]
+)
 def older_postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     binaries = unpacked_binaries(locked_versions()[request.param])
     with started_server({**os.environ, "CDC_POSTGRES_BIN": str(binaries)}) as server:
