@@ -69,7 +69,7 @@ def measure(bench: Bench) -> RowFigures:
     values = dict[str, float | None]()
     lines: dict[str, list[tuple[float, float]]] = {}
     for found, size in zip(contests, NAMES, strict=True):
-        for peer in (CLIENT, LOOP):
+        for peer in (CLIENT, LOOP, SERVER):
             values[f"{found.name}: events/s over {peer}"] = found.speed(OURS, peer)
         for name, figures in found.arms.items():
             lines.setdefault(name, []).append((size, figures.rows_per_second))
