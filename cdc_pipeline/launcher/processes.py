@@ -187,7 +187,7 @@ def _airflow(deployment: Deployment) -> Iterable[Process]:
     yield Process(
         name=AIRFLOW_MIGRATE,
         waits_for="Airflow's tables",
-        command=(*base, "db", "migrate"),
+        command=(deployment.python, "-m", "cdc_pipeline.launcher.airflow_tables"),
         environment=environment,
         depends_on=(DATABASES,),
         one_shot=True,

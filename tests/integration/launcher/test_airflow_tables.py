@@ -1,0 +1,55 @@
+"""An empty database gets the tables of the template; any other is left to Airflow's own migration."""
+
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.launcher.airflow_tables import prepare
+from tests.support.command_line import query
+from tests.support.streams import run_sql
+
+CREATE = "CREATE TABLE public.{} (version_num text);"
+TEMPLATE = f"""
+SELECT pg_catalog.set_config('search_path', '', false);
+{CREATE.format("alembic_version")}
+{CREATE.format("dag")}
+INSERT INTO public.alembic_version VALUES ('d2f4e1b3c5a7');
+"""
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Path:
+    path = tmp_path / "airflow-tables.sql"
+    path.write_text(TEMPLATE)
+    return path
+
+
+def test_an_empty_database_gets_the_tables_of_the_template_once(database: str, template: Path) -> None:
+    assert prepare(database, template)
+    assert prepare(database, template)
+    assert query(database, TABLES) == [("alembic_version",), ("dag",)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [CREATE.format("somebody_elses")],
+        [CREATE.format("alembic_version"), "INSERT INTO alembic_version VALUES ('older')"],
+    ],
+    ids=["tables of somebody else", "another revision"],
+)
+def test_a_database_with_other_tables_is_left_as_it_is(database: str, template: Path, content: list[str]) -> None:
+    run_sql(database, *content)
+    before = query(database, TABLES)
+    assert not prepare(database, template)
+    assert query(database, TABLES) == before
+
+
+def test_without_a_template_or_with_a_broken_one_the_database_stays_empty(
+    database: str, template: Path, tmp_path: Path
+) -> None:
+    assert not prepare(database, tmp_path / "missing.sql")
+    template.write_text(f"{TEMPLATE}\nSELECT 1 / 0;")
+    assert not prepare(database, template)
+    assert query(database, TABLES) == []
