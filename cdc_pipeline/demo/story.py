@@ -28,6 +28,7 @@ from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
 from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.launcher.processes import WARM_UP
 from cdc_pipeline.launcher.rights import become_account
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
@@ -38,7 +39,7 @@ from cdc_pipeline.wiring import Pipeline, open_pipeline, utc_now
 
 SLICES_PER_TABLE = 3
 TIMEOUT_SECONDS = 300.0
-VICTIM = "orders"
+VICTIM, FIRST = "orders", "products"
 TRANSACTIONS_PER_SECOND = 60.0
 _POLL_SECONDS = 0.2
 _HELD_BACK_SECONDS = 8.0
@@ -60,6 +61,12 @@ class Phases:
         self.seconds[title] = time.monotonic() - started
         self.console.print(f"[green]✓[/green] {title} [dim]{self.seconds[title]:.1f} s[/dim]")
 
+    def show_first(self, verdict: Verified) -> None:
+        """Shows the first verdict, and how long after the start it was known."""
+        words = "equals its source" if verdict.is_equal else "does NOT equal its source"
+        spent = sum(self.seconds.values())
+        self.console.print(f"after {spent:.0f} s the first table, {verdict.table}, {words} at {verdict.position}")
+
 
 def run_demo(folder: Path, console: Console) -> bool:
     """Returns whether lake equals source in every table. All processes stay up; Ctrl-C or an error ends them."""
@@ -76,7 +83,7 @@ def run_demo(folder: Path, console: Console) -> bool:
             seed(endpoints.source_url)
         started = time.monotonic()
         with progress(console) as on_states:
-            endpoints = up(settings, config=config, home=home, on_states=on_states)
+            endpoints = up(settings, config=config, home=home, on_states=on_states, later={WARM_UP})
         phases.seconds["processes up"] = time.monotonic() - started
         with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints) as airflow:
             verdicts = _main_job(pipeline, airflow, phases)
@@ -114,6 +121,9 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
             run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
             airflow.wait_for_run("cdc_snapshot", run, TIMEOUT_SECONDS)
+        with phases.phase(f"first proof: every row of {FIRST} compared at one position, while the sessions write"):
+            (first,) = pipeline.verification().verify([table for table in tables if table.table == FIRST])
+        phases.show_first(first)
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as show:
             _kill_a_worker(pipeline, tables, show)
             _wait_for_slices(pipeline, tables, show)

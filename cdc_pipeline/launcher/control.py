@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +24,10 @@ TAIL_LINES = 20
 OnStates = Callable[[list[ProcessState]], None]
 
 
-def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates) -> Endpoints:
+def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, later: Collection[str] = ()) -> Endpoints:
     """Starts all processes and returns when they are healthy. On a failure or Ctrl-C it ends them again.
 
-    `on_states` is called after each change of their states.
+    `on_states` is called after each change of their states. `later`: names of processes that it does not wait for.
     """
     installation = open_installation(home)
     with exclusive(home / "up.lock"):
@@ -35,14 +35,19 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates) -> 
             with nobody_uses(installation):
                 end_marked(installation.identity, last=POSTGRES)
                 installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
-                start_and_wait(installation, described, on_states)
+                start_and_wait(installation, described, on_states, later)
         else:
-            _wait_or_end(installation, on_states)
+            _wait_or_end(installation, on_states, later)
     return endpoints_of(settings, installation)
 
 
-def start_and_wait(installation: Installation, described: tuple[Process, ...], on_states: OnStates) -> None:
-    """Starts a supervisor for the processes, detached from this terminal, and waits until all are healthy."""
+def start_and_wait(
+    installation: Installation, described: tuple[Process, ...], on_states: OnStates, later: Collection[str] = ()
+) -> None:
+    """Starts a supervisor for the processes, detached from this terminal, and waits until all are healthy.
+
+    `later`: names of processes that it does not wait for.
+    """
     write_document(installation.plan, [_document(process) for process in described])
     installation.processes.unlink(missing_ok=True)
     try:
@@ -60,7 +65,7 @@ def start_and_wait(installation: Installation, described: tuple[Process, ...], o
     except BaseException:
         end_marked(installation.identity, last=POSTGRES)
         raise
-    _wait_or_end(installation, on_states)
+    _wait_or_end(installation, on_states, later)
 
 
 def down(home: Path) -> int:
@@ -101,17 +106,17 @@ def _seen(installation: Installation) -> list[ProcessState]:
     return [ProcessState(**{**document, "condition": Condition(document["condition"])}) for document in documents]
 
 
-def _wait_or_end(installation: Installation, on_states: OnStates) -> None:
+def _wait_or_end(installation: Installation, on_states: OnStates, later: Collection[str]) -> None:
     try:
-        _wait(installation, on_states)
+        _wait(installation, on_states, later)
     except BaseException:
         end_marked(installation.identity, last=POSTGRES)
         raise
 
 
-def _wait(installation: Installation, on_states: OnStates) -> None:
+def _wait(installation: Installation, on_states: OnStates, later: Collection[str]) -> None:
     known: list[ProcessState] = []
-    while not known or not all(state.is_ready for state in known):
+    while not known or not all(state.is_ready for state in known if state.name not in later):
         states = _seen(installation)
         if states != known:
             on_states(states)
