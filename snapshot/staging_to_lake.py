@@ -78,6 +78,7 @@ class StagingToLake:
             staged_keys=staged.staged_keys,
             target_files=staged.target_files,
             version=snapshot.cutoff_version,
+            partition=staged.partition,
         )
         return CompactedFiles(files=self.lake.compact(self.table(snapshot), compaction))
 

@@ -180,7 +180,8 @@ class DataFile:
 class Compaction:
     """The staged Parquet files of one snapshot, to be written as about `target_files` sorted lake files.
 
-    Staged files have the source's columns. `version` is the version that all rows get.
+    Staged files have the source's columns. `version` is the version that all rows get. `partition`: lake column and
+    value of each data partition column, the same for all rows.
     """
 
     snapshot_id: str
@@ -188,6 +189,7 @@ class Compaction:
     staged_keys: tuple[str, ...]
     target_files: int
     version: str
+    partition: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

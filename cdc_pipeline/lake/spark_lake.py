@@ -17,9 +17,11 @@ from cdc_pipeline.lake.columns import check_partitions
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import read_fence, write_again
+from cdc_pipeline.lake.few_rows import compact_few
 from cdc_pipeline.lake.history import LakeLedger
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
+from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -83,10 +85,12 @@ class SparkLake:
 
     def create_table(self, table: LakeTable, *, snapshot_id: str | None = None) -> None:
         check_partitions(table)
-        url = self._url(table)
+        url, log = self._url(table), self._log(table)
         with step(self._on_step, "lake_table.create"), self._calls(f"creating {table.name}"):
-            if snapshot_id is not None and has_another_shape(self._log(table), table):
+            if snapshot_id is not None and has_another_shape(log, table):
                 url = self._store.spark_url(shape_key(table, snapshot_id))
+            elif create_plain_table(log, table, self._clock):
+                return
             self.session.sql(create_sql(table, url)).collect()
 
     def read_fence(self, table: LakeTable, *, expected_version: int | None = None) -> Fence | None:
@@ -136,6 +140,9 @@ class SparkLake:
         return claim.run()
 
     def compact(self, table: LakeTable, compaction_work: Compaction) -> tuple[DataFile, ...]:
+        written = compact_few(self._store, table, compaction_work, self._on_step)
+        if written is not None:
+            return written
         with self._calls(f"compacting {table.name}"):
             return compaction.compact(self.session, self._store, table, compaction_work, self._on_step)
 

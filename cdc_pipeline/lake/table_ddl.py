@@ -42,19 +42,23 @@ def shape_sql(
         *(f"{name} {type_}" for name, type_ in OWN_TYPES),
         *(f"{key} STRING" for key in keys),
     ]
-    properties = {
-        VECTORS: "true" if vectors else "false",
-        STATS: ",".join(map(identifier, stats)),
-        "delta.checkpointInterval": "20",
-        "delta.logRetentionDuration": "interval 7 days",
-        "delta.deletedFileRetentionDuration": "interval 7 days",
-    }
-    properties |= shape.properties() | (MAPPING | _LISTED if mapped else {})
+    properties = properties_of_shape(shape, stats, vectors=vectors) | (MAPPING | _LISTED if mapped else {})
     partitioned = f" PARTITIONED BY ({', '.join(keys)})" if keys else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {table_at(url)} ({', '.join(columns)}) USING delta"
         f"{partitioned} TBLPROPERTIES ({_listed(properties)})"
     )
+
+
+def properties_of_shape(shape: Shape, stats: Sequence[str], *, vectors: bool) -> dict[str, str]:
+    """Returns the table's properties, without those of column mapping."""
+    return {
+        VECTORS: "true" if vectors else "false",
+        STATS: ",".join(map(identifier, stats)),
+        "delta.checkpointInterval": "20",
+        "delta.logRetentionDuration": "interval 7 days",
+        "delta.deletedFileRetentionDuration": "interval 7 days",
+    } | shape.properties()
 
 
 def _listed(properties: dict[str, str]) -> str:
