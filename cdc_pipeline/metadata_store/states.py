@@ -83,4 +83,17 @@ class QuarantineState(StrEnum):
     """Set by a person, by the publication of a snapshot with a later cutoff, or when its snapshot ended unpublished."""
 
 
+class RequestState(StrEnum):
+    REQUESTED = "requested"
+    """Set by an Airflow task, or by a worker that hands the request back: no worker has it."""
+    TAKEN = "taken"
+    """Set by a resident worker; another worker can take the request when the worker's heartbeat has expired."""
+    DONE = "done"
+    """Set by the worker: the run succeeded, and its report is recorded."""
+    FAILED = "failed"
+    """Set by the worker: the run failed, and its error is recorded. Or set after too many workers died of it."""
+    CANCELLED = "cancelled"
+    """Set by the Airflow task that a person ended: the worker has lost the table's lease."""
+
+
 FINISHED_SNAPSHOTS = (SnapshotState.PUBLISHED, SnapshotState.FAILED, SnapshotState.ABANDONED)

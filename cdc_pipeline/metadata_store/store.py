@@ -22,6 +22,7 @@ from cdc_pipeline.metadata_store.operations.rebuild_from_base import BaseRows
 from cdc_pipeline.metadata_store.operations.removal import Removal
 from cdc_pipeline.metadata_store.operations.retention import Retention
 from cdc_pipeline.metadata_store.operations.rewinds import Rewinds
+from cdc_pipeline.metadata_store.slice_requests import SliceRequests
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRows
 from cdc_pipeline.metadata_store.snapshots.snapshot_history import SnapshotHistory
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import SnapshotTasks
@@ -47,6 +48,7 @@ class MetadataStore:
     base_rows: BaseRows
     registration: Registration
     leases: Leases
+    slice_requests: SliceRequests
     slices: Slices
     claims: Claims
     lake_positions: LakePositions
@@ -72,6 +74,7 @@ def metadata_store(database: Database, stream: str) -> MetadataStore:
         base_rows=BaseRows(database=database, stream=stream),
         registration=Registration(database=database),
         leases=Leases(database=database),
+        slice_requests=SliceRequests(database=database, stream=stream),
         slices=Slices(database=database),
         claims=Claims(database=database),
         lake_positions=LakePositions(database=database),

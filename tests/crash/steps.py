@@ -45,6 +45,7 @@ READS = frozenset(
         "slice.read",
         "slice.read_next",
         "slice.read_truncated",
+        "slice_request.read",
         "slice_file.get",
         "slice_file.head",
         "snapshot.list",
@@ -100,6 +101,8 @@ SLICE_TO_LAKE = frozenset(
         "lease.release",
     }
 )
+OF_REQUESTS = frozenset({"resident_worker.leave", "resident_worker.renew", "slice_request.end", "slice_request.take"})
+RESIDENT_WORKER = SLICE_TO_LAKE | OF_REQUESTS
 SNAPSHOT_TO_STAGING = frozenset(
     {
         "lease.acquire",
@@ -193,6 +196,8 @@ OTHER_VERBS = frozenset(
         "rewind.reopen",
         "scratch.delete",
         "scratch.put",
+        "slice_request.ask",
+        "slice_request.cancel",
         "source.drop_publication",
         "source.drop_slot",
         "source.replace_slot",
@@ -207,11 +212,12 @@ OTHER_VERBS = frozenset(
         "verification_file.put",
     }
 )
-"""Of maintenance, rewind, repair, replay, verification, warm-up, upgrade, new beginnings, sources that are files."""
+"""Of maintenance, rewind, repair, replay, verification, warm-up, upgrade, new beginnings, sources that are files, and
+of Airflow's tasks that ask for slice runs."""
 IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(
-    *(READS, SET_UP, STREAM_TO_SLICES, SLICE_TO_LAKE, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, RETENTION),
+    *(READS, SET_UP, STREAM_TO_SLICES, RESIDENT_WORKER, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, RETENTION),
     *(AFTER_FAULTS, IN_TIME, ON_SPARK, OTHER_VERBS),
 )
 

@@ -143,6 +143,7 @@ class World:
             self.store_url,
             "UPDATE cdc.lease SET expires_at = clock_timestamp() WHERE expires_at > clock_timestamp()",
             "UPDATE cdc.snapshot_task SET lease_expires_at = clock_timestamp() WHERE state = 'claimed'",
+            "UPDATE cdc.resident_worker SET expires_at = clock_timestamp()",
         )
 
     def bury_the_dead(self) -> None:

@@ -1,9 +1,15 @@
-"""Finds the tables of a pipeline that have work waiting. One connection polls for all tables."""
+"""Finds the tables of a pipeline that have work waiting, and their slice requests.
+
+For each of the two, one connection polls for all tables.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -17,7 +23,7 @@ _SLOWER_WHEN_AWAY = 5
 _NEWEST_WAITING = """
     SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
            newest.number,
-           lease.table_id IS NOT NULL AS is_leased,
+           lease.table_id IS NOT NULL OR request.table_id IS NOT NULL AS is_leased,
            false AS wants_snapshot
     FROM cdc.source_table AS source
     CROSS JOIN LATERAL (
@@ -28,6 +34,8 @@ _NEWEST_WAITING = """
         LIMIT 1
     ) AS newest
     LEFT JOIN cdc.lease ON lease.table_id = source.table_id AND lease.expires_at > clock_timestamp()
+    LEFT JOIN cdc.slice_request AS request
+        ON request.table_id = source.table_id AND request.state IN ('requested', 'taken')
     LEFT JOIN cdc.failing_table AS failing ON failing.table_id = source.table_id
     WHERE source.stream = $1
       AND source.state IN ('live', 'parked')
@@ -46,10 +54,37 @@ _NEWEST_WAITING = """
       )
     """
 
+_RECENT_REQUESTS = """
+    SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
+           request.request_id,
+           request.state,
+           request.worker,
+           EXISTS (
+               SELECT FROM cdc.resident_worker AS worker
+               WHERE worker.stream = source.stream AND worker.expires_at > clock_timestamp()
+           ) AS has_workers
+    FROM cdc.slice_request AS request
+    JOIN cdc.source_table AS source USING (table_id)
+    WHERE source.stream = $1
+      AND (request.ended_at IS NULL OR request.ended_at > clock_timestamp() - interval '1 minute')
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentRequest:
+    """A slice request that has not ended, or ended in the last minute. `has_workers`: a resident worker is alive."""
+
+    request_id: UUID
+    state: str
+    worker: str | None
+    has_workers: bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
+
+    `is_leased`: a worker is at work on it, or is asked to be by a slice request.
 
     A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken does not count.
     """
@@ -62,27 +97,52 @@ class Backlog:
 async def backlogs(
     find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
 ) -> AsyncGenerator[Mapping[str, Backlog]]:
-    """Yields at each poll the tables with a backlog, by name `db.schema.table`. Never ends. Runs one query per poll.
+    """Yields at each poll the tables with a backlog, by name `db.schema.table`. Never ends; see `_polled`."""
+    async with aclosing(_polled(find_url, _NEWEST_WAITING, stream, poll_interval)) as polls:
+        async for rows in polls:
+            yield {
+                row["source_table"]: Backlog(
+                    newest=row["number"], is_leased=row["is_leased"], wants_snapshot=row["wants_snapshot"]
+                )
+                for row in rows
+            }
 
-    While the store does not answer, it yields nothing, logs the error, and calls `find_url` again before each try.
+
+async def recent_requests(
+    find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
+) -> AsyncGenerator[Mapping[str, RecentRequest]]:
+    """Yields at each poll the tables with a recent slice request. Never ends; see `_polled`."""
+    async with aclosing(_polled(find_url, _RECENT_REQUESTS, stream, poll_interval)) as polls:
+        async for rows in polls:
+            yield {
+                row["source_table"]: RecentRequest(
+                    request_id=row["request_id"],
+                    state=row["state"],
+                    worker=row["worker"],
+                    has_workers=row["has_workers"],
+                )
+                for row in rows
+            }
+
+
+async def _polled(
+    find_url: Callable[[], str], query: str, stream: str, poll_interval: timedelta
+) -> AsyncGenerator[Sequence[Mapping[str, Any]]]:
+    """Yields the rows of `query` at each poll. While the store does not answer, it yields nothing, logs the error, and
+    calls `find_url` again before each try.
     """
     pause, connection = poll_interval.total_seconds(), None
     try:
         while True:
             try:
                 connection = connection or await _connected(find_url)
-                rows = await connection.fetch(_NEWEST_WAITING, stream)
+                rows = await connection.fetch(query, stream)
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, CdcError) as error:
-                log.warning("backlogs not read", stream=stream, error=f"{type(error).__name__}: {error}")
+                log.warning("metadata store not polled", stream=stream, error=f"{type(error).__name__}: {error}")
                 _leave(connection)
                 connection = None
             else:
-                yield {
-                    row["source_table"]: Backlog(
-                        newest=row["number"], is_leased=row["is_leased"], wants_snapshot=row["wants_snapshot"]
-                    )
-                    for row in rows
-                }
+                yield rows
             await asyncio.sleep(pause if connection is not None else pause * _SLOWER_WHEN_AWAY)
     finally:
         _leave(connection)

@@ -15,6 +15,7 @@ from cdc_pipeline.metadata_store.models.ledger import (
     stream_partition,
     table_schema,
 )
+from cdc_pipeline.metadata_store.models.requests import resident_worker, slice_request
 from cdc_pipeline.metadata_store.models.snapshots import snapshot, snapshot_task
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "lease",
     "metadata",
     "quarantine",
+    "resident_worker",
+    "slice_request",
     "slice_table",
     "snapshot",
     "snapshot_task",

@@ -13,6 +13,7 @@ from cdc_pipeline.record import TableName
 
 _TABLE, _LEASE = models.source_table, models.lease
 _OF_TABLES = (
+    "DELETE FROM cdc.slice_request WHERE table_id = ANY(:tables)",
     "DELETE FROM cdc.damaged_slice WHERE table_id = ANY(:tables)",
     "DELETE FROM cdc.failing_table WHERE table_id = ANY(:tables)",
     "DELETE FROM cdc.quarantine WHERE table_id = ANY(:tables)",
@@ -29,6 +30,7 @@ _OF_TABLES = (
 )
 """Rows that refer to other rows are deleted first."""
 _OF_STREAM = (
+    "DELETE FROM cdc.resident_worker WHERE stream = :stream",
     "DELETE FROM cdc.boundary WHERE stream = :stream",
     "DELETE FROM cdc.source_file WHERE stream = :stream",
     "DELETE FROM cdc.source_log WHERE stream = :stream",

@@ -1,0 +1,210 @@
+"""Requests to apply a table's slices: an Airflow task asks, a resident worker takes, and the task reads the outcome.
+
+A request only starts a run. The table's lease guards the run as it guards every other one, and the fence in the lake's
+commit alone makes every slice count once. So it does no harm when two workers have the same request for a while.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ARRAY, JSON, Connection, Interval, Uuid, bindparam, text
+from sqlalchemy.types import TypeEngine
+
+from cdc_pipeline.metadata_store.database import Database, as_optional_record
+from cdc_pipeline.metadata_store.models.columns import State
+from cdc_pipeline.metadata_store.states import RequestState
+from cdc_pipeline.record import TableName
+
+_TYPES: dict[str, TypeEngine[Any]] = {"request_id": Uuid(), "state": State(RequestState), "report": JSON()}
+MOST_ATTEMPTS = 3
+"""A request that so many workers died of is failed, so that one table does not end the runs of the others for ever."""
+_COLUMNS = """
+    request.table_id, request_id, by_hand, request.state, attempts, worker, requested_at, taken_at, ended_at,
+    report, error, log, database_name, schema_name, table_name
+    """
+_ASK = text("""
+    INSERT INTO cdc.slice_request AS held (table_id, request_id, by_hand, state, requested_at)
+    SELECT table_id, :request_id, :by_hand, 'requested', clock_timestamp()
+    FROM cdc.source_table
+    WHERE stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
+    ON CONFLICT (table_id) DO UPDATE
+    SET request_id = excluded.request_id,
+        by_hand = excluded.by_hand,
+        state = excluded.state,
+        requested_at = excluded.requested_at,
+        attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, report = NULL, error = NULL, log = NULL
+    WHERE held.request_id <> excluded.request_id
+    """)
+_FIND = text(f"""
+    SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id)
+    WHERE request_id = :request_id AND stream = :stream
+    """).columns(**_TYPES)
+_IS_LEFT = """
+    request.state = 'taken' AND NOT EXISTS (
+        SELECT FROM cdc.resident_worker
+        WHERE owner = request.worker AND resident_worker.expires_at > clock_timestamp()
+    )"""
+# The worker did not get the answer to an earlier take.
+_IS_UNKNOWN = "request.state = 'taken' AND request.worker = :worker AND request.request_id <> ALL(:running)"
+_GIVE_UP = text(f"""
+    UPDATE cdc.slice_request AS request
+    SET state = 'failed', ended_at = clock_timestamp(), error = :error
+    FROM cdc.source_table AS source
+    WHERE source.table_id = request.table_id AND source.stream = :stream
+      AND request.attempts >= :most_attempts AND {_IS_LEFT}
+    """)
+# After a worker died, its table's lease may last a little longer than its heartbeat. The next worker waits for that.
+_TAKE = (
+    text(f"""
+    WITH next AS (
+        SELECT request.table_id, database_name, schema_name, table_name
+        FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id)
+        WHERE stream = :stream
+          AND (request.state = 'requested' OR {_IS_LEFT} OR {_IS_UNKNOWN})
+          AND (request.attempts = 0 OR NOT EXISTS (
+              SELECT FROM cdc.lease WHERE lease.table_id = request.table_id AND lease.expires_at > clock_timestamp()))
+        ORDER BY requested_at
+        LIMIT 1
+        FOR UPDATE OF request SKIP LOCKED
+    )
+    UPDATE cdc.slice_request AS request
+    SET state = 'taken', worker = :worker, attempts = attempts + 1, taken_at = clock_timestamp()
+    FROM next WHERE next.table_id = request.table_id
+    RETURNING {_COLUMNS}
+    """)
+    .bindparams(bindparam("running", type_=ARRAY(Uuid)))
+    .columns(**_TYPES)
+)
+_END = text("""
+    UPDATE cdc.slice_request
+    SET state = :state, ended_at = clock_timestamp(), report = :report, error = :error, log = :log
+    WHERE request_id = :request_id AND worker = :worker AND state = 'taken'
+    """).bindparams(bindparam("report", type_=JSON(none_as_null=True)))
+# Without its lease, the worker stops before its next commit.
+_TAKE_LEASE_AWAY = """
+    UPDATE cdc.lease
+    SET owner = 'nobody', epoch = epoch + 1, expires_at = clock_timestamp()
+    FROM cdc.slice_request AS request
+    WHERE request.table_id = lease.table_id AND request.state = 'taken' AND lease.owner = request.worker
+    """
+_CANCEL = (
+    text(f"{_TAKE_LEASE_AWAY} AND request.request_id = :request_id"),
+    text("""
+    UPDATE cdc.slice_request SET state = 'cancelled', ended_at = clock_timestamp()
+    WHERE request_id = :request_id AND state IN ('requested', 'taken')
+    """),
+)
+_LEAVE = (
+    text(f"{_TAKE_LEASE_AWAY} AND request.worker = :worker"),
+    text("UPDATE cdc.slice_request SET state = 'requested', worker = NULL WHERE worker = :worker AND state = 'taken'"),
+    text("DELETE FROM cdc.resident_worker WHERE owner = :worker OR expires_at < clock_timestamp() - interval '1 day'"),
+)
+_RENEW = text("""
+    INSERT INTO cdc.resident_worker (owner, stream, expires_at)
+    VALUES (:worker, :stream, clock_timestamp() + :duration)
+    ON CONFLICT (owner) DO UPDATE SET expires_at = excluded.expires_at
+    """).bindparams(bindparam("duration", type_=Interval))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRequest:
+    """A request as it is now. Each table has at most one; a newer one replaces it.
+
+    `by_hand`: a person started the run, so the table is tried although it pauses. `attempts`: how many workers took
+    it. `worker`: who has it, or had it last. `report`: what a successful run returned. `log`: the last log lines of the
+    run, one line each.
+    """
+
+    table_id: int
+    request_id: UUID
+    by_hand: bool
+    state: RequestState
+    attempts: int
+    worker: str | None
+    requested_at: datetime
+    taken_at: datetime | None
+    ended_at: datetime | None
+    report: Mapping[str, Any] | None
+    error: str | None
+    log: str | None
+    database_name: str
+    schema_name: str
+    table_name: str
+
+    @property
+    def table(self) -> TableName:
+        return TableName(database=self.database_name, schema=self.schema_name, table=self.table_name)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (RequestState.REQUESTED, RequestState.TAKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRequests:
+    """The requests of one stream, and the heartbeats of its resident workers."""
+
+    database: Database
+    stream: str
+
+    def ask(self, request_id: UUID, table: TableName, *, by_hand: bool) -> SliceRequest | None:
+        """Records a request, in place of the table's earlier one; durable on return. Returns it as it is now.
+
+        Idempotent: a request that is recorded already stays as it is. Returns None for an unregistered table.
+        """
+        name = {"database": table.database, "schema": table.schema, "table": table.table}
+        with self.database.transaction("slice_request.ask") as connection:
+            connection.execute(_ASK, {"request_id": request_id, "by_hand": by_hand, "stream": self.stream, **name})
+            return self._found(connection, request_id)
+
+    def find(self, request_id: UUID) -> SliceRequest | None:
+        """Returns the request; None when a newer one has replaced it."""
+        with self.database.transaction("slice_request.read") as connection:
+            return self._found(connection, request_id)
+
+    def cancel(self, request_id: UUID) -> None:
+        """Ends a request that has not ended. A worker that has it loses the table's lease."""
+        with self.database.transaction("slice_request.cancel") as connection:
+            for statement in _CANCEL:
+                connection.execute(statement, {"request_id": request_id})
+
+    def take(self, worker: str, *, running: Collection[UUID] = ()) -> SliceRequest | None:
+        """Gives the oldest request that nobody has to `worker`, at most MOST_ATTEMPTS times. None when there is none.
+
+        A request is free again when the heartbeat of its worker has expired, or when its worker has left. `running`:
+        the requests that `worker` knows of.
+        """
+        error = f"{MOST_ATTEMPTS} workers ended in the middle of this run; read their logs, then trigger the DAG again"
+        most = {"most_attempts": MOST_ATTEMPTS, "error": error, "stream": self.stream}
+        with self.database.transaction("slice_request.take") as connection:
+            connection.execute(_GIVE_UP, most)
+            known = {"stream": self.stream, "worker": worker, "running": list(running)}
+            row = connection.execute(_TAKE, known).one_or_none()
+        return as_optional_record(SliceRequest, row)
+
+    def end(
+        self, request: SliceRequest, *, report: Mapping[str, Any] | None, error: str | None = None, log: str = ""
+    ) -> bool:
+        """Records the outcome of a run: `error` when it failed. Returns False when the worker no longer has it."""
+        state = RequestState.DONE if error is None else RequestState.FAILED
+        values = {"request_id": request.request_id, "worker": request.worker, "state": state.value}
+        with self.database.transaction("slice_request.end") as connection:
+            return bool(connection.execute(_END, values | {"report": report, "error": error, "log": log}).rowcount)
+
+    def renew(self, worker: str, *, duration: timedelta) -> None:
+        """Records a heartbeat: until `duration` from now, the worker keeps its requests."""
+        with self.database.transaction("resident_worker.renew") as connection:
+            connection.execute(_RENEW, {"worker": worker, "stream": self.stream, "duration": duration})
+
+    def leave(self, worker: str) -> None:
+        """Hands the worker's requests back, with their tables' leases, and forgets the worker. Idempotent."""
+        with self.database.transaction("resident_worker.leave") as connection:
+            for statement in _LEAVE:
+                connection.execute(statement, {"worker": worker})
+
+    def _found(self, connection: Connection, request_id: UUID) -> SliceRequest | None:
+        row = connection.execute(_FIND, {"request_id": request_id, "stream": self.stream}).one_or_none()
+        return as_optional_record(SliceRequest, row)
