@@ -18,6 +18,7 @@ CdcError
 │   ├── SliceFork           same offset range registered with another hash
 │   └── StaleEpoch          a newer owner took over; this one must stop
 ├── LeaseBusy               another process works on the table; not a failure
+├── NoWorker                no resident worker takes slice requests
 ├── TablePauses             the table failed and its next try is later; not a failure
 ├── SliceDamaged            a slice file differs from the one that was registered
 ├── FenceMismatch           lake and registry disagree about what was applied
@@ -157,6 +158,10 @@ class LeaseBusy(CdcError):
     """The caller ends successfully: this is not a failure."""
 
     exit_code: ClassVar[int] = 4
+
+
+class NoWorker(CdcError):
+    """Slices wait for a resident worker; nothing is lost, and a later run finds them."""
 
 
 class TablePauses(CdcError):

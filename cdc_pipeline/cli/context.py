@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from cdc_pipeline.errors import redacted
+from cdc_pipeline.errors import CdcError, redacted
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from structlog.typing import EventDict
+    from structlog.typing import EventDict, Processor
 
     from cdc_pipeline.settings import Settings
     from cdc_pipeline.wiring import Pipeline
@@ -41,6 +41,13 @@ class Context:
         from cdc_pipeline.settings.file import load_settings
 
         return load_settings(self.config)
+
+    def has(self, settings: "Settings") -> bool:
+        """Whether pipeline.yml still says the same. A file that cannot be read changes nothing."""
+        try:
+            return self.settings == settings
+        except (CdcError, OSError):
+            return True
 
     @property
     def home(self) -> Path:
@@ -174,8 +181,8 @@ def context_of(config: Path | None, *, as_json: bool) -> Context:
     return Context(config=path, as_json=as_json)
 
 
-def log_to_stderr() -> None:
-    """Writes one line per event, for people, with secrets hidden.
+def log_to_stderr(kept: "Processor | None" = None) -> None:
+    """Writes one line per event, for people, with secrets hidden. `kept` gets each event, with the run that logs it.
 
     The stream is looked up at each event: while a live line is shown, it is the one that writes above that line.
     """
@@ -183,14 +190,26 @@ def log_to_stderr() -> None:
 
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             _without_secrets,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if kept is None else [kept]),
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_names: structlog.PrintLogger(sys.stderr),
     )
+
+
+def plain_line(event: "EventDict") -> str:
+    """Returns an event as one line without colours; a traceback follows on lines of its own."""
+    import structlog
+
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=False, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
+    return str(renderer(None, "", event))
 
 
 def _without_secrets(_logger: object, _method: str, event: "EventDict") -> "EventDict":

@@ -1,4 +1,4 @@
-"""The commands that change data: `setup-source`, `consume`, `repair`, `rewind`, `rebuild`, `remove` and `clean`."""
+"""Commands that change data: `setup-source`, `consume`, `work`, `repair`, `rewind`, `rebuild`, `remove`, and `clean`"""
 
 import os
 from dataclasses import asdict
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
+from cdc_pipeline.cli.context import POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of, log_to_stderr, plain_line
 from cdc_pipeline.cli.ending import stopped_in_time
 from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import UsageError
@@ -22,6 +22,7 @@ _POLL_SECONDS = 1.0
 def add_to(app: typer.Typer) -> None:
     app.command(name="setup-source")(setup_source)
     app.command()(consume)
+    app.command()(work)
     app.command()(repair)
     app.command()(rewind)
     app.command()(rebuild)
@@ -91,6 +92,35 @@ def consume(config: Config = None, until_idle: UntilIdle = False) -> None:
                 pipeline.consumer_runs().consume(stop, heartbeat.beat)
 
         retried(read, stop, heartbeat.beat)
+
+
+def work(
+    config: Config = None,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="stop when no request waits")] = False,
+) -> None:
+    """Apply slices for the slice runs of Airflow, several tables side by side.
+
+    A resident worker: runs until SIGTERM or Ctrl-C. Any number of them may run, on any machine.
+    """
+    from cdc_pipeline.launcher.heartbeat import Heartbeat
+    from cdc_pipeline.operations.resident_worker import RunLines
+    from cdc_pipeline.source_setup import retried
+
+    context = context_of(config, as_json=False)
+    lines, heartbeat = RunLines(plain_line), Heartbeat(os.environ)
+    log_to_stderr(lines)
+    with stopped_in_time() as stop:
+
+        def take_requests() -> None:
+            settings = context.settings
+            with context.opened_pipeline(POSTGRES_AND_SPARK, settings) as pipeline:
+                worker = pipeline.resident_worker(lines, lambda: context.has(settings))
+                worker.work(stop, heartbeat.beat, until_idle=until_idle)
+
+        if until_idle:
+            take_requests()
+        while not until_idle and not stop.is_set():
+            retried(take_requests, stop, heartbeat.beat)
 
 
 def repair(

@@ -109,6 +109,17 @@ class DriverSettings(Frozen):
 class WorkerSettings(Frozen):
     """How slices are applied."""
 
+    runs: Literal["resident", "task"] = Field(
+        default="task",
+        description="who applies the slices of a slice run: a resident worker (`cdc work`), which runs already, or the"
+        " run's own task process in Airflow",
+    )
+    slots: int = Field(default=2, ge=1, le=64, description="tables that one resident worker applies side by side")
+    updates_lake_asset: bool = Field(
+        default=False,
+        description="whether a resident worker's run updates the table's asset `…/lake` in Airflow, which takes a task"
+        " process; a run in a task process always does",
+    )
     lease: Duration = timedelta(seconds=60)
     claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one claim")
     claim_slices: int = Field(default=1_000, ge=1, description="most slices of one claim")

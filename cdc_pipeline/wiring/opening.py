@@ -19,6 +19,7 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings, settings_path
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store, source_of, utc_now
+from cdc_pipeline.wiring.lake_per_thread import LakePerThread
 from cdc_pipeline.wiring.pipeline import Pipeline
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -36,7 +37,7 @@ def open_pipeline(
     """
     objects = open_object_store(settings)
     with open_metadata_store(endpoints.metadata_store_url, stream=settings.name, on_step=on_step) as store:
-        spark = cache(lambda: open_lake(endpoints.spark_url, objects, on_step, upsert=settings.worker.upsert))
+        spark = LakePerThread(lambda: open_lake(endpoints.spark_url, objects, on_step, upsert=settings.worker.upsert))
         try:
             yield Pipeline(
                 settings=settings,
@@ -51,8 +52,7 @@ def open_pipeline(
                 on_step=on_step,
             )
         finally:
-            if spark.cache_info().currsize:
-                spark().close()
+            spark.close()
 
 
 @contextmanager

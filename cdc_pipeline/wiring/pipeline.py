@@ -1,5 +1,6 @@
 """Builds the workers and operations of one process, each from the resources that it uses."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.removal import PipelineRemoval
     from cdc_pipeline.operations.repair import Repair
     from cdc_pipeline.operations.replay import Replay
+    from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
     from cdc_pipeline.operations.retention import Cleanup
     from cdc_pipeline.operations.rewind import Rewind
     from cdc_pipeline.operations.source_copies import SourceCopies
@@ -137,6 +139,20 @@ class Pipeline(Resources):
             store=self.store,
             worker=self.slice_worker(),
             empty_lakes=None if self.source.capabilities.copies_tables else empty_lakes,
+        )
+
+    def resident_worker(self, lines: "RunLines", is_current: Callable[[], bool] = lambda: True) -> "ResidentWorker":
+        """Builds a worker for slice requests. `lines`: the processor of structlog that keeps the lines of its runs."""
+        from cdc_pipeline.operations.resident_worker import ResidentWorker
+
+        return ResidentWorker(
+            owner=self.owner,
+            lease_length=self.settings.worker.lease,
+            slots=self.settings.worker.slots,
+            requests=self.store.slice_requests,
+            run=lambda request: self.slice_runs().run(request.table, by_hand=request.by_hand),
+            lines=lines,
+            is_current=is_current,
         )
 
     def verification(self) -> "Verification":

@@ -19,7 +19,7 @@ from cdc_pipeline.steps import OnStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The resources that one process has open. Threads may share all of them except `lake`."""
+    """The resources that one process has open. Threads may share them: each thread gets a `lake` of its own."""
 
     settings: Settings
     endpoints: Endpoints

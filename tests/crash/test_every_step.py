@@ -1,8 +1,12 @@
 """Each of the four verbs killed at every step, or without its answer: whoever comes next ends where it would have."""
 
+from dataclasses import replace
+from threading import Event
+
 import pytest
 
 from cdc_pipeline.metadata_store.states import SnapshotState
+from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Site
@@ -10,6 +14,8 @@ from tests.crash.faults import Fault, faults, first_and_last, recorded
 from tests.crash.invariants import check
 from tests.crash.steps import (
     IN_TWO_PASSES,
+    OF_REQUESTS,
+    RESIDENT_WORKER,
     SET_UP,
     SLICE_TO_LAKE,
     SNAPSHOT_TO_STAGING,
@@ -45,6 +51,33 @@ def test_a_slice_worker_killed_at_any_step_loses_nothing_and_doubles_nothing(wor
         world.change()
         go_on(world)
         check(world)
+
+
+def test_a_resident_worker_killed_at_any_step_loses_no_request_and_no_slice(world: World) -> None:
+    register_changes(world)
+    sites = lethal(recorded(world, work_off_requests), RESIDENT_WORKER | {"slice_request.ask"})
+    check(world)
+    for fault, site in faults(first_and_last([site for site in sites if site.name in OF_REQUESTS])):
+        register_changes(world)
+        fault(world, work_off_requests, site)
+        world.bury_the_dead()
+        with world.process() as pipeline:
+            resident_worker(pipeline).work(Event(), lambda: None, until_idle=True)
+        left = "SELECT request_id FROM cdc.slice_request WHERE state NOT IN ('done', 'failed')"
+        assert world.store_query(left) == []
+        go_on(world)
+        check(world)
+
+
+def work_off_requests(pipeline: Pipeline) -> None:
+    """One run after the other, so that every time the same steps follow each other."""
+    for table in pipeline.table_names():
+        pipeline.store.slice_requests.ask(pipeline.new_id(), table, by_hand=True)
+    resident_worker(pipeline).work(Event(), lambda: None, until_idle=True)
+
+
+def resident_worker(pipeline: Pipeline) -> ResidentWorker:
+    return replace(pipeline.resident_worker(RunLines(str)), slots=1)
 
 
 def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world: World) -> None:

@@ -1,0 +1,173 @@
+"""A resident worker: takes requests for slice runs from the metadata store, and runs several of them side by side.
+
+It keeps its imports, connections and Spark sessions between runs, so a run costs little more than its claims.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from threading import Event, Lock
+from typing import Any
+from uuid import UUID
+
+import structlog
+from structlog.contextvars import bound_contextvars
+from structlog.typing import EventDict, WrappedLogger
+
+from cdc_pipeline.errors import CdcError
+from cdc_pipeline.metadata_store.lease_keeper import renewed
+from cdc_pipeline.metadata_store.slice_requests import SliceRequest, SliceRequests
+
+log = structlog.get_logger()
+
+REQUEST = "request"
+"""The key under which each log line of a run has the id of its request."""
+MOST_LINES = 200
+GRACE = timedelta(seconds=3)
+"""How long runs may go on after SIGTERM before their requests are handed back."""
+LONGEST_RUN = timedelta(hours=2)
+"""While a run takes longer, the worker has no heartbeat for its supervisor, which then ends it: no thread can be."""
+_POLL = timedelta(seconds=0.5)
+
+Run = Callable[[SliceRequest], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A run in a thread, since `begun` by the monotonic clock."""
+
+    request_id: UUID
+    begun: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunLines:
+    """Keeps the last MOST_LINES log lines of each run, for the log of its Airflow task. A processor of structlog."""
+
+    render: Callable[[EventDict], str]
+    _lines: dict[str, "deque[str]"] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        request = event.get(REQUEST)
+        if request is not None:
+            line = self.render({name: value for name, value in event.items() if name != REQUEST})
+            with self._lock:
+                self._lines.setdefault(request, deque(maxlen=MOST_LINES)).append(line)
+        return event
+
+    def taken(self, request: str) -> str:
+        """Returns the lines of a run, and forgets them."""
+        with self._lock:
+            return "\n".join(self._lines.pop(request, ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentWorker:
+    """`run` applies the slices of a request's table and returns the report. It is called from several threads.
+
+    `slots`: most runs at the same time. `is_current`: whether the settings that this worker was built with still hold.
+    A worker that dies loses nothing: its requests are free for other workers when its heartbeat has expired, after at
+    most `lease_length`.
+    """
+
+    owner: str
+    lease_length: timedelta
+    slots: int
+    requests: SliceRequests
+    run: Run
+    lines: RunLines
+    is_current: Callable[[], bool] = lambda: True
+    settings_poll: timedelta = timedelta(seconds=10)
+    grace: timedelta = GRACE
+
+    def work(self, stop: Event, beat: Callable[[], None], *, until_idle: bool = False) -> None:
+        """Works until `stop` is set, or with `until_idle` until no request waits. Calls `beat` about every second.
+
+        Also returns when the settings have changed, after the end of its runs. When `stop` is set, runs have `grace` to
+        end; then their requests and leases are handed back.
+        """
+        renew = partial(self.requests.renew, self.owner, duration=self.lease_length)
+        sent = time.monotonic()
+        renew()
+        threads = ThreadPoolExecutor(max_workers=self.slots, thread_name_prefix="slice run")
+        runs = dict[Future[None], Running]()
+        try:
+            with renewed(renew, self.lease_length, sent=sent, what=f"worker {self.owner}"):
+                self._take_and_run(threads, runs, stop, beat, until_idle=until_idle)
+                wait(runs, timeout=self.grace.total_seconds())
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+        self.requests.leave(self.owner)
+
+    def _take_and_run(
+        self,
+        threads: ThreadPoolExecutor,
+        runs: "dict[Future[None], Running]",
+        stop: Event,
+        beat: Callable[[], None],
+        *,
+        until_idle: bool,
+    ) -> None:
+        is_current, checked = True, time.monotonic()
+        while not stop.is_set():
+            if is_current and time.monotonic() - checked >= self.settings_poll.total_seconds():
+                is_current, checked = self.is_current(), time.monotonic()
+            if all(time.monotonic() - run.begun < LONGEST_RUN.total_seconds() for run in runs.values()):
+                beat()
+            for ended in [run for run in runs if run.done()]:
+                del runs[ended]
+                ended.result()
+            known = [run.request_id for run in runs.values()]
+            has_room = is_current and len(runs) < self.slots
+            request = self._next(known, may_fail=until_idle) if has_room else None
+            if request is not None:
+                running = Running(request_id=request.request_id, begun=time.monotonic())
+                runs[threads.submit(self._run, request, stop)] = running
+            elif runs:
+                wait(runs, timeout=_POLL.total_seconds(), return_when=FIRST_COMPLETED)
+            elif until_idle or not is_current:
+                return
+            else:
+                stop.wait(_POLL.total_seconds())
+
+    def _next(self, running: Sequence[UUID], *, may_fail: bool) -> SliceRequest | None:
+        """Takes a request, if one is free. Waits for a metadata store that is away, or raises StoreAway if it may."""
+        try:
+            return self.requests.take(self.owner, running=running)
+        except CdcError as error:
+            if may_fail or not error.retryable:
+                raise
+            log.warning("no request taken", found=error.found)
+            return None
+
+    def _run(self, request: SliceRequest, stop: Event) -> None:
+        """Runs in a thread. An error ends the run and no other one."""
+        report, error = None, None
+        with bound_contextvars(**{REQUEST: str(request.request_id)}):
+            log.info("slice run begins", table=str(request.table), worker=self.owner, attempt=request.attempts)
+            try:
+                report = self.run(request)
+            except CdcError as failed:
+                error = str(failed)
+            except Exception as failed:  # a thread has no caller: the error goes to the request and to the worker's log
+                log.exception("slice run failed", table=str(request.table))
+                error = f"{type(failed).__name__}: {failed}; the traceback is in the log of {self.owner}"
+        lines = self.lines.taken(str(request.request_id))
+        while not self._ended(request, report, error, lines):
+            if stop.wait(_POLL.total_seconds()):
+                return
+
+    def _ended(self, request: SliceRequest, report: Mapping[str, Any] | None, error: str | None, lines: str) -> bool:
+        """Returns whether the outcome is recorded, or no longer wanted. False while the metadata store is away."""
+        try:
+            if not self.requests.end(request, report=report, error=error, log=lines):
+                log.info("the outcome of a run is not wanted any more", table=str(request.table))
+        except CdcError as away:
+            log.warning("outcome not recorded yet", table=str(request.table), found=away.found)
+            return False
+        return True

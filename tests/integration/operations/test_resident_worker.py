@@ -1,0 +1,124 @@
+"""A resident worker: tables side by side, none in another's way, and requests that outlive it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from threading import Event
+from typing import Any
+from uuid import UUID
+
+import pytest
+import structlog
+from structlog.contextvars import merge_contextvars
+from structlog.processors import JSONRenderer
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.metadata_store.slice_requests import SliceRequest
+from cdc_pipeline.metadata_store.states import RequestState
+from cdc_pipeline.operations.resident_worker import REQUEST, ResidentWorker, RunLines
+from tests.support.eventually import eventually
+from tests.support.metadata_store import MINUTE, Shop, opened_shop
+
+ORDERS, CUSTOMERS = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+def shop(store_url: str) -> Iterator[Shop]:
+    """Runs are asked for of both tables."""
+    with opened_shop(store_url) as shop:
+        for request_id, table in ((ORDERS, shop.orders), (CUSTOMERS, shop.customers)):
+            shop.store.slice_requests.ask(request_id, table.name, by_hand=False)
+        yield shop
+
+
+def worker(shop: Shop, run: Callable[[SliceRequest], Mapping[str, Any]], lines: RunLines) -> ResidentWorker:
+    return ResidentWorker(
+        owner="resident",
+        lease_length=MINUTE,
+        slots=2,
+        requests=shop.store.slice_requests,
+        run=run,
+        lines=lines,
+        grace=timedelta(milliseconds=10),
+    )
+
+
+def outcome(shop: Shop, request_id: UUID) -> SliceRequest:
+    found = shop.store.slice_requests.find(request_id)
+    assert found is not None
+    return found
+
+
+def test_a_table_that_hangs_or_fails_holds_no_other(shop: Shop) -> None:
+    other_has_ended, beats = Event(), list[int]()
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        if request.request_id == CUSTOMERS:
+            message = "Spark is gone"
+            raise LakeError(message)
+        assert other_has_ended.wait(30)
+        return {"claims": 1}
+
+    worker_of_both = worker(shop, run, RunLines(str))
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(worker_of_both.work, Event(), lambda: beats.append(1), until_idle=True)
+        assert eventually(lambda: outcome(shop, CUSTOMERS).state is RequestState.FAILED)
+        assert outcome(shop, ORDERS).state is RequestState.TAKEN
+        other_has_ended.set()
+        working.result(30)
+    assert outcome(shop, ORDERS).report == {"claims": 1}
+    assert outcome(shop, CUSTOMERS).error == "Spark is gone"
+    assert beats
+
+
+def test_an_error_that_nobody_foresaw_ends_its_run_and_no_other(shop: Shop) -> None:
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        return {"half": 1 / (request.request_id != CUSTOMERS)}
+
+    worker(shop, run, RunLines(str)).work(Event(), lambda: None, until_idle=True)
+    assert outcome(shop, ORDERS).report == {"half": 1.0}
+    assert "ZeroDivisionError: division by zero" in str(outcome(shop, CUSTOMERS).error)
+
+
+def test_a_worker_that_is_stopped_hands_its_runs_back(shop: Shop) -> None:
+    stop, has_begun, may_end = Event(), Event(), Event()
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        if request.request_id == ORDERS:
+            shop.acquire("resident")
+            has_begun.set()
+            may_end.wait(30)
+        return {}
+
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(worker(shop, run, RunLines(str)).work, stop, lambda: None)
+        assert has_begun.wait(30)
+        stop.set()
+        working.result(30)
+        assert outcome(shop, ORDERS).state is RequestState.REQUESTED
+        assert shop.acquire("another")
+        may_end.set()
+
+
+def test_a_worker_whose_settings_have_changed_ends_its_runs_and_leaves(shop: Shop) -> None:
+    resident = replace(worker(shop, lambda _: {}, RunLines(str)), is_current=lambda: False, settings_poll=timedelta())
+    resident.work(Event(), lambda: None)
+    assert outcome(shop, ORDERS).state is RequestState.REQUESTED
+
+
+def test_each_run_keeps_the_lines_that_it_logged_itself(shop: Shop) -> None:
+    lines = RunLines(lambda event: str(event["event"]))
+    structlog.configure(processors=[merge_contextvars, lines, JSONRenderer()])
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        structlog.get_logger().info(f"applied {request.table}")
+        return {}
+
+    try:
+        worker(shop, run, lines).work(Event(), lambda: None, until_idle=True)
+    finally:
+        structlog.reset_defaults()
+    assert outcome(shop, ORDERS).log == "slice run begins\napplied shop.public.orders"
+    assert lines(None, "info", {"event": "of no run", REQUEST: None})
+    assert lines.taken(str(ORDERS)) == ""
