@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
 from cdc_dag import MANUAL, asset, configured_settings, default_args, runbook
+from cdc_slice_run import SliceRun
 from cdc_trigger import SliceReadyTrigger
 
 from cdc_pipeline.record import TableName
@@ -14,8 +15,7 @@ from cdc_pipeline.settings.dag_ids import slice_dag_id
 
 FALLBACK_MINUTES = 60
 LONGEST_TRY, LONGEST_RUN = timedelta(hours=1), timedelta(hours=2)
-"""LONGEST_TRY ends a try from inside the task. A task that is stopped or hangs in a library cannot do that; the
-scheduler then ends the run after LONGEST_RUN."""
+"""LONGEST_TRY ends a try from inside the task. The scheduler ends a run whose task hangs, after LONGEST_RUN."""
 
 
 def slice_dag(settings: Settings, table: TableName) -> DAG:
@@ -36,6 +36,9 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
         dagrun_timeout=LONGEST_RUN,
         catchup=False,
     ) as dag:
+        if settings.worker.runs == "resident":
+            SliceRun(task_id="slice_to_lake", settings=settings, table=table, lake=lake, execution_timeout=LONGEST_TRY)
+            return dag
 
         @task(outlets=[lake], execution_timeout=LONGEST_TRY)
         def slice_to_lake(outlet_events: Any = None, dag_run: Any = None) -> dict[str, Any]:

@@ -1,17 +1,33 @@
-"""Triggers that turn waiting slices and wanted snapshots into asset events. A pipeline's tables share one poller."""
+"""Triggers that turn waiting slices and wanted snapshots into asset events, and that end slice runs.
 
+A pipeline's tables share one poller.
+"""
+
+import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-from cdc_wake_up_policy import WakeUpPolicy
+from airflow.triggers.base import BaseEventTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from airflow.utils.types import DagRunType
+from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
+
+from cdc_pipeline.errors import NoWorker, StoreAway
+from cdc_pipeline.record import TableName
+
+if TYPE_CHECKING:
+    from cdc_pipeline.metadata_store.ledger.backlogs import RecentRequest
+    from cdc_pipeline.metadata_store.slice_requests import SliceRequest
+    from cdc_pipeline.metadata_store.store import MetadataStore
 
 POLL_INTERVAL = timedelta(seconds=1)
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
+WITHOUT_WORKERS = timedelta(seconds=60)
+"""How long a slice run waits while no resident worker is alive."""
 
 
 class _StoreTrigger(BaseEventTrigger):
@@ -73,6 +89,119 @@ class SnapshotWantedTrigger(_StoreTrigger):
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None
             if policy.wakes(which, is_leased=False, now=time.monotonic()):
                 yield TriggerEvent({"tables": wanted})
+
+
+class SliceRunTrigger(_StoreTrigger):
+    """Runs a slice task without a task process: asks the resident workers for the run, and ends the task with them.
+
+    The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
+    With `resumes`, a run that applied something goes on in a task process, which updates the table's asset.
+    """
+
+    def __init__(self, pipeline: str, table: str, *, resumes: bool) -> None:
+        _StoreTrigger.__init__(self, pipeline)
+        self.table = table
+        self.resumes = resumes
+        self._request: SliceRequest | None = None
+        self._watch = WorkerWatch(WITHOUT_WORKERS)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{__name__}.SliceRunTrigger", {
+            "pipeline": self.pipeline,
+            "table": self.table,
+            "resumes": self.resumes,
+        }
+
+    def shared_stream_key(self) -> Hashable:
+        return ("cdc slice runs", self.pipeline)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        from cdc_pipeline.metadata_store.ledger.backlogs import recent_requests
+
+        async for found in recent_requests(_metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
+            yield found
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        async for recent in shared_stream:
+            try:
+                event = await self._event(recent.get(self.table))
+            except StoreAway as error:
+                self.log.warning("the metadata store is away: %s", error.found)
+                continue
+            if event is not None:
+                yield event
+                return
+
+    async def on_kill(self) -> None:
+        """Cancels the request. Airflow calls this when a person ends or clears the task."""
+        await asyncio.to_thread(self._cancel)
+
+    async def _event(self, recent: "RecentRequest | None") -> TriggerEvent | None:
+        """Asks at the first call. Returns the event that ends the task; None while the run goes on."""
+        known = self._request
+        if known is None:
+            self._request = await asyncio.to_thread(self._ask)
+            if self._request is None:
+                ended = "the table is not registered yet: run cdc setup-source"
+                return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
+            self.log.info("asked for a run of %s, request %s", self.table, self._request.request_id)
+        elif recent is not None and recent.request_id == known.request_id and recent.state in ("requested", "taken"):
+            return await self._waiting(recent)
+        else:
+            self._request = await asyncio.to_thread(self._find)
+            if self._request is None:
+                return self._failed(f"a newer run of {self.table} has replaced this one")
+        return self._outcome(self._request) if self._request.has_ended else None
+
+    async def _waiting(self, recent: "RecentRequest") -> TriggerEvent | None:
+        if not self._watch.gives_up(is_alive=recent.has_workers, now=time.monotonic()):
+            return None
+        await asyncio.to_thread(self._cancel)
+        nobody = NoWorker(
+            f"no resident worker of {self.pipeline} has been alive for {WITHOUT_WORKERS.total_seconds():.0f} s",
+            expected="a process `cdc work`",
+            remedy="start one, or set worker.runs: task in pipeline.yml; the slices wait until then",
+        )
+        return self._failed(str(nobody))
+
+    def _outcome(self, request: "SliceRequest") -> TriggerEvent:
+        for line in (request.log or "").splitlines():
+            self.log.info("%s", line)
+        if request.report is None:
+            return self._failed(request.error or f"the run was {request.state}")
+        self.log.info("%s", request.report)
+        report: dict[str, Any] = dict(request.report)
+        if self.resumes and report.get("claims"):
+            return TriggerEvent(report)
+        return TaskSuccessEvent(xcoms={"return_value": report})
+
+    def _failed(self, error: str) -> TriggerEvent:
+        self.log.error("%s", error)
+        return TaskFailedEvent()
+
+    def _ask(self) -> "SliceRequest | None":
+        instance: Any = self.task_instance
+        is_manual = DagRunType.from_run_id(instance.run_id) is DagRunType.MANUAL
+        with self._store() as store:
+            return store.slice_requests.ask(instance.id, TableName.parse(self.table), by_hand=is_manual)
+
+    def _find(self) -> "SliceRequest | None":
+        instance: Any = self.task_instance
+        with self._store() as store:
+            return store.slice_requests.find(instance.id)
+
+    def _cancel(self) -> None:
+        instance: Any = self.task_instance
+        with self._store() as store:
+            store.slice_requests.cancel(instance.id)
+
+    @contextmanager
+    def _store(self) -> "Iterator[MetadataStore]":
+        from cdc_pipeline.metadata_store.store import open_metadata_store
+
+        with open_metadata_store(_metadata_store_url(), stream=self.pipeline) as store:
+            yield store
 
 
 def _metadata_store_url() -> str:

@@ -1,10 +1,10 @@
-"""Decides when to start a table's worker: at once for a new slice, then after growing pauses while the slice waits."""
+"""Decides when to start a table's worker, and how long to wait for one. Times are seconds of one monotonic clock."""
 
 from datetime import timedelta
 
 
 class WakeUpPolicy:
-    """Remembers when the worker of one table was last started. Times are seconds of one monotonic clock."""
+    """Starts the worker of one table at once for a new slice, then after growing pauses while the slice waits."""
 
     def __init__(self, first_pause: timedelta, longest_pause: timedelta) -> None:
         self._shortest = first_pause.total_seconds()
@@ -31,3 +31,18 @@ class WakeUpPolicy:
             self._pause = min(self._pause * 2, self._longest)
         self._woken_for, self._woken_at = newest, now
         return True
+
+
+class WorkerWatch:
+    """Gives up when no resident worker has been alive for `longest_absence`."""
+
+    def __init__(self, longest_absence: timedelta) -> None:
+        self._longest = longest_absence.total_seconds()
+        self._away_since: float | None = None
+
+    def gives_up(self, *, is_alive: bool, now: float) -> bool:
+        if is_alive:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = now
+        return self._away_since is not None and now - self._away_since >= self._longest

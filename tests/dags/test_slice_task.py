@@ -1,0 +1,107 @@
+"""The task of a slice DAG that resident workers run: how it begins, and how its trigger ends it."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import structlog
+import yaml
+from cdc_wake_up_policy import WorkerWatch
+from structlog.contextvars import merge_contextvars
+from structlog.processors import JSONRenderer
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.metadata_store.slice_requests import SliceRequest
+from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.dag_ids import slice_dag_id
+from tests.dags.airflow_process import Airflow
+from tests.support.metadata_store import MINUTE, STREAM, Shop, opened_shop
+
+TABLES = ("orders", "customers", "unknown")
+
+
+@pytest.fixture
+def shop(store_url: str) -> Iterator[Shop]:
+    """The pipeline has one more table, which is not registered."""
+    with opened_shop(store_url) as shop:
+        yield shop
+
+
+def run(request: SliceRequest) -> Mapping[str, Any]:
+    structlog.get_logger().info("claim applied")
+    if request.table.table == "customers":
+        message = "Spark is gone"
+        raise LakeError(message)
+    return {"table": str(request.table), "claims": 1, "by_hand": request.by_hand}
+
+
+@contextmanager
+def working(shop: Shop) -> Iterator[None]:
+    """A resident worker takes requests while the block runs."""
+    stop, lines = Event(), RunLines(lambda event: str(event["event"]))
+    requests = shop.store.slice_requests
+    worker = ResidentWorker(owner="resident", lease_length=MINUTE, slots=2, requests=requests, run=run, lines=lines)
+    structlog.configure(processors=[merge_contextvars, lines, JSONRenderer()])
+    with ThreadPoolExecutor(1) as threads:
+        work = threads.submit(worker.work, stop, lambda: None)
+        try:
+            yield
+        finally:
+            stop.set()
+            work.result(30)
+            structlog.reset_defaults()
+
+
+@pytest.mark.xdist_group("airflow")
+def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
+    shop: Shop, airflow: Airflow, tmp_path: Path
+) -> None:
+    names = [TableName(database="shop", schema="public", table=table) for table in TABLES]
+    document = {
+        "name": STREAM.name,
+        "lake": "lake",
+        "spark": "sc://nowhere:1",
+        "source": {"kind": "postgres", "url": "postgresql://nowhere/shop"},
+        "worker": {"runs": "resident"},
+        "tables": [{"name": str(name)} for name in names],
+    }
+    config = tmp_path / "pipeline.yml"
+    config.write_text(yaml.safe_dump(document))
+    dags = [slice_dag_id(name) for name in names]
+    with working(shop):
+        found = airflow.call("trigger_runs", *dags, CDC_CONFIG=str(config), CDC_METADATA_STORE=shop.url)
+    done, failed, unknown = (found[dag] for dag in dags)
+    assert (done["state"], failed["state"], unknown["state"]) == ("success", "failed", "success")
+    assert done["result"] == {"table": "shop.public.orders", "claims": 1, "by_hand": True}
+    assert "slice run begins" in done["log"]
+    assert "claim applied" in done["log"]
+    assert "Spark is gone" in failed["log"]
+    assert unknown["result"]["ended"] == "the table is not registered yet: run cdc setup-source"
+
+
+@pytest.mark.xdist_group("airflow")
+def test_every_slice_task_starts_in_the_triggerer(airflow: Airflow, shop_file: str) -> None:
+    parsed = airflow.call("parse_dags", CDC_CONFIG=shop_file, CDC_WORKER__RUNS="resident")
+    assert parsed["import_errors"] == {}
+    slices = [dag for name, dag in parsed["dags"].items() if name.startswith("cdc_slice__")]
+    assert len(slices) == 4
+    for dag in slices:
+        (task,) = (found["__var"] for found in dag["serialised"]["dag"]["tasks"])
+        assert task["start_from_trigger"] is True
+        assert task["start_trigger_args"]["trigger_cls"] == "cdc_trigger.SliceRunTrigger"
+        assert "retries" not in task, "none, which is Airflow's default"
+        assert [outlet["__var"]["name"].endswith("/lake") for outlet in task["outlets"]] == [True]
+
+
+def test_a_run_waits_a_minute_for_a_worker_that_is_not_alive() -> None:
+    watch = WorkerWatch(timedelta(seconds=60))
+    assert not watch.gives_up(is_alive=False, now=0)
+    assert not watch.gives_up(is_alive=False, now=59)
+    assert not watch.gives_up(is_alive=True, now=60)
+    assert [watch.gives_up(is_alive=False, now=now) for now in (61, 120, 121)] == [False, False, True]

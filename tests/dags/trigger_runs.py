@@ -1,0 +1,99 @@
+"""Runs one run of each slice DAG, DAG_ID…, in a real triggerer, and reports each task's state, result and log.
+
+What a scheduler does for them is done here: it makes the runs, and hands their tasks to the triggerer.
+"""
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from airflow.configuration import conf
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+from airflow.jobs.job import Job
+from airflow.jobs.triggerer_job_runner import TriggererJobRunner, TriggerRunnerSupervisor
+from airflow.models.dagbag import DBDagBag
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import select
+
+from tests.dags.airflow_process import report
+
+LONGEST_SECONDS = 600
+DEFERRED = "deferred"
+
+
+def store_dags() -> None:
+    untyped: Any = DagBundlesManager
+    manager = untyped()
+    with create_session() as session:
+        manager.sync_bundles_to_db(session=session)
+    for bundle in manager.get_all_dag_bundles():
+        bundle.initialize()
+        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        sync_bag_to_db(bag, bundle.name, bundle.version)
+
+
+def begin(dag_id: str, run_id: str) -> None:
+    with create_session() as session:
+        dag: Any = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        run = dag.create_dagrun(
+            run_id=run_id,
+            run_after=datetime.now(UTC),
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.TEST,
+            state=DagRunState.RUNNING,
+            session=session,
+        )
+        run.dag = dag
+        waiting, _ = run.update_state(session=session)
+        run.schedule_tis(waiting, session=session)
+
+
+def states(run_id: str) -> dict[str, str]:
+    with create_session() as session:
+        found = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run_id))
+        return {task.dag_id: str(task.state) for task in found}
+
+
+def result(dag_id: str, run_id: str) -> Any:
+    query = select(XComModel.value).where(XComModel.dag_id == dag_id, XComModel.run_id == run_id)
+    with create_session() as session:
+        found = session.scalars(query.where(XComModel.key == "return_value")).one_or_none()
+    return found and json.loads(found)
+
+
+def log_of(dag_id: str) -> str:
+    folder = Path(conf.get("logging", "base_log_folder"))
+    return "".join(path.read_text() for path in sorted(folder.rglob(f"dag_id={dag_id}/**/*.log*")))
+
+
+def main() -> None:
+    run_id = f"manual__{time.time_ns()}"
+    store_dags()
+    for dag_id in sys.argv[1:]:
+        begin(dag_id, run_id)
+    untyped: Any = Job
+    job = untyped()
+    TriggererJobRunner(job, capacity=10)
+    job.prepare_for_execution()
+    triggerer = TriggerRunnerSupervisor.start(job=job, capacity=10, logger=structlog.get_logger())
+    deadline = time.monotonic() + LONGEST_SECONDS
+    try:
+        while DEFERRED in states(run_id).values() and time.monotonic() < deadline:
+            triggerer.run_once()
+    finally:
+        triggerer.kill(force=True)
+    ended = states(run_id)
+    report({dag: {"state": ended[dag], "result": result(dag, run_id), "log": log_of(dag)} for dag in ended})
+
+
+if __name__ == "__main__":
+    main()
