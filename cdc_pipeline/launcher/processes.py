@@ -27,6 +27,7 @@ MIGRATE = "migrate"
 AIRFLOW_MIGRATE = "airflow-migrate"
 SETUP_SOURCE = "setup-source"
 CONSUMER = "consumer"
+WORKER = "worker"
 API_SERVER = "api-server"
 LONGEST_ROUND_SECONDS = 240
 """Longest time between two heartbeats of the consumer: sorting, writing or putting a slice of millions of rows.
@@ -34,6 +35,8 @@ LONGEST_ROUND_SECONDS = 240
 With `silence` of a minute, a consumer that hangs is restarted after five minutes. A slow one must not be restarted: it
 would repeat the same step from the beginning.
 """
+LONGEST_POLL_SECONDS = 30
+"""Longest time between two heartbeats of a resident worker: a call of the metadata store that waits for its answer."""
 AIRFLOW_SILENCE_SECONDS = 120
 """Airflow reports a part as unhealthy when its heartbeat is 30 s old; a busy machine delays heartbeats."""
 WITH_IMPORTS_OF_TASKS = (
@@ -178,6 +181,20 @@ def _own(settings: Settings, deployment: Deployment) -> Iterable[Process]:
         environment=_own_environment(deployment) | {HEARTBEAT_VARIABLE: heartbeat},
         depends_on=(SETUP_SOURCE,),
         health=heartbeat_url(heartbeat, seconds=LONGEST_ROUND_SECONDS),
+    )
+    if settings.worker.runs == "resident":
+        yield _worker(settings, deployment)
+
+
+def _worker(settings: Settings, deployment: Deployment) -> Process:
+    heartbeat = f"{deployment.home}/worker.heartbeat"
+    return Process(
+        name=WORKER,
+        waits_for="a resident worker to take requests",
+        command=_own_verb(deployment, "work"),
+        environment=_own_environment(deployment) | {HEARTBEAT_VARIABLE: heartbeat},
+        depends_on=(MIGRATE, SPARK) if settings.spark == EMBEDDED else (MIGRATE,),
+        health=heartbeat_url(heartbeat, seconds=LONGEST_POLL_SECONDS),
     )
 
 

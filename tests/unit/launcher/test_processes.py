@@ -14,7 +14,7 @@ from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.compose import AWS_VARIABLES, compose_text, composition, containers
 from cdc_pipeline.launcher.deployment import Deployment, this_machine
 from cdc_pipeline.launcher.postgres import SERVER_OPTIONS
-from cdc_pipeline.launcher.processes import POSTGRES, SPARK, Process, processes, with_dependencies
+from cdc_pipeline.launcher.processes import POSTGRES, SPARK, WORKER, Process, processes, with_dependencies
 from cdc_pipeline.launcher.project import PROJECT
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings, parse_settings
@@ -86,6 +86,16 @@ def test_a_source_of_files_needs_no_database_and_is_told_no_url(tmp_path: Path) 
     assert "CDC_SOURCE__URL" not in everything["consumer"].environment
     assert everything["migrate"].depends_on == ("databases",)
     assert endpoints(settings, tmp_path).source_url == ""
+
+
+def test_a_resident_worker_is_kept_running_where_slice_runs_need_one(tmp_path: Path) -> None:
+    with_tasks = {process.name for process in described(shop_settings(tmp_path), tmp_path)}
+    settings = shop_settings(tmp_path, CDC_WORKER__RUNS="resident")
+    resident = {process.name: process for process in described(settings, tmp_path)}
+    assert resident.keys() - with_tasks == {WORKER}
+    worker = resident[WORKER]
+    assert worker.command[-1] == "work"
+    assert worker.health == f"heartbeat://{worker.environment['CDC_HEARTBEAT']}#30"
 
 
 def test_an_embedded_source_may_not_take_the_name_of_our_own_databases(tmp_path: Path) -> None:
