@@ -7,7 +7,7 @@ SET_UP := $(PYTHON) -m cdc_pipeline.launcher.set_up $(if $(JARS),--jars $(JARS))
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev packages demo down docs test test-fast nightly chaos explore fuzz fuzz-lines fuzz-shapes bank bench bench-quick lint lock audit clean python compose
+.PHONY: setup setup-dev packages demo down docs test test-fast nightly kafka chaos explore fuzz fuzz-lines fuzz-shapes bank bench bench-quick lint lock audit clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -37,7 +37,7 @@ lint: packages
 
 # Unit and property tests that need no server, in at most 90 seconds on two idle cores.
 test-fast: packages
-	$(IN_MEMORY) $(BIN)/pytest -q -n 2 -m "not slow and not postgres and not spark and not s3" tests/unit tests/property
+	$(IN_MEMORY) $(BIN)/pytest -q -n 2 -m "not slow and not postgres and not spark and not s3 and not kafka" tests/unit tests/property
 
 # Writes the pages that are made from the code, and builds docs/ as a site in .cdc/site.
 docs: packages
@@ -47,12 +47,17 @@ docs: packages
 # The check of the code needs no jars: it runs while they are fetched.
 test:
 	@$(MAKE) --no-print-directory --jobs 2 setup-dev lint
-	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not bench and not stack and (chaos_cut or not chaos) and (by_merge or not nightly)" $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not bench and not kafka and not stack and (chaos_cut or not chaos) and (by_merge or not nightly)" $(TESTS)
 	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "stack and not nightly" $(or $(TESTS),tests/acceptance)
 
 # What a cheaper test of `make test` promises too, in more depth: the suite of lakes over MERGE, for one.
 nightly: setup-dev
 	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "nightly and not by_merge" $(TESTS)
+
+# The source of the kind kafka, on a broker that is fetched for it.
+kafka: python
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3 --jars kafka
+	$(IN_MEMORY) $(BIN)/pytest -m kafka $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/reports/chaos.md. CDC_CHAOS_SEED chooses the random ones.
 chaos: python

@@ -8,6 +8,7 @@ CdcError
 │   ├── SourceGap           the source no longer has the next offset: a new snapshot is needed
 │   ├── SourceChanged       another system identifier, timeline or table oid
 │   │   └── TableStale      the stream lacks changes of this table: a new snapshot is needed
+│   ├── PartitionFailed     one stream partition cannot be read; the others go on
 │   ├── SourceBusy          another process reads the slot; the same call may succeed later
 │   └── SourceAway          the connection to the source broke; the same call is safe to repeat
 ├── DecodeError             bytes of the change stream that do not follow its protocol
@@ -103,6 +104,14 @@ class TableStale(SourceChanged):
     def __init__(self, found: str, *, table: object = "", expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again there")
         self.table = table
+
+
+class PartitionFailed(SourceError):
+    """Concerns only one stream partition; the others of the stream continue."""
+
+    def __init__(self, found: str, *, stream_partition: int, expected: str = "", remedy: str = "") -> None:
+        super().__init__(found, expected=expected, remedy=remedy)
+        self.stream_partition = stream_partition
 
 
 class SourceBusy(SourceError):

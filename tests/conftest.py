@@ -14,12 +14,13 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.lake.session import untuned_session
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
+from tests.support.kafka import started_kafka
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
-NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint"}
+NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint", "kafka": "kafka"}
 """Mark -> the fixture that starts the server."""
 STACK_PLACES = {"acceptance", "chaos", "nightly"}
 """Folder or mark of a test of the whole stack."""
@@ -128,6 +129,14 @@ def command_server() -> Iterator[CommandServer]:
     """For calls of `cdc` of which there are many: `tests.support.command_line.end_by`."""
     with started_command_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`127.0.0.1:port` of a started Kafka broker, which all workers share. Each test has topics of its own."""
+    folder = tmp_path_factory.mktemp("kafka")
+    with shared("kafka", lambda: started_kafka(folder), folder_of_the_run(tmp_path_factory)) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

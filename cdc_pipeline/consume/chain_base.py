@@ -89,8 +89,11 @@ def chain_base(
     decided: CutFile,
     identities: Mapping[UUID, TableIdentity],
     rows: Mapping[str, list[dict[str, Any]]],
+    partitions: tuple[ReadThrough, ...],
 ) -> ChainBase:
     """Returns the base after `boundary`, whose cut file is `decided`. `identities`: all tables, by uuid.
+
+    `partitions`: where each stream partition stands at the boundary.
 
     Raises RegistryError when the cut file describes another cut.
     """
@@ -108,14 +111,19 @@ def chain_base(
         late_slices=boundary.late_slices,
         commit_time=boundary.commit_time,
         label=cut.label,
-        partitions=tuple(
-            ReadThrough(
-                stream_partition=part.stream_partition, next_offset=part.end_offset, last_position=part.last_position
-            )
-            for part in cut.partitions
-        ),
+        partitions=partitions,
         tables=tuple(known.values()),
         rows=rows,
+    )
+
+
+def read_through(file: CutFile) -> tuple[ReadThrough, ...]:
+    """Returns where the stream partitions stand that the cut of the file names; none for a late slice."""
+    return tuple(
+        ReadThrough(
+            stream_partition=part.stream_partition, next_offset=part.end_offset, last_position=part.last_position
+        )
+        for part in _ranges(file)
     )
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.areas import base_key, base_prefix, chain_position_of_key, cut_key
-from cdc_pipeline.consume.chain_base import ChainBase, chain_base, order_of
+from cdc_pipeline.consume.chain_base import ChainBase, ReadThrough, chain_base, order_of, read_through
+from cdc_pipeline.consume.chain_position import are_apart, chain_position_after, placed_behind, position_of
 from cdc_pipeline.consume.cut_file import CutFile, TableIdentity, cut_file
 from cdc_pipeline.errors import ObjectExists, ObjectMissing, RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.leases import Lease
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice, Slice, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut, LateSlice, Slice
 from cdc_pipeline.metadata_store.ledger.quarantine import no_boundary
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary, SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
@@ -47,16 +48,20 @@ class CutChain:
         """Puts the cut file and registers the cut; both are durable on return. `schemas`: of the slices, by id.
 
         The cut file is put at `chain_position`, or after late slices whose files are already there. Raises StreamMoved
-        when another cut's file is already there; that cut is then registered. An empty cut at the position of the last
-        cut gets no file: it only marks that cut as requested.
+        when another cut's file is already there; that cut is then registered. If it is a cut of other stream partitions
+        only, this cut follows it instead. An empty cut at the position of the last cut gets no file: it only marks that
+        cut as requested.
         """
+        cut = placed_behind(cut, chain_position)
         if cut.is_empty and cut.position == position_of(chain_position):
             return self.store.registration.register(cut, assignment)
-        new = cut_file(self._stream(), self._identities(), schemas, cut)
-        while (found := self._decide(chain_position, new)) is not None:
-            self.store.streams.check_owner(self.name, assignment.owner, assignment.epoch)
+        stream, identities = self._stream(), self._identities()
+        while (found := self._decide(chain_position, cut_file(stream, identities, schemas, cut))) is not None:
+            self.store.streams.check_owner(assignment)
             chain_position = self.adopt(found, chain_position)
-            if isinstance(found.content, Cut):
+            if isinstance(found.content, Cut) and are_apart(found.content, cut):
+                cut = placed_behind(cut, chain_position)
+            elif isinstance(found.content, Cut):
                 raise StreamMoved(
                     f"another cut of {self.name} was decided where this one begins",
                     expected="nobody else who reads the stream",
@@ -139,7 +144,25 @@ class CutChain:
                 remedy="bring the objects under cdc-event/ back, or run cdc rebuild: nothing was deleted",
             )
         identities = {identity.table_uuid: identity for identity in self._identities().values()}
-        return chain_base(boundary, decided, identities, rows)
+        return chain_base(boundary, decided, identities, rows, self._read_through(boundary, decided))
+
+    def _read_through(self, boundary: Boundary, decided: CutFile) -> tuple[ReadThrough, ...]:
+        """Returns where each stream partition stands at the boundary.
+
+        The boundary's own cut says so, unless consumers share the stream: then cuts name a part of the stream
+        partitions, and earlier ones have to be read, back to the last base. Their files are deleted next.
+        """
+        found = {part.stream_partition: part for part in read_through(decided)}
+        if found.keys() >= set(self.store.streams.stream_partitions(self.name)):
+            return tuple(found.values())
+        base, earlier = self.base(), dict[int, ReadThrough]()
+        if base is not None:
+            earlier.update((part.stream_partition, part) for part in base.partitions)
+        for _, file in self.files(BEGINNING if base is None else base.chain_position):
+            earlier.update((part.stream_partition, part) for part in read_through(file))
+            if isinstance(file.content, Cut) and file.content.position >= boundary.position:
+                break
+        return tuple(part for _, part in sorted((earlier | found).items()))
 
     def put_base(self, base: ChainBase) -> None:
         """Puts the base; durable on return. Afterwards, the cut files before it can be deleted.
@@ -273,16 +296,3 @@ class CutChain:
             )
             for row in self.store.tables.tables()
         }
-
-
-def position_of(chain_position: str) -> str:
-    """Returns the position of the cut before this chain position; "" at the beginning of a stream."""
-    return chain_position.rpartition("-")[0]
-
-
-def chain_position_after(chain_position: str, content: Cut | LateSlice) -> str:
-    """Returns the chain position after `content`, whose file is at `chain_position`."""
-    if isinstance(content, Cut):
-        return chain_position_behind(content.position, 0)
-    position, _, late = chain_position.rpartition("-")
-    return chain_position_behind(position, int(late) + 1)

@@ -8,6 +8,7 @@ from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.inspection.queries import Inspection
 from cdc_pipeline.metadata_store.leases import Leases
 from cdc_pipeline.metadata_store.ledger.claims import Claims
+from cdc_pipeline.metadata_store.ledger.consumers import Consumers
 from cdc_pipeline.metadata_store.ledger.failures import Failures
 from cdc_pipeline.metadata_store.ledger.lake_positions import LakePositions
 from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine
@@ -40,6 +41,7 @@ class MetadataStore:
     """
 
     streams: Streams
+    consumers: Consumers
     tables: Tables
     stale_tables: StaleTables
     rebuild: Rebuild
@@ -66,6 +68,7 @@ class MetadataStore:
 def metadata_store(database: Database, stream: str) -> MetadataStore:
     return MetadataStore(
         streams=Streams(database=database),
+        consumers=Consumers(database=database),
         tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),
         rebuild=Rebuild(database=database),

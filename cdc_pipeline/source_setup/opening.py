@@ -49,17 +49,16 @@ class ConsumerOpening:
     on_step: OnStep
 
     @contextmanager
-    def opened(self) -> Iterator[Consumer]:
+    def opened(self, take: Callable[[str], Assignment] | None = None) -> Iterator[Consumer]:
         """Takes every stream partition and opens a consumer. The previous owner gets StaleEpoch when it next registers.
 
+        `take`: takes a part of the stream partitions instead, given the offset of one that was never read.
         Registered tables whose changes are incomplete become stale. Changed columns of the others are recorded. Raises
         SourceError if `cdc setup-source` has to be run first. Raises StreamMoved if a table turns out to be stale while
         it is read, before any of its incomplete changes is registered.
         """
         survey = self._ready_survey()
-        assignment = self.store.streams.take_stream(
-            self.registered.name, owner=self.owner, first_offset=survey.first_offset
-        )
+        assignment = (take or self._take_stream)(survey.first_offset)
         with closing(survey.open(self._start(assignment))) as stream:
             try:
                 yield self._consumer(survey, assignment, stream)
@@ -68,6 +67,9 @@ class ConsumerOpening:
                 raise StreamMoved(
                     error.found, remedy="open the consumer again: it reads on without that table"
                 ) from error
+
+    def _take_stream(self, first_offset: str) -> Assignment:
+        return self.store.streams.take_stream(self.registered.name, owner=self.owner, first_offset=first_offset)
 
     def _ready_survey(self) -> SourceSurvey:
         """Surveys the source for the registered tables, records what changed, and returns the survey.
@@ -95,14 +97,16 @@ class ConsumerOpening:
         name = self.registered.name
         registered = self.store.streams.stream_partitions(name)
         new = set(survey.stream_partitions) - set(registered)
-        adds_partitions = self.source.capabilities.adds_partitions
-        if new and adds_partitions:
+        capabilities = self.source.capabilities
+        adds_partitions = capabilities.adds_partitions
+        if new and adds_partitions and not capabilities.follows_partitions:
             raise SourceChanged(
                 f"the stream partition {min(new)} of the stream {name} is new",
                 expected=f"the stream partitions {sorted(registered)}, which are registered",
                 remedy=_SET_UP,
             )
-        # Stream and partitions are registered already, so this call only compares them and creates nothing.
+        # Stream and partitions are registered already, so this call only compares them and creates nothing, except for
+        # new stream partitions that the source lets a consumer follow.
         self.registered.register(survey, adds_partitions=adds_partitions)
 
     def _note_unregistered(self, survey: SourceSurvey, tables: Mapping[TableName, KnownTable]) -> None:

@@ -10,9 +10,10 @@ import structlog
 
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_slices_until_idle
-from cdc_pipeline.errors import CdcError, StreamMoved
+from cdc_pipeline.errors import CdcError, PartitionFailed, SourceBusy, StaleEpoch, StreamMoved
 from cdc_pipeline.source_setup.opening import ConsumerOpening
 from cdc_pipeline.source_setup.registered import RegisteredStream
+from cdc_pipeline.source_setup.sharing import Membership, joined
 
 log = structlog.get_logger()
 
@@ -48,6 +49,10 @@ class ConsumerRuns:
 
         Calls `beat` every few seconds, also while it waits. Raises errors that no retry can resolve.
         """
+        if self._is_shared():
+            with joined(self.opening.store, self.registered.name, self.opening.owner) as membership:
+                retried(lambda: self._read_share(membership, stop, beat), stop, beat)
+            return
 
         def read() -> None:
             with self.open() as consumer:
@@ -55,8 +60,45 @@ class ConsumerRuns:
 
         retried(read, stop, beat)
 
+    def _is_shared(self) -> bool:
+        """Returns whether consumers of the source stand alone. A stream that is not registered is refused elsewhere."""
+        return self.opening.source.capabilities.shares_partitions and self.registered.identity() is not None
+
+    def _read_share(self, membership: Membership, stop: Event, beat: Beat) -> None:
+        """Reads this consumer's share of the stream partitions until it changes. One that fails is left out."""
+
+        def look() -> None:
+            beat()
+            membership.check()
+
+        if not membership.wait_for_share(stop, beat):
+            return
+        try:
+            with (
+                self.registered.kept_alarm(self.opening.owner),
+                self.opening.opened(membership.take) as consumer,
+            ):
+                stream_to_slices(consumer, stop.is_set, look)
+        except PartitionFailed as error:
+            membership.set_aside(error.stream_partition)
+            log.warning("stream partition stopped", found=error.found, remedy=error.remedy)
+            raise StreamMoved(error.found, remedy="the others are read without it") from error
+        except StaleEpoch as error:
+            raise StreamMoved(error.found, remedy="this consumer goes on with what is its share now") from error
+
     def consume_until_idle(self) -> int:
-        """Registers everything that the source held at the time of the call; returns the position after it."""
+        """Registers everything that the source held at the time of the call; returns the position after it.
+
+        Raises SourceBusy while other consumers share the stream.
+        """
+        shared = self._is_shared()
+        others = self.opening.store.consumers.others(self.registered.name, owner=self.opening.owner) if shared else ()
+        if others:
+            raise SourceBusy(
+                f"the stream {self.registered.name} is read by {', '.join(others)}",
+                expected="no other consumer, to read every stream partition until it is idle",
+                remedy="stop them first; or leave it to them, since they read all the time",
+            )
         while True:
             try:
                 with self.open() as consumer:

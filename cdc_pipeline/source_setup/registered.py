@@ -1,15 +1,15 @@
 """Reads a pipeline's stream and tables from the metadata store, for a source that does not know the store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cdc_pipeline.errors import CdcError, SourceError, StaleEpoch
+from cdc_pipeline.errors import CdcError, PartitionFailed, SourceError, StaleEpoch
 from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.known import KnownTable, StreamIdentity
+from cdc_pipeline.sources.known import KnownTable, PartitionProgress, StreamIdentity
 from cdc_pipeline.sources.protocol import SourceSurvey
 
 _NOT_NOTED = ""
@@ -33,6 +33,13 @@ class RegisteredStream:
 
     def next_offset(self) -> str | None:
         return self.store.streams.next_offset(self.name)
+
+    def progress(self) -> dict[int, PartitionProgress]:
+        found = self.store.streams.progress(self.name)
+        return {
+            number: PartitionProgress(offset=offset or "", last_position=seen)
+            for number, (offset, seen) in found.items()
+        }
 
     def tables(self) -> dict[TableName, KnownTable]:
         return {row.name: known_table(self.store, row) for row in self.stored_tables() if row.name in self.listed}
@@ -63,14 +70,17 @@ class RegisteredStream:
         if survey.is_successor:
             streams.follow(stream)
         if adds_partitions:
-            streams.extend_stream(stream, survey.stream_partitions)
+            partitions = survey.stream_partitions
+            names = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, "")
+            streams.extend_stream(stream, names)
         else:
             streams.register_stream(stream, stream_partitions=len(survey.stream_partitions))
 
     @contextmanager
-    def kept_alarm(self) -> Iterator[None]:
+    def kept_alarm(self, owner: str | None = None) -> Iterator[None]:
         """Stores an error that leaves the block as the stream's alarm, until the next cut, and raises it again.
 
+        `owner`: a consumer that shares the stream, so that only its stream partitions have the alarm.
         StaleEpoch is no alarm: another process took over. Retryable errors are alarms only if the source raised them.
         """
         try:
@@ -79,7 +89,9 @@ class RegisteredStream:
             raise
         except CdcError as error:
             if not error.retryable or isinstance(error, SourceError):
-                self.store.streams.raise_alarm(self.name, f"{type(error).__name__}: {error}")
+                only = error.stream_partition if isinstance(error, PartitionFailed) else None
+                alarm = f"{type(error).__name__}: {error}"
+                self.store.streams.raise_alarm(self.name, alarm, owner=owner, stream_partition=only)
             raise
 
 

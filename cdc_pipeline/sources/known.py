@@ -64,6 +64,9 @@ class KnownStream(Protocol):
     def next_offset(self) -> str | None:
         """Returns the lowest next offset of all stream partitions, None for a stream that was never read."""
 
+    def progress(self) -> Mapping[int, PartitionProgress]:
+        """Returns where each registered stream partition continues. The offset is "" for one that was never read."""
+
     def tables(self) -> Mapping[TableName, KnownTable]:
         """Returns the registered tables of pipeline.yml."""
 

@@ -110,6 +110,8 @@ class SourceCapabilities:
     `keeps_order`: a stream partition has the events of one id in the order of their versions.
     `keeps_ids_together`: all events of one id are in one stream partition, or all partitions are cut as one log.
     `adds_partitions`: stream partitions may be added to a running stream.
+    `follows_partitions`: a consumer registers added ones itself. Else it stops until `cdc setup-source` was run.
+    `shares_partitions`: several consumers can read it, each a part of the stream partitions.
     """
 
     copies_tables: bool
@@ -117,6 +119,8 @@ class SourceCapabilities:
     keeps_ids_together: bool
     adds_partitions: bool
     proofs: frozenset[Proof]
+    follows_partitions: bool = False
+    shares_partitions: bool = False
 
     def orders_ids(self, stream_partitions: int) -> bool:
         """Returns whether the events of one id are registered in the order of their versions."""
@@ -163,9 +167,11 @@ class SourceSurvey(Protocol):
     """The state of a source at one time, and what can be done from there. Surveying changes nothing.
 
     `identity`: the stream's identity now. `is_successor`: the server continues the registered one's log without a gap,
-    as a promoted standby does. `first_offset`: the first offset of a stream partition that was never read. `stale`:
-    registered tables that cannot be read further, each with the reason; a new snapshot repairs the `mendable` ones.
-    `refused`: tables that were never read and cannot be read. `statements`: what `set_up` runs on the source.
+    as a promoted standby does. `stream_partitions`: their numbers; a mapping if the source has names for them, which
+    `PartitionProgress.last_position` keeps under "partition". `first_offset`: the first offset of a stream partition
+    that was never read. `stale`: registered tables that cannot be read further, each with the reason; a new snapshot
+    repairs the `mendable` ones. `refused`: tables that were never read and cannot be read. `statements`: what `set_up`
+    runs on the source.
     """
 
     @property

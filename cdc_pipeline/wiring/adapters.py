@@ -11,6 +11,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
+from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
 from cdc_pipeline.sources.files.source import DebeziumFolder
 from cdc_pipeline.sources.postgres.source import PostgresDatabase
@@ -32,6 +33,10 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
             tables=settings.tables,
             on_step=on_step,
         )
+    if isinstance(source, KafkaSource):
+        from cdc_pipeline.sources.kafka.source import KafkaTopics
+
+        return KafkaTopics(stream=settings.name, folder=settings.folder, settings=source, tables=settings.tables)
     folder = (settings.folder / source.path).resolve()
     return DebeziumFolder(stream=settings.name, folder=folder, settings=source, tables=settings.tables, on_step=on_step)
 

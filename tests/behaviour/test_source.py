@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 from tests.support.memory_source import Change
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
-from tests.support.source_arms import FilesArm, MemoryArm, PostgresArm, SourceArm
+from tests.support.source_arms import FilesArm, KafkaArm, MemoryArm, PostgresArm, SourceArm
 
 UNORDERED = {"ordered": False, "sequence_by": ["source.lsn"], "late_by": "7d"}
 TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
@@ -32,7 +32,10 @@ TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
 CHANGES = [change for transaction in TRANSACTIONS for change in transaction]
 
 
-@pytest.fixture(params=["postgres", "files", "unordered files", "memory"])
+ARMS = ("postgres", "files", "unordered files", "memory", pytest.param("kafka", marks=pytest.mark.kafka))
+
+
+@pytest.fixture(params=ARMS)
 def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[SourceArm]:
     with fresh_store(postgres) as store_url:
         files = FilesArm(folder=tmp_path, store_url=store_url)
@@ -43,6 +46,8 @@ def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str,
                 yield files
             case "unordered files":
                 yield replace(files, more=UNORDERED)
+            case "kafka":
+                yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
             case "memory":
                 yield MemoryArm(files=files)
 

@@ -16,6 +16,7 @@ READS = frozenset(
         "chain_base.list",
         "claim.read_open",
         "clock.read",
+        "consumer.read",
         "cut_file.get",
         "failure.read",
         "fence.read",
@@ -167,8 +168,10 @@ AFTER_FAULTS = frozenset(
     }
 )
 """What the four verbs do only when something went wrong, or when nothing at all happened for long."""
-IN_TIME = frozenset({"lease.renew", "snapshot_task.renew"})
-"""Taken by a thread beside the work when a third of a lease is over."""
+IN_TIME = frozenset({"consumer.beat", "lease.renew", "snapshot_task.renew"})
+"""Taken by a thread beside the work when a part of a lease, or of a consumer's lifetime, is over."""
+SHARED_STREAMS = frozenset({"consumer.leave", "consumer.take_share"})
+"""Of consumers that share a stream: killed on a real broker, tests/integration/kafka."""
 ON_SPARK = frozenset(
     {
         "lake_files.write",
@@ -218,7 +221,7 @@ IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(
     *(READS, SET_UP, STREAM_TO_SLICES, RESIDENT_WORKER, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, RETENTION),
-    *(AFTER_FAULTS, IN_TIME, ON_SPARK, OTHER_VERBS),
+    *(AFTER_FAULTS, IN_TIME, ON_SPARK, OTHER_VERBS, SHARED_STREAMS),
 )
 
 _AWAY: dict[type[CdcError], frozenset[str]] = {

@@ -1,6 +1,7 @@
 """A source of each kind with one table, for the suite that holds all of them to the same promises."""
 
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
+from tests.support.kafka import Topics
 from tests.support.memory_source import Change, MemoryLog, MemorySource
 from tests.support.pipelines import opened_pipeline, pipeline_settings
 from tests.support.streams import database_of, run_sql
@@ -93,19 +96,52 @@ class FilesArm:
         return self._events.opened()
 
     def commit(self, *changes: Change) -> None:
-        transaction = next(self.transactions)
-        source = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "txId": transaction}
-        lines = []
-        for ordinal, (kind, id_, note) in enumerate(changes):
-            row = {"id": id_, "note": note}
-            images = {"before": row, "after": None} if kind == "d" else {"before": None, "after": row}
-            place = {"ts_ms": 1_700_000_000_000 + transaction, "lsn": 100 * transaction + ordinal}
-            lines.append(json.dumps({"op": {"i": "c"}.get(kind, kind), **images, "source": source | place}))
-        self._events.write("0/a.jsonl", *lines)
+        self._events.write("0/a.jsonl", *map(json.dumps, debezium_events(next(self.transactions), *changes)))
 
     def made(self) -> list[Any]:
         """Nothing but the files that are there: their names."""
         return sorted(str(path) for path in (self.folder / "events").rglob("*"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaArm:
+    """One topic with one partition on a broker that other tests use, too."""
+
+    folder: Path
+    servers: str
+    store_url: str
+    topic: str = field(default_factory=lambda: f"shop{secrets.token_hex(4)}.public.orders")
+    transactions: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        Topics(servers=self.servers).create(self.topic)
+
+    @property
+    def table(self) -> TableName:
+        return TableName.parse("shop.public.orders")
+
+    def opened(self) -> AbstractContextManager[Pipeline]:
+        pattern = self.topic.replace("public.orders", "{schema}.{table}")
+        document = {
+            "folder": self.folder,
+            "name": "shop",
+            "lake": "lake",
+            "slice_length": "1h",
+            "source": {"kind": "kafka", "servers": self.servers, "topic": pattern},
+            "tables": [{"name": str(self.table), "id": ["id"], "columns": {"id": "int", "note": "text"}}],
+        }
+        settings = Settings.model_validate(document)
+        return opened_pipeline(settings, store_url=self.store_url, spark_url=NOBODY_LISTENS)
+
+    def commit(self, *changes: Change) -> None:
+        topics = Topics(servers=self.servers)
+        for event in debezium_events(next(self.transactions), *changes):
+            key = {"id": (event["after"] or event["before"])["id"]}
+            topics.write(self.topic, event, key=key)
+
+    def made(self) -> list[Any]:
+        """Nothing but the topic that is there."""
+        return [name.rpartition(".")[2] for name in Topics(servers=self.servers).names() if name == self.topic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +163,13 @@ class MemoryArm:
 
     def made(self) -> list[Any]:
         return [self.log.is_set_up]
+
+
+def debezium_events(transaction: int, *changes: Change) -> Iterator[dict[str, Any]]:
+    """The events of one transaction of PostgreSQL, as Debezium writes them."""
+    source = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "txId": transaction}
+    for ordinal, (kind, id_, note) in enumerate(changes):
+        row = {"id": id_, "note": note}
+        images = {"before": row, "after": None} if kind == "d" else {"before": None, "after": row}
+        place = {"ts_ms": 1_700_000_000_000 + transaction, "lsn": 100 * transaction + ordinal}
+        yield {"op": {"i": "c"}.get(kind, kind), **images, "source": source | place}

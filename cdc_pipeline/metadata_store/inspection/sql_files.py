@@ -5,8 +5,8 @@ from importlib.resources import files
 READER_ROLE = "cdc_reader"
 _VIEW_PREFIX = "v_"
 _ROLE_FILE = "reader"
-_FIRST = ("v_withheld", "v_lake_position")
-"""Views that other views read; the second of them reads the first."""
+_FIRST = ("v_withheld", "v_stream_partition", "v_lake_position")
+"""Views that other views read; the last of them reads the others."""
 
 
 def query_names() -> tuple[str, ...]:

@@ -15,7 +15,15 @@ SELECT source.table_id,
        coalesce(waiting.number, source.next_slice_number) - 1 AS applied_through,
        nullif(concat_ws('; ',
            (SELECT 'the stream stopped: ' || max(part.alarm)
-            FROM cdc.stream_partition AS part WHERE part.stream = source.stream),
+            FROM cdc.stream_partition AS part
+            WHERE part.stream = source.stream AND part.last_position ->> 'partition' IS NULL),
+           -- where consumers share a stream: the partitions that had events of this table, or none of any table yet
+           (SELECT string_agg(part.partition || ' is not read: ' || part.held_back, '; ' ORDER BY part.stream_partition)
+            FROM cdc.v_stream_partition AS part
+            JOIN cdc.stream_partition AS known USING (stream, stream_partition)
+            WHERE part.stream = source.stream AND part.held_back IS NOT NULL AND part.partition IS NOT NULL
+              AND (known.last_position ? concat_ws('.', source.database_name, source.schema_name, source.table_name)
+                   OR known.last_position - 'partition' - 'topic' = '{}')),
            CASE WHEN source.state = 'stale' OR source.snapshot_wanted
                 THEN coalesce(source.parked_reason, 'it asks for a new snapshot')
                 WHEN source.state = 'snapshotting' THEN 'its first snapshot is being taken'

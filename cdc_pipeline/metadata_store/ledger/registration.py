@@ -76,7 +76,7 @@ def _locked_partitions(connection: Connection, cut: Cut, assignment: Assignment 
     if assignment is None:
         rows = [row for row in locked_partitions(connection, cut.stream) if row.stream_partition in named]
     else:
-        rows = list(check_owner(connection, cut.stream, assignment.owner, assignment.epoch))
+        rows = list(check_owner(connection, assignment))
     if named != [row.stream_partition for row in rows]:
         raise RegistryError(
             f"the cut of {cut.stream} names the stream partitions {named}",

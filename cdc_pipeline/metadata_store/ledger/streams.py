@@ -1,6 +1,6 @@
 """Streams, their stream partitions, and the assignment epoch that keeps a second consumer out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from cdc_pipeline.time_slice import Label
 
 _PARTITION, _FILE, _BOUNDARY, _LOG = models.stream_partition, models.source_file, models.boundary, models.source_log
 
+PARTITION_NAME = "partition"
+"""Key in `last_position`, beside the names of tables: the name that the source gives the stream partition."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
@@ -30,14 +33,15 @@ class Streams:
             _insert_stream(connection, stream)
             _register_partitions(connection, stream.name, stream_partitions)
 
-    def extend_stream(self, stream: Stream, stream_partitions: Iterable[int]) -> None:
+    def extend_stream(self, stream: Stream, stream_partitions: Mapping[int, str]) -> None:
         """Like `register_stream`, for a source that may get more stream partitions: adds the new ones.
 
-        Raises SourceChanged when the source lacks a registered stream partition.
+        `stream_partitions`: the source's name of each, or "". Raises SourceChanged when the source lacks a registered
+        stream partition.
         """
         with self.database.transaction("stream.register") as connection:
             _insert_stream(connection, stream)
-            _add_partitions(connection, stream.name, set(stream_partitions))
+            _add_partitions(connection, stream.name, stream_partitions)
 
     def stream(self, name: str) -> Stream:
         """Returns the stream. Raises UsageError for a stream that is not registered."""
@@ -59,33 +63,24 @@ class Streams:
             rows = locked_partitions(connection, name)
             if not rows:
                 raise _unknown(name)
-            epoch = max(row.assignment_epoch for row in rows) + 1
-            connection.execute(
-                update(_PARTITION)
-                .where(_PARTITION.c.stream == name)
-                .values(assignment_epoch=epoch, assignment_owner=owner)
-            )
-            connection.execute(
-                update(_PARTITION)
-                .where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_(None))
-                .values(next_offset=first_offset)
-            )
-            chain_position = read_chain_position(connection, name)
-        labels = [Label(start=row.label_start, end=row.label_end) for row in rows if row.label_start]
-        return Assignment(
-            stream=name,
-            owner=owner,
-            epoch=epoch,
-            next_offset={row.stream_partition: row.next_offset or first_offset for row in rows},
-            label=max(labels, default=None),
-            last_position={row.stream_partition: row.last_position for row in rows},
-            chain_position=chain_position,
-        )
+            everything = [row.stream_partition for row in rows]
+            return assign(connection, name, rows, everything, owner=owner, first_offset=first_offset)
 
-    def raise_alarm(self, name: str, alarm: str) -> None:
-        """Records the error that stopped the consumer of the stream. The next registration clears it."""
+    def raise_alarm(
+        self, name: str, alarm: str, *, owner: str | None = None, stream_partition: int | None = None
+    ) -> None:
+        """Records the error that stopped the consumer of the stream. The next registration clears it.
+
+        `owner`: the consumer, where others read other stream partitions, so that only its own ones have the alarm.
+        `stream_partition`: the only one that failed.
+        """
+        of_consumer = _PARTITION.c.stream == name
+        if owner is not None:
+            of_consumer &= _PARTITION.c.assignment_owner == owner
+        if stream_partition is not None:
+            of_consumer &= _PARTITION.c.stream_partition == stream_partition
         with self.database.transaction("stream.raise_alarm") as connection:
-            connection.execute(update(_PARTITION).where(_PARTITION.c.stream == name).values(alarm=alarm))
+            connection.execute(update(_PARTITION).where(of_consumer).values(alarm=alarm))
 
     def chain_position(self, name: str) -> str:
         """Returns the chain position after the last registered cut and its late slices."""
@@ -99,10 +94,10 @@ class Streams:
                 update(models.stream).where(models.stream.c.name == stream.name).values(**asdict(stream))
             )
 
-    def check_owner(self, name: str, owner: str, epoch: int) -> None:
-        """Raises StaleEpoch when another owner took the stream."""
+    def check_owner(self, assignment: Assignment) -> None:
+        """Raises StaleEpoch when another owner took one of the assigned stream partitions."""
         with self.database.transaction("stream.read_owner") as connection:
-            check_owner(connection, name, owner, epoch)
+            check_owner(connection, assignment)
 
     def stream_partitions(self, name: str) -> tuple[int, ...]:
         """Returns the numbers of the stream's partitions in rising order."""
@@ -112,7 +107,11 @@ class Streams:
 
     def next_positions(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
         """Returns next offset and last positions by stream partition, without those that were never read."""
-        query = select(_PARTITION).where(_PARTITION.c.stream == name, _PARTITION.c.next_offset.is_not(None))
+        return {number: (offset, seen) for number, (offset, seen) in self.progress(name).items() if offset is not None}
+
+    def progress(self, name: str) -> dict[int, tuple[str | None, dict[str, str]]]:
+        """Like `next_positions`, with the stream partitions that were never read: their next offset is None."""
+        query = select(_PARTITION).where(_PARTITION.c.stream == name).order_by(_PARTITION.c.stream_partition)
         with self.database.transaction("stream.read_places") as connection:
             rows = connection.execute(query).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
@@ -124,7 +123,7 @@ class Streams:
         """
         of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
         with self.database.transaction("stream.begin_file") as connection:
-            check_owner(connection, assignment.stream, assignment.owner, assignment.epoch)
+            check_owner(connection, assignment)
             known = connection.scalar(select(_FILE.c.number).where(of_partition, _FILE.c.name == name))
             if known is not None:
                 return int(known)
@@ -169,17 +168,51 @@ def read_chain_position(connection: Connection, stream: str) -> str:
     return BEGINNING if last is None else chain_position_behind(last.position, last.late_slices)
 
 
-def check_owner(connection: Connection, stream: str, owner: str, epoch: int) -> Sequence[Row[Any]]:
-    """Locks the stream's partitions and returns them by number. Raises StaleEpoch when another owner took one.
+def assign(
+    connection: Connection,
+    stream: str,
+    rows: Sequence[Row[Any]],
+    stream_partitions: Collection[int],
+    *,
+    owner: str,
+    first_offset: str,
+) -> Assignment:
+    """Gives stream partitions to `owner` under a new epoch. `rows`: all of the stream, locked."""
+    epoch = max(row.assignment_epoch for row in rows) + 1
+    taken = [row for row in rows if row.stream_partition in stream_partitions]
+    of_owner = (_PARTITION.c.stream == stream) & _PARTITION.c.stream_partition.in_(stream_partitions)
+    connection.execute(update(_PARTITION).where(of_owner).values(assignment_epoch=epoch, assignment_owner=owner))
+    connection.execute(
+        update(_PARTITION).where(of_owner, _PARTITION.c.next_offset.is_(None)).values(next_offset=first_offset)
+    )
+    labels = [Label(start=row.label_start, end=row.label_end) for row in taken if row.label_start]
+    return Assignment(
+        stream=stream,
+        owner=owner,
+        epoch=epoch,
+        next_offset={row.stream_partition: row.next_offset or first_offset for row in taken},
+        label=max(labels, default=None),
+        last_position={row.stream_partition: row.last_position for row in taken},
+        chain_position=read_chain_position(connection, stream),
+    )
+
+
+def check_owner(connection: Connection, assignment: Assignment) -> Sequence[Row[Any]]:
+    """Locks the stream's partitions and returns the assigned ones by number. Raises StaleEpoch if one was taken.
 
     The owner is compared too, because a rebuilt store may count epochs from one again.
     """
-    rows = locked_partitions(connection, stream)
+    rows = [
+        row
+        for row in locked_partitions(connection, assignment.stream)
+        if row.stream_partition in assignment.next_offset
+    ]
     for row in rows:
-        if (row.assignment_owner, row.assignment_epoch) != (owner, epoch):
+        if (row.assignment_owner, row.assignment_epoch) != (assignment.owner, assignment.epoch):
             raise StaleEpoch(
-                f"the stream {stream} belongs to {row.assignment_owner} with epoch {row.assignment_epoch}",
-                expected=f"epoch {epoch} of {owner}",
+                f"the stream {assignment.stream}, stream partition {row.stream_partition}, belongs to"
+                f" {row.assignment_owner} with epoch {row.assignment_epoch}",
+                expected=f"epoch {assignment.epoch} of {assignment.owner}",
                 remedy="stop this consumer: nothing of its cut was registered",
             )
     return rows
@@ -206,7 +239,7 @@ def _stream(connection: Connection, name: str) -> Stream:
 def _register_partitions(connection: Connection, name: str, stream_partitions: int) -> None:
     known = _known_partitions(connection, name)
     if not known:
-        _insert_partitions(connection, name, range(stream_partitions))
+        _insert_partitions(connection, name, dict.fromkeys(range(stream_partitions), ""))
     elif len(known) != stream_partitions:
         raise RegistryError(
             f"{stream_partitions} stream partitions are asked for the stream {name}",
@@ -215,16 +248,16 @@ def _register_partitions(connection: Connection, name: str, stream_partitions: i
         )
 
 
-def _add_partitions(connection: Connection, name: str, wanted: set[int]) -> None:
+def _add_partitions(connection: Connection, name: str, wanted: Mapping[int, str]) -> None:
     known = _known_partitions(connection, name)
-    if known - wanted:
+    if known - wanted.keys():
         raise SourceChanged(
-            f"the stream {name} has no stream partition {min(known - wanted)} any more",
+            f"the stream {name} has no stream partition {min(known - wanted.keys())} any more",
             expected=f"the stream partitions {sorted(known)}",
             remedy="bring it back: what was not read of it yet is missing",
         )
-    if wanted - known:
-        _insert_partitions(connection, name, sorted(wanted - known))
+    if wanted.keys() - known:
+        _insert_partitions(connection, name, {number: wanted[number] for number in sorted(wanted.keys() - known)})
 
 
 def _known_partitions(connection: Connection, name: str) -> set[int]:
@@ -233,8 +266,12 @@ def _known_partitions(connection: Connection, name: str) -> set[int]:
     )
 
 
-def _insert_partitions(connection: Connection, name: str, numbers: Iterable[int]) -> None:
-    connection.execute(insert(_PARTITION), [{"stream": name, "stream_partition": number} for number in numbers])
+def _insert_partitions(connection: Connection, name: str, named: Mapping[int, str]) -> None:
+    rows = [
+        {"stream": name, "stream_partition": number, "last_position": {PARTITION_NAME: text} if text else {}}
+        for number, text in named.items()
+    ]
+    connection.execute(insert(_PARTITION), rows)
 
 
 def _source(stream: Stream) -> str:

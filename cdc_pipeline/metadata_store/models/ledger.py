@@ -64,6 +64,15 @@ stream_partition = Table(
     Column("alarm", Text),
 )
 
+consumer = Table(
+    "consumer",
+    metadata,
+    Column("stream", ForeignKey("cdc.stream.name", ondelete="CASCADE"), primary_key=True),
+    Column("owner", Text, primary_key=True),
+    time("seen_at", nullable=False),
+    time("expires_at", nullable=False),
+)
+
 source_log = Table(
     "source_log",
     metadata,

@@ -60,7 +60,8 @@ class DebeziumDecoder:
     """Decodes the lines of all stream partitions.
 
     `sequence_by` is empty for ordered files. `last_position` has every registered stream partition. `horizons`: by
-    table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set.
+    table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set. `alone`:
+    whether the whole stream has one partition; by default, whether `last_position` has one.
     """
 
     def __init__(
@@ -71,10 +72,11 @@ class DebeziumDecoder:
         last_position: Mapping[int, Mapping[TableName, str]],
         horizons: Mapping[TableName, str] = MappingProxyType({}),
         late_by: timedelta | None = None,
+        alone: bool | None = None,
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
-        self._alone = len(last_position) == 1
+        self._alone = len(last_position) == 1 if alone is None else alone
         self._horizons = horizons
         self._late_by = late_by
         self._memory = {
@@ -219,7 +221,7 @@ class DebeziumDecoder:
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
         """Quarantines the line at its table, or at the first listed table if the line names none."""
         settings = None if line.event is None else attempt(partial(self._tables.table_of, line.event))
-        table = settings.table if isinstance(settings, TableSettings) else self._tables.first
+        table = settings.table if isinstance(settings, TableSettings) else self._tables.without_name(number)
         if isinstance(why, TableRefused) and (table, str(why)) not in self._noted and len(self._noted) < _MOST_NOTES:
             self._noted.add((table, str(why)))
             log.error("the table's lines are quarantined", table=str(table), file=line.raw.file, reason=str(why))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_pipeline.record import OPERATION, VERSION, Operation, TableName, TableSchema
-from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import decoded_line
@@ -48,15 +48,16 @@ class KeptLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDecoder:
-    """Decodes quarantined lines of one table with the present `settings` and `source`.
+    """Decodes quarantined lines of one table with the present `settings`.
 
-    `horizon`: events below this version come too late.
+    `horizon`: events below this version come too late. `sequence_by`: fields that order events, empty where the stream
+    is ordered.
     """
 
     table: TableName
     horizon: str
     settings: TableSettings
-    source: DebeziumFilesSource
+    sequence_by: tuple[str, ...]
     tables: DebeziumTables
     stream_partitions: Collection[int]
 
@@ -83,7 +84,7 @@ class LineDecoder:
             number=entry.stream_partition,
             written=int((entry.created_at - EPOCH).total_seconds() * _MICROSECONDS),
         )
-        found = line.events(self.tables, sequence_by=self.source.sequence_by, stream_partitions=self.stream_partitions)
+        found = line.events(self.tables, sequence_by=self.sequence_by, stream_partitions=self.stream_partitions)
         nothing = TableSchema(columns=(), key=())
         if not found:
             return nothing, event_schema(nothing).empty_table(), "it is no event of a listed table"

@@ -2,12 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
-from cdc_pipeline.sources.files.partition_files import PartitionFiles, RawLine
+from cdc_pipeline.sources.files.partition_files import RawLine
 
 MOST_BYTES = 4 << 20
+
+
+class LineSource(Protocol):
+    """The lines of one stream partition, from files or from a broker."""
+
+    @property
+    def offset(self) -> int:
+        """The offset after the last line that was returned."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the lines that were returned reach the present end of the stream partition."""
+
+    def next_lines(self, most_bytes: int) -> list[RawLine]:
+        """Returns lines of about `most_bytes`, fewer if no more are there yet."""
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
+
+    def close(self) -> None:
+        """Closes what is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +61,7 @@ class PartitionLines:
     So a transaction that is still being written is not cut, and a key change is not parted from its second event.
     """
 
-    def __init__(self, files: PartitionFiles) -> None:
+    def __init__(self, files: LineSource) -> None:
         self.files = files
         self._held: list[Line] = []
         self._open: str | None = None

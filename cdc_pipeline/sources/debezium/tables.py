@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 
@@ -11,7 +12,8 @@ from cdc_pipeline.record import OWN_PREFIX, Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
-from cdc_pipeline.types import debezium_column
+from cdc_pipeline.sources.known import KnownTable
+from cdc_pipeline.types import changed_types, debezium_column
 
 log = structlog.get_logger()
 
@@ -33,18 +35,26 @@ class Layout:
 
 
 class DebeziumTables:
-    """The tables of pipeline.yml, as their events show them. `known`: their registered schemas."""
+    """The tables of pipeline.yml, as their events show them. `known`: their registered schemas.
 
-    def __init__(self, tables: Sequence[TableSettings], known: Mapping[TableName, TableSchema]) -> None:
+    `of_partition`: the table of a stream partition, if each has one.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSettings],
+        known: Mapping[TableName, TableSchema],
+        of_partition: Mapping[int, TableName] = MappingProxyType({}),
+    ) -> None:
         self._tables = tuple(tables)
         self._known = dict(known)
+        self._of_partition = of_partition
         self._layouts: dict[TableName, tuple[Fields | None, Layout]] = {}
         self._left_out: set[tuple[TableName, str]] = set()
 
-    @property
-    def first(self) -> TableName:
-        """The table at which lines that name no table are quarantined."""
-        return self._tables[0].table
+    def without_name(self, stream_partition: int) -> TableName:
+        """Returns the table at which a line that names no table is quarantined."""
+        return self._of_partition.get(stream_partition, self._tables[0].table)
 
     def table_of(self, event: EnvelopeEvent) -> TableSettings | None:
         """Returns the table's settings, None for a table that pipeline.yml does not list.
@@ -121,6 +131,30 @@ class DebeziumTables:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)
                 log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
+
+
+def declared_schema(table: TableSettings) -> TableSchema | None:
+    """Returns the schema that pipeline.yml declares; None if it leaves the id or an id column to the events."""
+    if not table.id or not set(table.id) <= table.columns.keys():
+        return None
+    columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
+    return TableSchema(columns=columns, key=table.id)
+
+
+def refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None:
+    """Raises SettingsError if pipeline.yml changed the type of a column.
+
+    The lake cannot change the types with which it began, so it would refuse every later slice.
+    """
+    if known is None or known.schema is None:
+        return
+    declared = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
+    for before, column in changed_types(known.schema.columns, declared):
+        raise SettingsError(
+            f"{table.name} has the column {column.name} as {column.type} in pipeline.yml",
+            expected=f"{before.type}, as it began: the lake keeps its types",
+            remedy="set it back; for another type, read the events again under another name and lake",
+        )
 
 
 def _is_named(table: TableName, source: Fields) -> bool:

@@ -12,7 +12,7 @@ from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
-from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.debezium.tables import DebeziumTables, refuse_changed_types
 from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.files.partition_files import partition_folders
 from cdc_pipeline.sources.files.survey import FolderSurvey
@@ -27,7 +27,6 @@ from cdc_pipeline.sources.known import (
 from cdc_pipeline.sources.protocol import SourceCapabilities, TableCopy
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
 from cdc_pipeline.steps import OnStep
-from cdc_pipeline.types import changed_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class DebeziumFolder:
         del begin_again
         tables = known.tables()
         for table in self.tables:
-            _refuse_changed_types(table, tables.get(table.table))
+            refuse_changed_types(table, tables.get(table.table))
         return FolderSurvey(
             folder=self.folder,
             settings=self.settings,
@@ -137,7 +136,7 @@ class DebeziumFolder:
             table=table.name,
             horizon=table.horizon,
             settings=next(listed for listed in self.tables if listed.table == table.name),
-            source=self.settings,
+            sequence_by=self.settings.sequence_by,
             tables=DebeziumTables(self.tables, {} if table.schema is None else {table.name: table.schema}),
             stream_partitions=stream_partitions,
         )
@@ -153,20 +152,4 @@ class DebeziumFolder:
             f"the source of {self.stream} is of the kind {self.settings.kind}",
             expected="a PostgreSQL server, to take a snapshot of it or to compare the lake with it",
             remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
-        )
-
-
-def _refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None:
-    """Raises SettingsError if pipeline.yml changed the type of a column.
-
-    The lake cannot change the types with which it began, so it would refuse every later slice.
-    """
-    if known is None or known.schema is None:
-        return
-    declared = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
-    for before, column in changed_types(known.schema.columns, declared):
-        raise SettingsError(
-            f"{table.name} has the column {column.name} as {column.type} in pipeline.yml",
-            expected=f"{before.type}, as it began: the lake keeps its types",
-            remedy="set it back; for another type, read the events again under another name and lake",
         )

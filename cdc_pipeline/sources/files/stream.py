@@ -54,7 +54,7 @@ class _OpenGroup:
 
 
 class DebeziumStream:
-    """Implements `ChangeStream` for a folder of event files.
+    """Implements `ChangeStream` for lines of Debezium events, from a folder of files or from a broker.
 
     Stream positions count lines and marker messages in the order in which they are read, beginning at `position`.
     `progress`: where each stream partition continues. `folders` returns the stream partitions that exist now.
@@ -174,7 +174,8 @@ class DebeziumStream:
         self._next += len(group.lines)
         if group.lines:
             opened.offset = group.lines[-1].raw.place + 1
-            opened.last_position[FILE_DIGEST] = group.lines[-1].raw.digest
+            if group.lines[-1].raw.digest:
+                opened.last_position[FILE_DIGEST] = group.lines[-1].raw.digest
         for table, position in decoded.last_position.items():
             opened.last_position[str(table)] = position
         if decoded.commit_time is not None:

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import Column, TableName, TableSchema, decode_position, encode_position
+from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import PartitionLines
-from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.debezium.tables import DebeziumTables, declared_schema
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
@@ -54,7 +54,7 @@ class FolderSurvey:
     @property
     def tables(self) -> tuple[FoundTable, ...]:
         return tuple(
-            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=_declared_schema(table))
+            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
             for table in self.listed
         )
 
@@ -122,11 +122,3 @@ class FolderSurvey:
             horizons={name: table.horizon for name, table in start.tables.items()},
             late_by=self.settings.late_by,
         )
-
-
-def _declared_schema(table: TableSettings) -> TableSchema | None:
-    """Returns the schema that pipeline.yml declares; None if it leaves the id or an id column to the events."""
-    if not table.id or not set(table.id) <= table.columns.keys():
-        return None
-    columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
-    return TableSchema(columns=columns, key=table.id)

@@ -41,8 +41,8 @@ def test_a_consumer_that_lost_the_stream_begins_no_file(shop: Shop) -> None:
 
 
 def test_a_stream_takes_new_partitions_in_and_misses_none(shop: Shop) -> None:
-    shop.store.streams.extend_stream(STREAM, [0, 1, 4])
+    shop.store.streams.extend_stream(STREAM, {0: "", 1: "", 4: "orders [4]"})
     assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(9))
     assert assignment.next_offset == {0: encode_position(0), 1: encode_position(0), 4: encode_position(9)}
     with pytest.raises(SourceChanged, match="no stream partition 1 any more"):
-        shop.store.streams.extend_stream(STREAM, [0, 4])
+        shop.store.streams.extend_stream(STREAM, {0: "", 4: ""})

@@ -1,0 +1,105 @@
+"""Consumers that share a stream: who is alive, and which stream partitions each of them owns."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_or
+
+from cdc_pipeline.metadata_store import models
+from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.records import Assignment
+from cdc_pipeline.metadata_store.ledger.streams import assign, locked_partitions
+
+_CONSUMER, _PARTITION = models.consumer, models.stream_partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumers:
+    """A consumer is alive until `expires_at` by the database's clock. Its stream partitions are then free.
+
+    Ownership only spreads the work. A consumer that comes back too late gets StaleEpoch when it registers.
+    """
+
+    database: Database
+
+    def beat(self, stream: str, *, owner: str, lifetime: timedelta) -> frozenset[int]:
+        """Keeps the consumer alive for `lifetime` from now. Returns the stream partitions that it is to own now."""
+        with self.database.transaction("consumer.beat") as connection:
+            owners = _owners(locked_partitions(connection, stream))
+            return fair_share(owners, owner, _alive(connection, stream, owner, lifetime))
+
+    def take_share(
+        self, stream: str, *, owner: str, lifetime: timedelta, first_offset: str, without: Collection[int] = ()
+    ) -> Assignment | None:
+        """Gives `owner` its share under a new epoch, and lets go of what it owns beyond that. None for no share.
+
+        `without`: stream partitions that it keeps to itself and does not read now, since they failed.
+        """
+        with self.database.transaction("consumer.take_share") as connection:
+            rows = locked_partitions(connection, stream)
+            share = fair_share(_owners(rows), owner, _alive(connection, stream, owner, lifetime))
+            _let_go(connection, stream, owner, share)
+            read = share - set(without)
+            if not read:
+                return None
+            return assign(connection, stream, rows, read, owner=owner, first_offset=first_offset)
+
+    def leave(self, stream: str, *, owner: str) -> None:
+        """Lets go of everything that the consumer owns, so that the others take it at once. Idempotent."""
+        with self.database.transaction("consumer.leave") as connection:
+            locked_partitions(connection, stream)
+            _let_go(connection, stream, owner, frozenset())
+            connection.execute(delete(_CONSUMER).where(_CONSUMER.c.stream == stream, _CONSUMER.c.owner == owner))
+
+    def others(self, stream: str, *, owner: str) -> tuple[str, ...]:
+        """Returns the other consumers that are alive."""
+        with self.database.transaction("consumer.read") as connection:
+            alive = select(_CONSUMER.c.owner).where(
+                _CONSUMER.c.stream == stream,
+                _CONSUMER.c.owner != owner,
+                _CONSUMER.c.expires_at > func.clock_timestamp(),
+            )
+            return tuple(connection.scalars(alive.order_by(_CONSUMER.c.owner)).all())
+
+
+def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str]) -> frozenset[int]:
+    """Returns the stream partitions that `owner` is to own: what it has, and free ones, up to its part of all.
+
+    `owners`: by stream partition. `alive`: the consumers, with `owner`, in one order for all of them. The first ones
+    get one more where the number of stream partitions cannot be divided.
+    """
+    each, rest = divmod(len(owners), len(alive))
+    most = each + (alive.index(owner) < rest)
+    own = [number for number, has in owners.items() if has == owner]
+    free = [number for number, has in owners.items() if has not in alive]
+    return frozenset([*own, *free][:most])
+
+
+def _owners(rows: Sequence[Row[Any]]) -> dict[int, str | None]:
+    return {row.stream_partition: row.assignment_owner for row in rows}
+
+
+def _alive(connection: Connection, stream: str, owner: str, lifetime: timedelta) -> list[str]:
+    """Notes that `owner` is alive; returns all consumers of the stream that are, by name. Forgets dead ones."""
+    now = func.clock_timestamp()
+    values = {"seen_at": now, "expires_at": now + lifetime}
+    new = insert_or(_CONSUMER).values(stream=stream, owner=owner, **values)
+    connection.execute(new.on_conflict_do_update(index_elements=["stream", "owner"], set_=values))
+    connection.execute(delete(_CONSUMER).where(_CONSUMER.c.stream == stream, _CONSUMER.c.expires_at <= now))
+    owners = select(_CONSUMER.c.owner).where(_CONSUMER.c.stream == stream)
+    return list(connection.scalars(owners.order_by(_CONSUMER.c.owner)).all())
+
+
+def _let_go(connection: Connection, stream: str, owner: str, kept: frozenset[int]) -> None:
+    connection.execute(
+        update(_PARTITION)
+        .where(
+            _PARTITION.c.stream == stream,
+            _PARTITION.c.assignment_owner == owner,
+            _PARTITION.c.stream_partition.not_in(kept),
+        )
+        .values(assignment_owner=None)
+    )

@@ -1,0 +1,108 @@
+"""Consumers that share a stream: each keeps itself alive, reads its share, and opens again when the share changes."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Event, Lock, Thread
+
+import structlog
+
+from cdc_pipeline.errors import CdcError, StreamMoved
+from cdc_pipeline.metadata_store.ledger.records import Assignment
+from cdc_pipeline.metadata_store.store import MetadataStore
+
+log = structlog.get_logger()
+
+LIFETIME = timedelta(seconds=6)
+"""How long a consumer counts as alive after its last sign. Its stream partitions then go to the others."""
+_BEAT_SECONDS = 1.5
+_LONGEST_STEP_SECONDS = 120.0
+"""A consumer that did not come back to its loop for so long hangs, and is kept alive no longer."""
+_ASIDE_SECONDS = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Membership:
+    """One consumer among those of a stream. A thread of its own keeps it alive (`joined`)."""
+
+    store: MetadataStore
+    stream: str
+    owner: str
+    _share: frozenset[int] = frozenset()
+    _aside: dict[int, float] = field(default_factory=dict)
+    """Stream partitions that failed, and when they are tried again."""
+    _read: frozenset[int] = frozenset()
+    _progress: float = field(default_factory=time.monotonic)
+    _one_at_a_time: Lock = field(default_factory=Lock)
+
+    def take(self, first_offset: str) -> Assignment:
+        """Takes the consumer's share. Raises StreamMoved if nothing is left for it."""
+        now = time.monotonic()
+        self._aside = {number: until for number, until in self._aside.items() if until > now}
+        with self._one_at_a_time:
+            assignment = self.store.consumers.take_share(
+                self.stream, owner=self.owner, lifetime=LIFETIME, first_offset=first_offset, without=self._aside
+            )
+            self._read = frozenset() if assignment is None else frozenset(assignment.next_offset)
+            self._share = self._read | (self._share & self._aside.keys())
+        if assignment is None:
+            raise StreamMoved("no stream partition is left for this consumer", remedy="it waits until one is free")
+        log.info("stream partitions taken", stream=self.stream, stream_partitions=sorted(self._read))
+        return assignment
+
+    def check(self) -> None:
+        """Raises StreamMoved if this consumer is to read other stream partitions than it does. Call it in the loop."""
+        self._progress = now = time.monotonic()
+        if self._share - self._aside.keys() != self._read or any(until <= now for until in self._aside.values()):
+            raise StreamMoved(
+                f"this consumer reads the stream partitions {sorted(self._read)}",
+                expected=f"{sorted(self._share)}, its share among the consumers that are alive",
+                remedy="it opens the stream again",
+            )
+
+    def wait_for_share(self, stop: Event, beat: Callable[[], None]) -> bool:
+        """Waits while other consumers have every stream partition. Returns False if `stop` was set."""
+        while not stop.is_set():
+            self._progress = time.monotonic()
+            self.keep_alive()
+            if self._share - {number for number, until in self._aside.items() if until > self._progress}:
+                return True
+            beat()
+            stop.wait(_BEAT_SECONDS)
+        return False
+
+    def set_aside(self, stream_partition: int) -> None:
+        """Leaves out a stream partition that failed, for half a minute."""
+        self._aside[stream_partition] = time.monotonic() + _ASIDE_SECONDS
+
+    def keep_alive(self) -> None:
+        with self._one_at_a_time:
+            self._share = self.store.consumers.beat(self.stream, owner=self.owner, lifetime=LIFETIME)
+
+    def keep_alive_until(self, stop: Event) -> None:
+        """Runs in a thread. Gives no sign for a consumer that hangs, so that others take over."""
+        while not stop.wait(_BEAT_SECONDS):
+            if time.monotonic() - self._progress > _LONGEST_STEP_SECONDS:
+                log.error("the consumer hangs: others take its stream partitions", stream=self.stream)
+                continue
+            try:
+                self.keep_alive()
+            except CdcError as error:
+                log.warning("consumer not kept alive", stream=self.stream, found=error.found)
+
+
+@contextmanager
+def joined(store: MetadataStore, stream: str, owner: str) -> Iterator[Membership]:
+    """Joins the consumers of the stream until the block ends. Then the others get its stream partitions at once."""
+    membership, stop = Membership(store=store, stream=stream, owner=owner), Event()
+    thread = Thread(target=membership.keep_alive_until, args=(stop,), name=f"consumer of {stream}", daemon=True)
+    thread.start()
+    try:
+        yield membership
+    finally:
+        stop.set()
+        thread.join()
+        with suppress(CdcError):  # Its time as a consumer runs out by itself.
+            store.consumers.leave(stream, owner=owner)

@@ -1,0 +1,198 @@
+"""Reads records of several topic partitions by one client, and returns them as lines of each partition."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, TopicPartition
+
+from cdc_pipeline.errors import PartitionFailed, StreamMoved
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
+from cdc_pipeline.sources.kafka.topics import partition_name
+
+_MOST_AT_ONCE = 5_000
+_MOST_WAITING_BYTES = 16 << 20
+"""Above it, a partition is paused until its records were taken."""
+_MICROSECONDS = 1_000
+_HAS_TIME = (TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME)
+_GONE = {
+    KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own codes begin with an underscore
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionRecords:
+    """The records of one topic partition from `offset` on, as a queue that `TopicRecords` fills. A `LineSource`.
+
+    `deleted_rows`: the table whose rows tombstones delete, None if tombstones have no effect.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    deleted_rows: TableName | None = None
+    fetch: Callable[[], None] = lambda: None
+    is_paused: bool = False
+    waiting: deque[RawLine] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    ended_at: int | None = None
+    """The end of the partition, once it was reached; None while the broker has more."""
+    must_reach: int = 0
+    """The partition's end when a marker message was sent. `at_end` is False before it."""
+
+    @property
+    def name(self) -> str:
+        return partition_name(self.topic, self.partition)
+
+    @property
+    def at_end(self) -> bool:
+        return not self.waiting and self.ended_at is not None and self.ended_at >= self.must_reach
+
+    def next_lines(self, most_bytes: int) -> list[RawLine]:
+        """Returns the records that are here, of about `most_bytes`. Asks the broker for more if none is here."""
+        if not self.waiting:
+            self.fetch()
+        lines: list[RawLine] = []
+        left = most_bytes
+        while self.waiting and left > 0:
+            line = self.waiting.popleft()
+            lines.append(line)
+            left -= len(line.text)
+            self.waiting_bytes -= len(line.text)
+            self.offset = line.place + 1
+        return lines
+
+    def add(self, message: Message) -> None:
+        """Adds a record. One that came before is dropped: a paused partition may send it again."""
+        kind, time = message.timestamp()
+        offset = message.offset() or 0
+        if offset < (self.waiting[-1].place + 1 if self.waiting else self.offset):
+            return
+        line = RawLine(
+            place=offset,
+            file=self.name,
+            number=offset,
+            text=line_of(message, self.deleted_rows),
+            written=time * _MICROSECONDS if kind in _HAS_TIME else 0,
+        )
+        self.ended_at = None
+        self.waiting.append(line)
+        self.waiting_bytes += len(line.text)
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        """Returns nothing: a topic has no files."""
+        del start, end
+        return {}
+
+    def close(self) -> None:
+        """Does nothing: the client is closed for all partitions at once."""
+
+
+class TopicRecords:
+    """Fetches the records of `partitions`, by stream partition, by one client."""
+
+    def __init__(self, client: KafkaClient, partitions: Mapping[int, PartitionRecords]) -> None:
+        self.partitions = partitions
+        self._client = client
+        self._by_place = {(part.topic, part.partition): part for part in partitions.values()}
+        for part in partitions.values():
+            part.fetch = self.fetch
+        places = [TopicPartition(part.topic, part.partition, part.offset) for part in partitions.values()]
+        client.ask(lambda: client.consumer.assign(places))
+
+    def fetch(self, wait: timedelta = timedelta(0)) -> None:
+        """Adds records to their partitions; waits up to `wait` if there are none yet.
+
+        Raises StreamMoved for an offset that the broker does not have: a new survey finds out why. Raises SourceAway or
+        SourceError if the connection broke and nothing came.
+        """
+        self._pause_full()
+        consumer = self._client.consumer
+        messages = self._client.ask(lambda: consumer.consume(_MOST_AT_ONCE, timeout=wait.total_seconds()))
+        for message in messages:
+            error, part = message.error(), self._by_place.get((message.topic() or "", message.partition() or 0))
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own name
+                self._refuse(error, part)
+            elif part is not None and error is not None:
+                part.ended_at = message.offset()
+            elif part is not None:
+                part.add(message)
+        if messages:
+            self._client.forget_trouble()
+        elif wait and self._client.trouble is not None:
+            self._client.fail(self._client.trouble)
+
+    def mark_ends(self) -> None:
+        """Makes `at_end` wait for everything that the broker has now."""
+        for part in self.partitions.values():
+            place = TopicPartition(part.topic, part.partition)
+            ends = self._client.ask(partial(self._client.consumer.get_watermark_offsets, place, timeout=CALL_SECONDS))
+            part.must_reach = part.must_reach if ends is None else max(part.must_reach, ends[1])
+
+    def _pause_full(self) -> None:
+        """Pauses partitions whose records wait to be taken, so that the memory of a consumer is bounded."""
+        for part in self.partitions.values():
+            place = [TopicPartition(part.topic, part.partition)]
+            if part.is_paused and not part.waiting:
+                self._client.consumer.resume(place)
+                part.is_paused = False
+            elif part.waiting_bytes > _MOST_WAITING_BYTES and not part.is_paused:
+                self._client.consumer.pause(place)
+                part.is_paused = True
+
+    def _refuse(self, error: KafkaError, part: PartitionRecords | None) -> None:
+        name = "a topic" if part is None else part.name
+        if error.code() in _GONE:
+            raise StreamMoved(
+                f"the broker cannot continue {name}: {error.str()}",
+                expected="a topic that keeps its records until they are read",
+                remedy="the consumer opens the stream again, and finds out which tables are stale",
+            )
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and part is not None:
+            raise PartitionFailed(
+                f"the broker refuses to send {name}: {error.str()}",
+                stream_partition=next(number for number, each in self.partitions.items() if each is part),
+                expected="a user who may read the topic",
+                remedy="give source.username the right to read it: the consumer tries again every half minute",
+            )
+        self._client.fail(error)
+
+
+def line_of(message: Message, deleted_rows: TableName | None = None) -> bytes:
+    """Returns a record as one line: JSON with key, value and headers, as a Kafka sink writes it.
+
+    Key and value are texts inside of it, so that no content of one can be taken for the other. A record with invalid
+    UTF-8 becomes a line that is no JSON; it is quarantined with all its bytes. `deleted_rows`: the table of which a
+    tombstone deletes a row.
+    """
+    key, value = message.key(), message.value()
+    try:
+        record: dict[str, object] = {
+            "key": None if key is None else key.decode(),
+            "value": None if value is None else value.decode(),
+            "headers": {name: _text(content) for name, content in _headers(message)},
+        }
+    except UnicodeDecodeError:
+        return b'{"key":' + (key or b"null") + b',"value":' + (value or b"null") + b"}"
+    if value is None and key is not None and deleted_rows is not None:
+        table = {"db": deleted_rows.database, "schema": deleted_rows.schema, "table": deleted_rows.table}
+        record["value"] = {"op": "d", "before": None, "after": None, "source": table}
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
+    headers = message.headers() or []
+    return list(headers.items()) if isinstance(headers, dict) else list(headers)
+
+
+def _text(content: str | bytes | None) -> str | None:
+    return content.decode(errors="backslashreplace") if isinstance(content, bytes) else content

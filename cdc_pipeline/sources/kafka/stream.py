@@ -1,0 +1,105 @@
+"""Reads topic partitions in batches of change events, and keeps the broker's group offsets for tools that show lag."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import structlog
+from confluent_kafka import KafkaException, TopicPartition
+
+from cdc_pipeline.errors import SourceAway, StreamMoved
+from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.files.stream import DebeziumStream
+from cdc_pipeline.sources.kafka.client import KafkaClient
+from cdc_pipeline.sources.kafka.records import TopicRecords
+from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster
+from cdc_pipeline.sources.known import Document, PartitionProgress
+from cdc_pipeline.sources.protocol import EventBatch
+
+log = structlog.get_logger()
+
+_CHECK_SECONDS = 30.0
+_NOW = timedelta(0)
+
+
+class KafkaStream:
+    """Implements `ChangeStream` for topic partitions.
+
+    `tables`: those whose topics are watched for partitions that are not in `shown`. `inner` turns lines into batches.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: KafkaClient,
+        settings: KafkaSource,
+        tables: Sequence[TableName],
+        records: TopicRecords,
+        shown: frozenset[str],
+        inner: DebeziumStream,
+    ) -> None:
+        self._client = client
+        self._patterns = [settings.topic_pattern(table) for table in tables]
+        self._records = records
+        self._shown = shown
+        self._inner = inner
+        self.position = inner.position
+        self._places: Mapping[int, PartitionProgress] = {}
+        self._next_check = time.monotonic() + _CHECK_SECONDS
+
+    def read(self, wait: timedelta) -> EventBatch | None:
+        batch = self._inner.read(_NOW)
+        if batch is not None:
+            return batch
+        self._records.fetch(wait)
+        return self._inner.read(_NOW)
+
+    def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
+        """Adds a marker message to this reader's own stream; nothing is written to the cluster."""
+        if not is_heartbeat:
+            self._records.mark_ends()
+        self._inner.send_marker(text, is_heartbeat=is_heartbeat)
+
+    def progress_at(self, position: int) -> dict[int, PartitionProgress]:
+        places = self._inner.progress_at(position)
+        self._places = places
+        return places
+
+    def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
+        """Raises StreamMoved if a topic has a new partition. Looks every half minute, if the cluster answers."""
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _CHECK_SECONDS
+            self._check_partitions()
+        return self._inner.check(registered)
+
+    def confirm(self, commit_position: int) -> None:
+        """Commits the registered offsets as those of the group, for tools that show the lag. Does not wait for it.
+
+        The pipeline never reads them: where reading continues is in the metadata store.
+        """
+        del commit_position
+        offsets = [
+            TopicPartition(part.topic, part.partition, decode_position(self._places[number].offset))
+            for number, part in self._records.partitions.items()
+            if number in self._places
+        ]
+        try:
+            self._client.consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            log.warning("group offsets not committed", found=error.args[0].str())
+
+    def close(self) -> None:
+        self._inner.close()
+        self._client.close()
+
+    def _check_partitions(self) -> None:
+        try:
+            cluster = read_cluster(self._client)
+        except SourceAway as error:
+            log.warning("new partitions not looked for", found=error.found)
+            return
+        for name, partitions in cluster.topics.items():
+            new = {partition_name(name, number) for number in range(partitions)} - self._shown
+            if new and any(pattern.fullmatch(name) for pattern in self._patterns):
+                raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")

@@ -1,0 +1,216 @@
+"""Compares the topics of a cluster with what is registered of them."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+import structlog
+
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import TableName, decode_position, encode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.debezium.tables import declared_schema
+from cdc_pipeline.sources.kafka.opening import PARTITION, TOPIC, ReadPartition, open_stream
+from cdc_pipeline.sources.kafka.stream import KafkaStream
+from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name
+from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
+
+log = structlog.get_logger()
+
+_NO_ID = 0
+_SHORT_RETENTION = timedelta(hours=1)
+_CHANNEL = "kafka"
+_AGAIN = "have Debezium send the table's rows again (an ad hoc snapshot)"
+_NEW_LAKE = f"{_AGAIN}, and read the topic with begin: kept under another pipeline name and lake"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMap:
+    """The topics of each listed table."""
+
+    of_table: Mapping[TableName, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, source: KafkaSource, tables: Sequence[TableSettings], names: Collection[str]) -> "TopicMap":
+        patterns = {table.table: source.topic_pattern(table.table) for table in tables}
+        found = {
+            table: sorted(name for name in names if pattern.fullmatch(name)) for table, pattern in patterns.items()
+        }
+        return cls(of_table={table: tuple(topics) for table, topics in found.items()})
+
+    @property
+    def topics(self) -> set[str]:
+        return {topic for topics in self.of_table.values() for topic in topics}
+
+    def tables_of(self, topic: str) -> tuple[TableName, ...]:
+        return tuple(table for table, topics in self.of_table.items() if topic in topics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSurvey:
+    """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
+
+    `registered`: the registered tables of pipeline.yml. `topics`: those of the listed tables, by name.
+    """
+
+    stream: str
+    folder: Path
+    settings: KafkaSource
+    listed: tuple[TableSettings, ...]
+    progress: Mapping[int, PartitionProgress]
+    registered: Mapping[TableName, KnownTable]
+    cluster: Cluster
+    topics: Mapping[str, Topic]
+    topic_map: TopicMap
+
+    @property
+    def identity(self) -> StreamIdentity:
+        return StreamIdentity(system=self.cluster.cluster_id, timeline=0, channel=_CHANNEL)
+
+    @property
+    def is_successor(self) -> bool:
+        return False
+
+    @cached_property
+    def stream_partitions(self) -> Mapping[int, str]:
+        """The name of each stream partition in Kafka: the registered ones, and new ones with the next numbers."""
+        known = {number: place.last_position.get(PARTITION, "") for number, place in self.progress.items()}
+        names = [partition_name(name, number) for name in sorted(self.topics) for number in self.topics[name].kept]
+        new = [name for name in names if name not in known.values()]
+        return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
+
+    @property
+    def first_offset(self) -> str:
+        """The offset of a topic's very first record."""
+        return encode_position(0)
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        return tuple(
+            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
+            for table in self.listed
+            if self._is_live(table.table)
+        )
+
+    @cached_property
+    def stale(self) -> Mapping[TableName, TableStale]:
+        """Registered tables whose topics lack records that were not read, and those that are stale already."""
+        found = {}
+        for name, table in self.registered.items():
+            why = next(self._gaps(name), None)
+            if table.published_as is None:
+                found[name] = TableStale(table.reason, table=name, remedy=_NEW_LAKE)
+            elif why is not None:
+                found[name] = TableStale(why, table=name, expected="every record of its topics", remedy=_NEW_LAKE)
+        return found
+
+    @property
+    def mendable(self) -> Collection[TableName]:
+        """No table: the source cannot copy one."""
+        return ()
+
+    @cached_property
+    def refused(self) -> Mapping[TableName, SourceError]:
+        new = [table.table for table in self.listed if table.table not in self.registered]
+        found = {name: next(self._gaps(name), None) for name in new}
+        # A topic that is not shown may be hidden from this user: its partitions stay where they are until it is shown.
+        found |= {name: next(self._lost(name), None) for name in self.registered if name not in self.stale}
+        return {
+            name: SourceError(
+                why,
+                expected=f"every record of the topics of {name}",
+                remedy="mend source.topic or the topic's cleanup.policy; or write begin: kept (compacted: upserts)"
+                f" under source, if what is kept has every row. If it has not: {_AGAIN}",
+            )
+            for name, why in found.items()
+            if why is not None
+        }
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return ()
+
+    def set_up(self) -> "TopicSurvey":
+        """Creates nothing: the topics do not belong to the pipeline. Warns of topics that are soon deleted."""
+        for topic in self.topics.values():
+            if topic.retention is not None and topic.retention < _SHORT_RETENTION:
+                log.warning(
+                    "records may be deleted before they are read", topic=topic.name, retention=str(topic.retention)
+                )
+        return self
+
+    def check_ready(self) -> None:
+        """Raises nothing: the survey finds only what can be read."""
+
+    def open(self, start: StreamStart) -> KafkaStream:
+        """Opens a client at the registered offsets. Partitions of which every table is stale stay where they are."""
+        return open_stream(
+            stream=self.stream,
+            folder=self.folder,
+            settings=self.settings,
+            listed=tuple(table for table in self.listed if self._is_live(table.table)),
+            partitions=self._read_partitions(start),
+            start=start,
+            shown=frozenset(partition_name(topic.name, part) for topic in self.topics.values() for part in topic.kept),
+            alone=len(self.stream_partitions) == 1,
+        )
+
+    def _is_live(self, name: TableName) -> bool:
+        return name not in self.stale and name not in self.refused
+
+    def _read_partitions(self, start: StreamStart) -> dict[int, ReadPartition]:
+        numbers = {name: number for number, name in self.stream_partitions.items()}
+        found = {}
+        for topic in self.topics.values():
+            tables = [table for table in self.topic_map.tables_of(topic.name) if self._is_live(table)]
+            for number, kept in topic.kept.items():
+                stream_partition = numbers[partition_name(topic.name, number)]
+                if tables and stream_partition in start.progress:
+                    offset = decode_position(start.progress[stream_partition].offset)
+                    found[stream_partition] = ReadPartition(
+                        topic=topic.name,
+                        topic_id=topic.topic_id,
+                        partition=number,
+                        offset=max(offset, kept.first) if self._may_begin_late(offset) else offset,
+                        tables=tuple(tables),
+                        deletes_by_tombstone=topic.is_compacted and len(tables) == 1,
+                    )
+        return found
+
+    def _may_begin_late(self, offset: int) -> bool:
+        return offset == 0 and self.settings.begin == "kept"
+
+    def _gaps(self, table: TableName) -> Iterator[str]:
+        """Yields why records of the table's topics are missing."""
+        names = self.topic_map.of_table.get(table, ())
+        if not names and table not in self.registered:
+            yield f"the cluster has no topic of {table} that this user may read: {self.settings.topic}"
+        known = {place.last_position.get(PARTITION): place for place in self.progress.values()}
+        for topic in (self.topics[name] for name in names):
+            if topic.is_compacted and self.settings.compacted == "refuse":
+                yield f"the topic {topic.name} of {table} is compacted, so it has only the newest records of each key"
+            for number, kept in topic.kept.items():
+                name = partition_name(topic.name, number)
+                yield from self._gap(topic, name, kept, known.get(name))
+
+    def _lost(self, table: TableName) -> Iterator[str]:
+        """Yields each topic of a registered table that the cluster does not show any more."""
+        pattern = self.settings.topic_pattern(table)
+        for place in self.progress.values():
+            topic = place.last_position.get(PARTITION, "").rpartition(" [")[0]
+            if topic not in self.topics and pattern.fullmatch(topic) is not None:
+                yield f"the cluster does not show the topic {topic} of {table} to this user any more"
+
+    def _gap(self, topic: Topic, name: str, kept: KeptRecords, place: PartitionProgress | None) -> Iterator[str]:
+        offset = decode_position(place.offset) if place is not None and place.offset else 0
+        was = None if place is None else place.last_position.get(TOPIC)
+        if was is not None and was != topic.topic_id:
+            yield f"the topic {topic.name} was deleted and created again since it was read"
+        elif offset < kept.first and not self._may_begin_late(offset) and not topic.is_compacted:
+            yield f"the broker keeps {name} from offset {kept.first} on, and it is read up to offset {offset}"
+        elif offset > kept.end:
+            yield f"{name} ends at offset {kept.end}, and it was read up to offset {offset}"

@@ -1,0 +1,160 @@
+"""What topics do while they are read: they grow, lose records, are compacted, deleted, and hold odd records."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from cdc_pipeline.errors import SourceAway
+from tests.support.kafka import TopicFeed
+from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, recorded, shown, until_the_last_statement
+
+pytestmark = pytest.mark.kafka
+
+ORDERS, ITEMS = "public.orders", "public.items"
+TABLES = tuple({"name": name, "id": ["id"], "columns": {"id": "int", "note": "text"}} for name in (ORDERS, ITEMS))
+
+
+@pytest.fixture
+def feed(tmp_path: Path, store_url: str, kafka: str) -> TopicFeed:
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES)
+    for table in (ORDERS, ITEMS):
+        feed.create(table)
+    return feed
+
+
+@pytest.mark.parametrize(
+    ("recording", "tables"), [("postgres_plain", PLAIN), ("postgres_with_schema", WITH_SCHEMA)], ids=["plain", "schema"]
+)
+def test_what_debezium_recorded_ends_as_the_server_did(
+    recording: str, tables: tuple[dict[str, Any], ...], tmp_path: Path, store_url: str, kafka: str
+) -> None:
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=tables)
+    messages = until_the_last_statement(recorded(recording))
+    feed.replay(messages, prefix=messages[0]["topic"].split(".")[0])
+    feed.consume()
+    assert shown(feed.rows(ORDERS)) == [ORDER_40]
+    assert feed.rows("public.keyless") == []
+    assert len(feed.shown("quarantine")) == 1
+
+
+def test_the_offsets_of_the_group_follow_the_registered_ones(feed: TopicFeed) -> None:
+    feed.write(ORDERS, 1, "one")
+    feed.consume()
+    client = Consumer({"bootstrap.servers": feed.servers, "group.id": "shop", "log_level": 2})
+    (found,) = client.committed([TopicPartition(feed.topic(ORDERS), 0)], timeout=30)
+    client.close()
+    assert found.offset == 1
+
+
+def test_a_new_partition_is_read_from_its_first_record(feed: TopicFeed) -> None:
+    feed.write(ORDERS, 1, "one")
+    feed.consume()
+    feed.topics.grow(feed.topic(ORDERS), partitions=2)
+    feed.write(ORDERS, 2, "two", partition=1)
+    feed.go_on()
+    assert feed.notes(ORDERS) == {1: "one", 2: "two"}
+
+
+def test_records_that_retention_deleted_make_their_table_stale_and_no_other(feed: TopicFeed) -> None:
+    for number in (1, 2):
+        feed.write(ORDERS, number, "first")
+        feed.write(ITEMS, number, "first")
+    feed.consume()
+    for number in (3, 4):
+        feed.write(ORDERS, number, "later")
+        feed.write(ITEMS, number, "later")
+    feed.topics.drop_before(feed.topic(ORDERS), 0, 3)
+    feed.go_on()
+    states = {row["source_table"]: (row["state"], row["reason"]) for row in feed.shown("lag")}
+    state, reason = states["shop.public.orders"]
+    assert state == "stale"
+    assert "keeps" in reason
+    assert "from offset 3 on, and it is read up to offset 2" in reason
+    assert "have Debezium send the table's rows again" in reason
+    assert states["shop.public.items"][0] != "stale"
+    assert (len(feed.notes(ORDERS)), len(feed.notes(ITEMS))) == (2, 4)
+
+
+def test_a_topic_that_was_created_again_makes_its_table_stale(feed: TopicFeed) -> None:
+    feed.write(ORDERS, 1, "one")
+    feed.consume()
+    feed.topics.delete(feed.topic(ORDERS))
+    feed.create(ORDERS)
+    feed.write(ORDERS, 2, "two")
+    feed.go_on()
+    (row,) = [row for row in feed.shown("lag") if row["source_table"] == "shop.public.orders"]
+    assert (row["state"], "was deleted and created again" in row["reason"]) == ("stale", True)
+    assert feed.notes(ORDERS) == {1: "one"}
+
+
+def test_a_topic_without_its_first_records_is_refused_unless_what_is_kept_suffices(feed: TopicFeed) -> None:
+    for number in (1, 2):
+        feed.write(ORDERS, number, "kept")
+    feed.topics.drop_before(feed.topic(ORDERS), 0, 1)
+    (refused,) = feed.set_up().refused.values()
+    assert "from offset 1 on, and it is read up to offset 0" in str(refused)
+    assert "begin: kept" in refused.remedy
+    kept = TopicFeed(
+        folder=feed.folder,
+        store_url=feed.store_url,
+        servers=feed.servers,
+        tables=TABLES,
+        source={"begin": "kept"},
+        prefix=feed.prefix,
+    )
+    kept.consume()
+    assert kept.notes(ORDERS) == {2: "kept"}
+
+
+def test_a_compacted_topic_is_refused_unless_its_records_are_declared_as_upserts(
+    tmp_path: Path, store_url: str, kafka: str
+) -> None:
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES[:1])
+    feed.create(ORDERS, settings={"cleanup.policy": "compact"})
+    (refused,) = feed.set_up().refused.values()
+    assert "is compacted" in str(refused)
+    upserts = TopicFeed(
+        folder=tmp_path,
+        store_url=store_url,
+        servers=kafka,
+        tables=TABLES[:1],
+        source={"compacted": "upserts"},
+        prefix=feed.prefix,
+    )
+    for number in (1, 2):
+        feed.write(ORDERS, number, "kept")
+    feed.topics.write(feed.topic(ORDERS), None, key={"id": 1})
+    upserts.consume()
+    assert upserts.notes(ORDERS) == {2: "kept"}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"\xff\xfe", "is no JSON"),
+        (b'{"op":"c"},"value":null', "is no JSON"),
+        (b'"text"', "no JSON object"),
+        ({"op": "z", "after": {"id": 9}}, "unknown operation"),
+    ],
+    ids=["no text", "two values", "no object", "operation"],
+)
+def test_a_record_that_cannot_be_read_is_quarantined_at_its_topics_table(
+    value: Any, words: str, feed: TopicFeed
+) -> None:
+    feed.write(ITEMS, 1, "before")
+    feed.topics.write(feed.topic(ITEMS), value, None, key={"id": 9})
+    feed.write(ITEMS, 2, "after")
+    feed.consume()
+    (kept,) = feed.shown("quarantine")
+    assert kept["source_table"] == "shop.public.items"
+    assert f"{feed.topic(ITEMS)} [0] line 1" in kept["reason"]
+    assert words in kept["reason"]
+    assert feed.notes(ITEMS) == {1: "before", 2: "after"}
+
+
+def test_brokers_that_do_not_answer_are_an_outage_with_a_remedy(tmp_path: Path, store_url: str) -> None:
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers="127.0.0.1:1", tables=TABLES)
+    with pytest.raises(SourceAway, match=r"127.0.0.1:1 do not answer.*mend source.servers"):
+        feed.set_up()

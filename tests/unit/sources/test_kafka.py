@@ -1,0 +1,76 @@
+"""Records of Kafka as lines, and topics of tables."""
+
+import json
+
+import pytest
+from confluent_kafka import Message
+from pydantic import ValidationError
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
+from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.kafka.records import line_of
+
+ORDERS = TableName.parse("shop.public.orders")
+CREATE = {"op": "c", "before": None, "after": {"id": 1}, "source": {"table": "orders"}}
+
+
+def source(**changes: object) -> KafkaSource:
+    return KafkaSource.model_validate({"kind": "kafka", "servers": "b:9092", "topic": "{schema}.{table}"} | changes)
+
+
+def test_a_record_keeps_key_value_and_headers() -> None:
+    headers: list[tuple[str, str | bytes | None]] = [("__debezium.oldkey", b'{"id": 7}')]
+    message = Message(key=b'{"id": 1}', value=json.dumps(CREATE).encode(), headers=headers)
+    event = content_of(line_of(message))
+    assert isinstance(event, EnvelopeEvent)
+    assert (event.key, event.after, event.old_key) == ({"id": 1}, {"id": 1}, {"id": 7})
+
+
+def test_a_tombstone_has_no_effect_unless_records_are_upserts() -> None:
+    tombstone = Message(key=b'{"id": 1}', value=None)
+    assert content_of(line_of(tombstone)) == Skipped(kind="tombstone")
+    deleted = content_of(line_of(tombstone, ORDERS))
+    assert isinstance(deleted, EnvelopeEvent)
+    assert (deleted.operation, deleted.key, deleted.source["table"]) == ("d", {"id": 1}, "orders")
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"{", b'{"op": "c"}, "value": null', b"1", b""])
+def test_what_is_no_event_is_refused_and_never_taken_for_a_tombstone(value: bytes) -> None:
+    assert isinstance(content_of(line_of(Message(key=None, value=value))), LineRefused)
+
+
+@pytest.mark.parametrize(
+    ("topic", "named", "other"),
+    [
+        ("p.{schema}.{table}", "p.public.orders", "pxpublic.orders"),
+        ("^shard[0-9]+\\.{database}\\.{table}", "shard12.shop.orders", "shard.shop.orders"),
+    ],
+)
+def test_a_topic_is_named_or_matched_as_a_whole(topic: str, named: str, other: str) -> None:
+    pattern = source(topic=topic).topic_pattern(ORDERS)
+    assert pattern.fullmatch(named)
+    assert not pattern.fullmatch(other)
+    assert not pattern.fullmatch(f"{named}2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"security": "sasl_ssl"}, "needs username"),
+        ({"username": "cdc"}, "sends no username"),
+        ({"security": "sasl_ssl", "username": "cdc", "password": "x", "password_file": "y"}, "keep one of them"),
+        ({"ca_file": "ca.pem"}, "uses no certificates"),
+        ({"security": "ssl", "key_file": "k"}, "belong together"),
+        ({"topic": "^("}, "no regular expression"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        source(**changes)
+
+
+def test_a_password_is_not_shown() -> None:
+    found = source(security="sasl_ssl", username="cdc", password="hidden-word")
+    assert "hidden-word" not in f"{found!r} {found.model_dump_json()}"
