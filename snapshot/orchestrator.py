@@ -21,7 +21,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
-from cdc_pipeline.sources.protocol import Source
+from cdc_pipeline.sources.protocol import Source, TableCopy
 from cdc_pipeline.steps import OnStep
 from snapshot.cutoff import create_snapshot
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
@@ -69,7 +69,8 @@ class SnapshotOrchestrator:
                 with ExitStack() as leases:
                     self._hold_still(leases, fresh, stop)
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
-                    ids.update((name, self._begin(name, cutoff, run_id)) for name in fresh)
+                    with self.source.copy_at(cutoff.exported) as copy:
+                        ids.update((name, self._begin(name, cutoff, copy, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
             return self._poll([self.store.snapshots.snapshot(each) for each in wanted], holding, stop)
 
@@ -126,15 +127,14 @@ class SnapshotOrchestrator:
         self.store.snapshots.set_snapshot_state(active.snapshot_id, SnapshotState.ABANDONED, error=reason)
         return None
 
-    def _begin(self, name: TableName, cutoff: HeldPosition, run_id: str) -> str:
+    def _begin(self, name: TableName, cutoff: HeldPosition, copy: TableCopy, run_id: str) -> str:
         row = self.store.tables.table(name)
         snapshot_id = f"{self.clock():%Y%m%dT%H%M%SZ}-{run_id}-{row.table_id}"
-        with self.source.copy_at(cutoff.exported) as copy:
-            try:
-                found = copy.description(known_table(self.store, row))
-            except SnapshotError as error:
-                return self._failed(create_snapshot(self.store, row, snapshot_id, cutoff), str(error)).snapshot_id
-            parts = copy.parts(name, self.snapshot_file_bytes)
+        try:
+            found = copy.description(known_table(self.store, row))
+        except SnapshotError as error:
+            return self._failed(create_snapshot(self.store, row, snapshot_id, cutoff), str(error)).snapshot_id
+        parts = copy.parts(name, self.snapshot_file_bytes)
         if found is not None:
             self.found[snapshot_id] = found
         create_snapshot(self.store, row, snapshot_id, cutoff, found)

@@ -194,23 +194,22 @@ def _folder_part(text: str | None) -> str:
 
 def split_by_partition(
     rows: pa.Table, partition_by: Sequence[PartitionBy]
-) -> list[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
-    """Splits `rows` by data partition; keeps the order within each part. Returns nothing for no rows."""
+) -> Iterator[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
+    """Yields the rows of each data partition, one after the other; keeps the order within each. Nothing for no rows."""
     if not partition_by:
-        return [((), rows)] if rows.num_rows else []
+        if rows.num_rows:
+            yield (), rows
+        return
     names = [part.lake_column for part in partition_by]
     values = pa.table([partition_values(rows[part.column], part) for part in partition_by], names=names)
-    parts = []
-    for combination in (
-        values.group_by(names).aggregate([]).sort_by([(name, "ascending") for name in names]).to_pylist()
-    ):
+    combinations = values.group_by(names).aggregate([]).sort_by([(name, "ascending") for name in names])
+    for combination in combinations.to_pylist():
         chosen = None
         for name in names:
             wanted = combination[name]
             same = pc.is_null(values[name]) if wanted is None else pc.equal(values[name], wanted)
             chosen = same if chosen is None else pc.and_(chosen, same)
-        parts.append((tuple((name, combination[name]) for name in names), rows.filter(chosen)))
-    return parts
+        yield tuple((name, combination[name]) for name in names), rows.filter(chosen)
 
 
 def partition_values(column: pa.ChunkedArray, part: PartitionBy) -> pa.ChunkedArray:

@@ -34,7 +34,7 @@ def table_of(rows: list[tuple[datetime | None, str | None]]) -> pa.Table:
 def test_every_row_is_in_exactly_the_partition_of_its_values_and_order_is_kept(
     rows: list[tuple[datetime | None, str | None]],
 ) -> None:
-    parts = split_by_partition(table_of(rows), (BY_MONTH, BY_COUNTRY))
+    parts = list(split_by_partition(table_of(rows), (BY_MONTH, BY_COUNTRY)))
     expected: dict[Any, list[int]] = {}
     for place, (moment, country) in enumerate(rows):
         month = None if moment is None else f"{moment:%Y-%m}"
@@ -47,11 +47,11 @@ def test_every_row_is_in_exactly_the_partition_of_its_values_and_order_is_kept(
 @given(ROWS)
 def test_without_partition_keys_there_is_one_part(rows: list[tuple[datetime | None, str | None]]) -> None:
     table = table_of(rows)
-    assert split_by_partition(table, ()) == ([((), table)] if rows else [])
+    assert list(split_by_partition(table, ())) == ([((), table)] if rows else [])
 
 
 def test_no_rows_have_no_parts() -> None:
-    assert split_by_partition(table_of([]), (BY_MONTH,)) == []
+    assert list(split_by_partition(table_of([]), (BY_MONTH,))) == []
 
 
 @pytest.mark.parametrize("unit", list(FORMATS))
