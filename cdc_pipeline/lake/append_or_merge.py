@@ -3,15 +3,16 @@
 import json
 from typing import Literal
 
+from cdc_pipeline.lake.claim_changes import safe_ranges
 from cdc_pipeline.lake.delta_log import Action
-from cdc_pipeline.lake.protocol import ClaimWork, LakeTable
+from cdc_pipeline.lake.lake_files import LakeFiles
+from cdc_pipeline.lake.protocol import ClaimWork
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import VECTORS
-from cdc_pipeline.lake.table_state import LakeTableState
 
 Upsert = Literal["append", "merge"]
 _MOST_FILES = 20_000
-"""Claims are appended only to tables with at most this many files.
+"""Claims that read more files than this are merged.
 
 Spark looks up each plain Parquet file before it reads it; Delta's reader does not.
 """
@@ -36,20 +37,21 @@ _RULES = frozenset({"delta.generationExpression", "delta.invariants", "delta.ide
 _LISTS_FEATURES = 7
 
 
-def is_appended(table: LakeTable, work: ClaimWork, state: LakeTableState) -> bool:
+def is_appended(work: ClaimWork, files: LakeFiles) -> bool:
     """Whether the claim is applied by append.
 
-    MERGE remains for truncates, which touch every row, for tables with too many files or with files outside their
-    folder, and for what only Delta's own writer maintains: tables without deletion vectors, with a change data feed,
-    with constraints, or with features that the pipeline does not switch on.
+    MERGE remains for truncates, which touch every row, for claims that read too many files, for tables with files
+    outside their folder, and for what only Delta's own writer maintains: tables without deletion vectors, with a change
+    data feed, with constraints, or with features that the pipeline does not switch on.
     """
+    table, state = files.table, files.state
     return (
         not work.truncates
         and table.deletion_vectors
         and configuration_of(state.metadata).get(VECTORS) == "true"
         and has_known_features(state.metadata, state.protocol)
-        and len(state.files) <= _MOST_FILES
-        and not any(path.startswith("/") or ":/" in path for path in state.files)
+        and not state.files.has_files_elsewhere
+        and (len(state.files) <= _MOST_FILES or len(files.candidates(safe_ranges(table, work))) <= _MOST_FILES)
     )
 
 

@@ -27,9 +27,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
 from cdc_pipeline.lake.publication import add, remove
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.session import claim_tag, tagged
-from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.lake.write_claim import write_rows
-from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -58,76 +56,72 @@ class AppendedClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAppend:
-    """Applies a claim to the table whose log is `log`. `state` is the version after which the claim is committed."""
+    """Applies a claim to the table whose log is `log`. `files` are those of the version after which it is committed."""
 
     session: SparkSession
-    store: ObjectStore
     log: DeltaLog
-    state: LakeTableState
+    files: LakeFiles
     clock: Clock
     on_step: OnStep
 
     def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> AppendedClaim:
         """Commits the claim; it is durable and visible on return.
 
-        Raises VersionTaken if another writer committed after `state`.
+        Raises VersionTaken if another writer committed after the version of `files`.
         """
         if not any(content.rows for content in work.slices):
             return AppendedClaim(counts=Counts(), is_committed=False)
-        columns = tuple((column.name, column.type) for column in fitted.shape.columns)
-        files = LakeFiles(store=self.store, table=fitted.table, state=self.state, columns=columns)
         found, written = _Found(deleted={}), tuple[DataFile, ...]()
         with opened_views(self.session) as views:
-            rows = self._rows(views, files, fitted, work, in_general=False)
+            rows = self._rows(views, fitted, work, in_general=False)
             if rows.acts:
-                found, written = self._find_and_write(files, fitted, work, rows)
+                found, written = self._find_and_write(fitted, work, rows)
             if found.is_stale:
-                rows = self._rows(views, files, fitted, work, in_general=True)
+                rows = self._rows(views, fitted, work, in_general=True)
                 found, written = _Found(deleted={}), ()
                 if rows.acts:
-                    found, written = self._find_and_write(files, fitted, work, rows)
+                    found, written = self._find_and_write(fitted, work, rows)
         counts = rows.counts or _counts(found, written)
         if found.deleted or written:
-            self._commit(files, work, found, written, counts, may_commit)
+            self._commit(work, found, written, counts, may_commit)
         return AppendedClaim(counts=counts, is_committed=bool(found.deleted or written))
 
-    def _rows(self, views: Views, files: LakeFiles, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
+    def _rows(self, views: Views, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
         shape = claim_shape(fitted.table, work, fitted.shape)
         with step(self.on_step, "lake_claim.deduplicate"):
-            name_events(views, self.store, fitted.table, work, fitted.shape, shape)
-            return claim_rows(views, files, shape, fitted.table, work, in_general=in_general)
+            name_events(views, self.files.store, fitted.table, work, fitted.shape, shape)
+            return claim_rows(views, self.files, shape, fitted.table, work, in_general=in_general)
 
-    def _find_and_write(
-        self, files: LakeFiles, fitted: Fitted, work: ClaimWork, rows: ClaimRows
-    ) -> tuple[_Found, tuple[DataFile, ...]]:
+    def _find_and_write(self, fitted: Fitted, work: ClaimWork, rows: ClaimRows) -> tuple[_Found, tuple[DataFile, ...]]:
         """Finds the rows to delete and writes the new ones in parallel.
 
         The new files are in the table only after the commit.
         """
-        folder = f"{files.folder}/claim-{work.last_number}-{uuid.uuid4().hex}"
+        folder = f"{self.files.folder}/claim-{work.last_number}-{uuid.uuid4().hex}"
 
         def write() -> tuple[DataFile, ...]:
             with tagged(self.session, claim_tag(work.claim_id)):  # Spark keeps tags per thread
-                return write_rows(self.session, self.store, fitted, work, self.state.metadata, rows.written, folder)
+                return write_rows(
+                    self.session, self.files.store, fitted, work, self.files.state.metadata, rows.written, folder
+                )
 
         with step(self.on_step, "lake_files.write"), ThreadPoolExecutor(1) as beside:
             writing = beside.submit(write)
-            found = _found(files, self.session.sql(rows.found).toArrow()) if rows.found else _Found(deleted={})
+            found = _found(self.files, self.session.sql(rows.found).toArrow()) if rows.found else _Found(deleted={})
             return found, writing.result()
 
     def _commit(
         self,
-        files: LakeFiles,
         work: ClaimWork,
         found: _Found,
         written: tuple[DataFile, ...],
         counts: Counts,
         may_commit: Callable[[], None],
     ) -> None:
-        now = self.clock()
+        files, state, now = self.files, self.files.state, self.clock()
         milliseconds = int(now.timestamp() * 1000)
         info = commit_info(
-            operation="CDC UPSERT", user_metadata=claim_metadata(work), read_version=self.state.version, now=now
+            operation="CDC UPSERT", user_metadata=claim_metadata(work), read_version=state.version, now=now
         )
         info["commitInfo"]["operationMetrics"] = {
             "numTargetRowsInserted": str(counts.inserted),
@@ -135,8 +129,8 @@ class ClaimAppend:
             "numTargetRowsDeleted": str(counts.deleted),
         }
         vectors = {path: files.vector(path) | rows for path, rows in found.deleted.items()}
-        old = {path: self.state.files[path] for path in vectors}
-        rows_of = {path: _records(self.store, files, old[path]) for path in vectors}
+        old = {path: files.file(path) for path in vectors}
+        rows_of = {path: _records(files, old[path]) for path in vectors}
         marked = {path: rows for path, rows in vectors.items() if len(rows) < rows_of[path]}
         actions = [info, fence_action(files.table.app_id, work.last_number, now)]
         actions += [remove(file, milliseconds) for file in old.values()]
@@ -144,12 +138,12 @@ class ClaimAppend:
             vector_path, content, descriptors = vector_file(marked)
             actions += [_marked(old[path], rows_of[path], descriptors[path]) for path in marked]
             with step(self.on_step, "lake_vectors.put"):
-                self.store.put_if_absent(f"{files.folder}/{vector_path}", content)
+                files.store.put_if_absent(f"{files.folder}/{vector_path}", content)
         actions += [add(files.table, file, milliseconds) for file in written]
         may_commit()
         with step(self.on_step, "lake_table.merge"):
-            self.log.append(self.state.version + 1, actions)
-        self.state.follow(actions, self.state.version + 1)
+            self.log.append(state.version + 1, actions)
+        state.follow(actions, state.version + 1)
 
 
 def _found(files: LakeFiles, found: pa.Table) -> _Found:
@@ -189,12 +183,12 @@ def _counts(found: _Found, written: tuple[DataFile, ...]) -> Counts:
     )
 
 
-def _records(store: ObjectStore, files: LakeFiles, file: Action) -> int:
+def _records(files: LakeFiles, file: Action) -> int:
     """Counts the rows of a data file, deleted ones included. Reads the file's footer if the log has no statistics."""
     known = json.loads(file.get("stats") or "{}").get("numRecords")
     if known is not None:
         return int(known)
-    filesystem, root = store.filesystem()
+    filesystem, root = files.store.filesystem()
     with filesystem.open_input_file(f"{root}/{files.key_of(file['path'])}") as content:
         return int(pyarrow.parquet.read_metadata(content).num_rows)
 

@@ -6,15 +6,17 @@ is already known, including the deletion vectors.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.claim_view import Views
 from cdc_pipeline.lake.deletion_vectors import read_vector
+from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier
@@ -31,12 +33,17 @@ _FILE_SCHEME = re.compile("file:/+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeFiles:
-    """The data files of one version of a table. `columns`: the source's columns with their Spark types."""
+    """The data files of one version of a table.
+
+    `columns`: the source's columns with their Spark types. `named`: URL as Spark writes it -> path in the log, of the
+    files that a view was made of.
+    """
 
     store: ObjectStore
     table: LakeTable
     state: LakeTableState
     columns: tuple[tuple[str, str], ...]
+    named: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -50,8 +57,8 @@ class LakeFiles:
         key = self.table.schema.key
         type_ = _PRUNED_BY.get(dict(self.columns)[key[0]]) if key else None
         if type_ is None or not ranges or any(not isinstance(part.low, type_) for part in ranges):
-            return list(self.state.files)
-        return self.state.candidates(physical_fields(self.state.metadata)[key[0]][0], ranges)
+            return self.state.files.paths()
+        return self.state.files.within(physical_fields(self.state.metadata)[key[0]][0], ranges)
 
     def name_rows(self, views: Views, name: str, paths: Iterable[str], columns: Iterable[str]) -> None:
         """Makes a view of all rows of these files: `columns`, FILE and ROW.
@@ -60,7 +67,8 @@ class LakeFiles:
         """
         types = {**dict(self.columns), VERSION: "STRING", DELETED: "BOOLEAN", STATE: self._state_type}
         physical = {column: physical_fields(self.state.metadata)[column][0] for column in columns}
-        urls = [self._url(path) for path in paths]
+        urls = {self._url(path): path for path in paths}
+        self.named.update((_plain(url), path) for url, path in urls.items())
         if not urls:
             nothing = ", ".join(
                 f"CAST(NULL AS {self._type(column, types)}) AS {identifier(column)}" for column in physical
@@ -87,16 +95,22 @@ class LakeFiles:
 
     def vector(self, path: str) -> BitMap64:
         """Returns the indexes of the file's deleted rows."""
-        return read_vector(self.store, self.folder, self.state.files[path].get("deletionVector"))
+        return read_vector(self.store, self.folder, self.file(path).get("deletionVector"))
+
+    def file(self, path: str) -> Action:
+        """Returns the `add` action of a file of this version."""
+        found = self.state.files.get(path)
+        if found is None:
+            raise LakeError(f"{self.table.name} has no file {path} in version {self.state.version}")
+        return found
 
     def located(self, found: pa.Table) -> Iterator[tuple[str, str, BitMap64]]:
         """Yields file URL, path in the log, and row indexes for each row of `found`.
 
         `found` has the columns FILE and `rows`.
         """
-        paths = {_plain(self._url(path)): path for path in self.state.files}
         for url, rows in zip(found.column(FILE).to_pylist(), found.column("rows"), strict=True):
-            yield url, paths[_plain(unquote(url))], BitMap64(rows.values.to_pylist())
+            yield url, self.named[_plain(unquote(url))], BitMap64(rows.values.to_pylist())
 
     def key_of(self, path: str) -> str:
         """Returns the object's key. Paths in the log are encoded as in URLs."""

@@ -2,16 +2,22 @@
 
 from datetime import timedelta
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import SparkSession
 
-from cdc_pipeline.errors import LakeError, UsageError
+from cdc_pipeline.errors import CdcError, UsageError
+from cdc_pipeline.lake.checkpoint import write_checkpoint
+from cdc_pipeline.lake.checkpoint_rows import UnknownContent
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN
-from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.log_cleanup import clean_log, duration_of
+from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.session import configured, spark_calls
 from cdc_pipeline.lake.table_state import LakeTableState
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import STATE, VERSION
 from cdc_pipeline.steps import OnStep, step
 
@@ -21,6 +27,16 @@ SHORTEST_RETENTION = timedelta(days=7)
 _HOUR = timedelta(hours=1)
 _CHECKPOINT_INTERVAL = 10
 """Delta's default, in versions."""
+_FILES_PER_INTERVAL = 100_000
+"""The interval grows by itself for each of so many files, so that the cost of checkpoints per commit stays bounded."""
+_FILE_RETENTION, _LONGEST_RETENTION = "delta.deletedFileRetentionDuration", "interval 7 days"
+_LEFT_TO_DELTA = (
+    "delta.checkpoint.writeStatsAsStruct",
+    "delta.checkpoint.writeStatsAsJson",
+    "delta.checkpointPolicy",
+    "delta.setTransactionRetentionDuration",
+)
+"""Properties that change what a checkpoint contains. Who sets one gets Delta's own checkpoints."""
 _TRANSACTION = "spark.databricks.delta.write.txnVersion"
 _CHECKPOINT_CONFS = {
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
@@ -37,24 +53,58 @@ def optimize(session: SparkSession, url: str) -> None:
     session.sql(f"OPTIMIZE {table_at(url)}").collect()
 
 
-def checkpoint_when_due(session: SparkSession, url: str, state: LakeTableState, on_step: OnStep) -> None:
-    """Makes Spark write a checkpoint if the version after `state` is due for one. Old commits may be cleaned after it.
+def checkpoint_when_due(
+    session: SparkSession, store: ObjectStore, log: DeltaLog, state: LakeTableState, clock: Clock, on_step: OnStep
+) -> None:
+    """Writes a checkpoint of `state.version` if enough versions came after the last one, and deletes expired commits.
 
-    Spark writes a checkpoint only with a commit of its own, so this commits without rows. The claim's commit is already
-    durable, so a failure is only logged; the next version that is due tries again.
+    The commit is already durable, so a failure is only logged; the next commit tries again. Delta writes checkpoints of
+    logs with content that the pipeline does not know.
     """
-    interval = int(configuration_of(state.metadata).get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
-    if (state.version + 1) % interval:
+    configuration = configuration_of(state.metadata)
+    interval = int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+    least = interval * (1 + len(state.files) // _FILES_PER_INTERVAL)
+    if state.version - max(state.checkpoint, 0) < least:
         return
+    now, retention = clock(), duration_of(configuration.get(_FILE_RETENTION, _LONGEST_RETENTION))
     try:
-        with (
-            spark_calls("writing a checkpoint"),
-            configured(session, _CHECKPOINT_CONFS | {_TRANSACTION: str(state.version + 1)}),
-            step(on_step, "lake_log.checkpoint"),
-        ):
-            session.sql(f"INSERT INTO {table_at(url)} SELECT * FROM {table_at(url)} WHERE false").collect()
-    except LakeError as error:
-        logger.warning("no checkpoint was written", lake=url, found=error.found)
+        state.checkpoint, _ = log.checkpoint_before(state.version)
+        if state.version - max(state.checkpoint, 0) < least:
+            return
+        if retention is None or any(name in configuration for name in _LEFT_TO_DELTA):
+            state.checkpoints_by_delta = True
+        if not state.checkpoints_by_delta:
+            kept_since = now - (retention or timedelta())
+            _write_checkpoint(store, log, state, int(kept_since.timestamp() * 1000), on_step)
+            clean_log(store, log, state.version, configuration, now, on_step)
+        elif (state.version + 1) % interval == 0:
+            _checkpoint_by_delta(session, store.spark_url(log.table_key), state.version + 1, on_step)
+    except (CdcError, OSError, pa.ArrowException) as error:
+        logger.warning("no checkpoint was written", lake=log.table_key, found=str(error))
+
+
+def _write_checkpoint(
+    store: ObjectStore, log: DeltaLog, state: LakeTableState, kept_since: int, on_step: OnStep
+) -> None:
+    try:
+        write_checkpoint(store, log, state.version, kept_since, on_step)
+        state.checkpoint = state.version
+    except UnknownContent as unknown:
+        logger.info("Delta writes the checkpoints of this table", lake=log.table_key, found=str(unknown))
+        state.checkpoints_by_delta = True
+
+
+def _checkpoint_by_delta(session: SparkSession, url: str, version: int, on_step: OnStep) -> None:
+    """Makes Spark write a checkpoint of `version`, a multiple of the interval.
+
+    It does so only with a commit of its own, so this commits without rows. It then deletes expired commits, too.
+    """
+    with (
+        spark_calls("writing a checkpoint"),
+        configured(session, _CHECKPOINT_CONFS | {_TRANSACTION: str(version)}),
+        step(on_step, "lake_log.checkpoint"),
+    ):
+        session.sql(f"INSERT INTO {table_at(url)} SELECT * FROM {table_at(url)} WHERE false").collect()
 
 
 def purge(session: SparkSession, table: LakeTable, url: str, below_version: str) -> None:

@@ -43,6 +43,7 @@ def follow(
     table: LakeTable,
     work: ClaimWork,
     read: int,
+    metadata: Action,
     *,
     actions_of: Callable[[LakeTable, Reshaping], list[Action]],
     may_commit: Callable[[], None],
@@ -51,11 +52,9 @@ def follow(
 ) -> Fitted:
     """Gives the lake's table the claim's columns, in version `read + 1`. Makes no commit if it has them.
 
-    `read` is the lake version at which the claim's fence was read. The commit is durable on return. Raises
-    SchemaConflict if the lake cannot follow, LakeError (retryable) if another writer was first.
+    `read` is the lake version at which the claim's fence was read; `metadata` is that version's. The commit is durable
+    on return. Raises SchemaConflict if the lake cannot follow, LakeError (retryable) if another writer was first.
     """
-    with step(on_step, "lake_schema.read"):
-        metadata = log.metadata(read)
     reshaping = reshaping_of(
         metadata, read, lambda before: planned(table, work, before), vectors=table.deletion_vectors
     )

@@ -1,84 +1,53 @@
 """The files and metadata of a lake table at one version, cached in the process and updated from newer commits."""
 
-import json
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
 
-from cdc_pipeline.lake.delta_log import Action, DeltaLog, file_identity
-from cdc_pipeline.lake.protocol import KeyRange, joined
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.checkpoint_rows import conformed
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.table_files import FILE_TYPE, TableFiles
 
 _MOST_COMMITS = 200
 """If more commits than this are newer, the checkpoint is read again instead."""
-_MOST_FILES = 200_000
-"""Most files that one process caches, over all tables; about 1 kB each.
+_MOST_BYTES = 256 << 20
+"""Memory that one process uses for the files of all tables: about half a million files.
 
 The least recently used tables are dropped first.
 """
-Bounds = tuple[Any, Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class LakeTableState:
     """What a lake table consists of at one version.
 
-    `files`: path -> `add` action. `info`: the commitInfo of `version`, which shows whether the table was replaced.
+    `info`: the commitInfo of `version`, which shows whether the table was replaced. `checkpoint`: the version of the
+    last checkpoint that is known; -1 if there is none. `checkpoints_by_delta`: only Delta can write checkpoints of this
+    log.
     """
 
     version: int
-    info: Action
-    metadata: Action
-    protocol: Action
-    files: dict[str, Action]
-    _bounds: dict[str, dict[str, Bounds | None]] = field(default_factory=dict)
+    checkpoint: int = -1
+    info: Action = field(default_factory=dict)
+    metadata: Action = field(default_factory=dict)
+    protocol: Action = field(default_factory=dict)
+    files: TableFiles = field(default_factory=TableFiles)
+    checkpoints_by_delta: bool = False
 
     def follow(self, actions: Iterable[Action], version: int) -> None:
         """Updates the state with the actions of the next commit."""
+        actions = tuple(actions)
+        self.files.follow(actions)
         for action in actions:
-            if "remove" in action:
-                self._remove(action["remove"])
-            elif "add" in action:
-                self.files[action["add"]["path"]] = action["add"]
-            elif "metaData" in action:
+            if "metaData" in action:
                 self.metadata = action["metaData"]
-                self._bounds = {}
             elif "protocol" in action:
                 self.protocol = action["protocol"]
             elif "commitInfo" in action:
                 self.info = action["commitInfo"]
         self.version = version
-
-    def candidates(self, column: str, ranges: Sequence[KeyRange]) -> list[str]:
-        """Returns the paths of the files that may have values of `column` within `ranges`, by their statistics.
-
-        `column` is the name inside files. Files without minimum and maximum are always included.
-        """
-        known = self._bounds.setdefault(column, {})
-        spans = joined(ranges)
-        lows, highs = [low for low, _ in spans], [high for _, high in spans]
-        found = []
-        for path, file in self.files.items():
-            if path not in known:
-                known[path] = _bounds_of(file, column, type(lows[0]))
-            bounds = known[path]
-            place = 0 if bounds is None else bisect_left(highs, bounds[0])
-            if bounds is None or (place < len(lows) and lows[place] <= bounds[1]):
-                found.append(path)
-        return found
-
-    def _remove(self, file: Action) -> None:
-        """Removes the file, if its deletion vector is the one that is held.
-
-        A commit may list a file with its new vector before it removes the file with the old one.
-        """
-        held = self.files.get(file["path"])
-        if held is not None and file_identity(held) == file_identity(file):
-            del self.files[file["path"]]
-            for known in self._bounds.values():
-                known.pop(file["path"], None)
 
 
 class LakeTableStates:
@@ -107,7 +76,7 @@ class LakeTableStates:
     def keep(self, log: DeltaLog, state: LakeTableState) -> None:
         with self._lock:
             self._kept[log.folder] = state
-            while len(self._kept) > 1 and sum(len(each.files) for each in self._kept.values()) > _MOST_FILES:
+            while len(self._kept) > 1 and sum(each.files.size_bytes for each in self._kept.values()) > _MOST_BYTES:
                 self._kept.popitem(last=False)
 
 
@@ -116,8 +85,11 @@ def _brought_to(log: DeltaLog, state: LakeTableState, version: int) -> bool:
     if not 0 <= version - state.version <= _MOST_COMMITS or not state.info:
         return False
     same = log.read(state.version)
-    if same is None or same.info != state.info:
-        return False
+    return same is not None and same.info == state.info and _followed(log, state, version)
+
+
+def _followed(log: DeltaLog, state: LakeTableState, version: int) -> bool:
+    """Updates `state` by the commits up to `version`. Returns False if one of them is missing."""
     for number in range(state.version + 1, version + 1):
         commit = log.read(number)
         if commit is None:
@@ -127,17 +99,22 @@ def _brought_to(log: DeltaLog, state: LakeTableState, version: int) -> bool:
 
 
 def _read(log: DeltaLog, version: int) -> LakeTableState:
-    commit = log.read(version)
-    return LakeTableState(
-        version=version,
-        info={} if commit is None else commit.info,
-        metadata=log.metadata(version),
-        protocol=log.newest("protocol", version),
-        files={file["path"]: file for file in log.active_files(version).values()},
+    checkpoint, keys = log.checkpoint_before(version)
+    batches = log.checkpoint_batches(keys, frozenset({"add"}))
+    files = (batch.column("add").drop_null() for batch in batches)
+    state = LakeTableState(
+        version=checkpoint,
+        checkpoint=checkpoint,
+        files=TableFiles(conformed(part, FILE_TYPE, is_strict=False) for part in files),
     )
-
-
-def _bounds_of(file: Action, column: str, type_: type) -> Bounds | None:
-    stats = json.loads(file.get("stats") or "{}")
-    low, high = ((stats.get(name) or {}).get(column) for name in ("minValues", "maxValues"))
-    return (low, high) if type(low) is type(high) is type_ else None
+    for kind in ("metaData", "protocol") if keys else ():
+        state.follow(({kind: action} for action in log.in_checkpoint(keys, kind)), checkpoint)
+    if not _followed(log, state, version):
+        raise LakeError(
+            f"version {version} of {log.folder} cannot be read any more",
+            expected=f"the log from a checkpoint up to version {version}",
+        )
+    if version == checkpoint:
+        commit = log.read(version)
+        state.info = {} if commit is None else commit.info
+    return state

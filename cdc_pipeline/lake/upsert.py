@@ -25,12 +25,13 @@ from cdc_pipeline.lake.fence import (
     prove_applied,
     read_fence,
 )
+from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.schema_change import Fitted, follow
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
-from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
+from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
 
@@ -142,10 +143,10 @@ class ClaimUpsert:
                 tagged(session, claim_tag(self.work.claim_id)),
             ):
                 fitted = self._follow(session, fence.lake_version)
-                state = self._state(fitted)
-                if state is None:
+                files = None if self.way == "merge" else self._files(fitted)
+                if files is None or not is_appended(self.work, files):
                     return self._merge(session, fitted, sent)
-                return self._append(session, fitted, state)
+                return self._append(session, fitted, files)
         except LakeAway as error:
             if not sent or not self._has_landed():
                 raise
@@ -153,35 +154,35 @@ class ClaimUpsert:
             return sent[0]
 
     def _follow(self, session: SparkSession, read: int) -> Fitted:
+        with step(self.on_step, "lake_schema.read"):
+            metadata = self._log.metadata(read) if self.way == "merge" else self.states.at(self._log, read).metadata
         reshaper = Reshaper(session=session, store=self.store, log=self._log, clock=self.clock, on_step=self.on_step)
         return follow(
             self._log,
             self.table,
             self.work,
             read,
+            metadata,
             actions_of=reshaper.actions,
             may_commit=self.may_commit,
             clock=self.clock,
             on_step=self.on_step,
         )
 
-    def _state(self, fitted: Fitted) -> LakeTableState | None:
-        """Returns the table's state for an append. None if the claim is applied by MERGE."""
-        if self.way == "merge":
-            return None
+    def _files(self, fitted: Fitted) -> LakeFiles:
+        """Returns the table's files for an append."""
         with step(self.on_step, "lake_files.read"):
             state = self.states.at(self._log, fitted.version)
-        return state if is_appended(fitted.table, self.work, state) else None
+        columns = tuple((column.name, column.type) for column in fitted.shape.columns)
+        return LakeFiles(store=self.store, table=fitted.table, state=state, columns=columns)
 
-    def _append(self, session: SparkSession, fitted: Fitted, state: LakeTableState) -> _Done | None:
-        claim = ClaimAppend(
-            session=session, store=self.store, log=self._log, state=state, clock=self.clock, on_step=self.on_step
-        )
+    def _append(self, session: SparkSession, fitted: Fitted, files: LakeFiles) -> _Done | None:
+        claim = ClaimAppend(session=session, log=self._log, files=files, clock=self.clock, on_step=self.on_step)
         applied = claim.apply(fitted, self.work, self.may_commit)
         if not applied.is_committed:
             self.may_commit()
             return self._passed_over(applied.counts)
-        checkpoint_when_due(session, self.store.spark_url(lake_key(self.table.name)), state, self.on_step)
+        checkpoint_when_due(session, self.store, self._log, files.state, self.clock, self.on_step)
         return _Done(counts=applied.counts)
 
     def _merge(self, session: SparkSession, fitted: Fitted, sent: list[_Done]) -> _Done | None:

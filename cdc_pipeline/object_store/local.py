@@ -30,11 +30,14 @@ class LocalObjectStore:
 
     def put_if_absent(self, key: str, content: bytes) -> None:
         with self._pending(key) as pending:
-            with pending.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(pending, content)
             self._link(pending, key)
+
+    def overwrite(self, key: str, content: bytes) -> None:
+        with self._pending(key) as pending:
+            _write(pending, content)
+            pending.replace(self._path(key))
+            _sync_folder(self._path(key).parent)
 
     def put_file_if_absent(self, key: str, source: Path) -> None:
         with source.open("rb") as content, self._pending(key) as pending:
@@ -109,11 +112,22 @@ class LocalObjectStore:
         except FileExistsError as error:
             if path.read_bytes() != pending.read_bytes():
                 raise object_exists(key) from error
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_folder(path.parent)
 
     def _missing(self, key: str) -> ObjectMissing:
         return ObjectMissing(f"no object {key} under {self.url}", expected="an object that was written earlier")
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -29,6 +29,13 @@ class ObjectStore(Protocol):
     def put_file_if_absent(self, key: str, source: Path) -> None:
         """The same for the content of a local file, without holding it in memory. The file may be consumed."""
 
+    def overwrite(self, key: str, content: bytes) -> None:
+        """Puts the object in place of any that is there. Durable on return.
+
+        Readers get the bytes from before or the new ones, never a part. Only for objects that point to others, such as
+        the `_last_checkpoint` of a Delta log; of several writers the last one wins.
+        """
+
     def get(self, key: str) -> bytes:
         """Returns the whole object. Raises ObjectMissing."""
 

@@ -42,6 +42,10 @@ class ProvenObjectStore:
         self.prove()
         self._objects.put_file_if_absent(key, source)
 
+    def overwrite(self, key: str, content: bytes) -> None:
+        self.prove()
+        self._objects.overwrite(key, content)
+
     def get(self, key: str) -> bytes:
         return self._objects.get(key)
 

@@ -73,6 +73,12 @@ class S3ObjectStore:
                 part_bytes = max(self._part_bytes, -(-size_bytes // MOST_PARTS))
                 self._settled(key, file, lambda: self._put_parts(key, file, part_bytes))
 
+    def overwrite(self, key: str, content: bytes) -> None:
+        self._calls(
+            f"overwriting {key}",
+            lambda: self._client.put_object(Bucket=self._location.bucket, Key=self._key(key), Body=content),
+        )
+
     def get(self, key: str) -> bytes:
         def read() -> bytes:
             with closing(self._client.get_object(Bucket=self._location.bucket, Key=self._key(key))["Body"]) as body:

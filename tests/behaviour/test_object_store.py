@@ -46,6 +46,13 @@ def test_other_bytes_are_refused_and_the_first_stay(objects: ObjectStore) -> Non
     assert objects.get(KEY) == b"first"
 
 
+def test_an_overwritten_object_has_the_new_bytes(objects: ObjectStore) -> None:
+    for content in (b"first, and longer", b"second"):
+        objects.overwrite(KEY, content)
+        assert objects.get(KEY) == content
+    assert keys(objects, "cdc-event") == [KEY]
+
+
 def test_of_sixteen_writers_that_race_exactly_one_wins(objects: ObjectStore) -> None:
     start = Barrier(RACERS)
 

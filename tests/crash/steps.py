@@ -176,6 +176,8 @@ ON_SPARK = frozenset(
     {
         "lake_files.write",
         "lake_log.checkpoint",
+        "lake_log.clean",
+        "lake_log.name_checkpoint",
         "lake_schema.commit",
         "lake_schema.prepare",
         "lake_vectors.put",

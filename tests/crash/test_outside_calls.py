@@ -24,6 +24,7 @@ OWN_SESSION = "the state of a session of this process, which ends with it"
 IN_A_STEP = "called inside the step "
 IMPLEMENTATIONS = {
     "cdc_pipeline/consume/consumer.py:read_cuts": READS_ONLY,
+    "cdc_pipeline/lake/checkpoint.py:write_checkpoint": "a folder of this process's own",
     "cdc_pipeline/lake/claim_view.py:_slice_rows": IN_A_STEP + "lake_claim.deduplicate",
     "cdc_pipeline/lake/claim_view.py:drop_all": OWN_SESSION,
     "cdc_pipeline/lake/claim_view.py:keep_sql": IN_A_STEP + "lake_claim.deduplicate",
@@ -39,9 +40,9 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/comparison.py:compare": IN_A_STEP + "lake_table.compare",
     "cdc_pipeline/lake/comparison.py:differing_rows": IN_A_STEP + "lake_table.compare",
     "cdc_pipeline/lake/deletion_vectors.py:read_vector": READS_ONLY,
-    "cdc_pipeline/lake/delta_log.py:_checkpoint_before": READS_ONLY,
+    "cdc_pipeline/lake/delta_log.py:checkpoint_before": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:_checksum": READS_ONLY,
-    "cdc_pipeline/lake/delta_log.py:_exists": READS_ONLY,
+    "cdc_pipeline/lake/delta_log.py:exists": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:_last_checkpoint": READS_ONLY,
     "cdc_pipeline/lake/delta_log.py:append": IN_A_STEP
     + "fence.move, snapshot.publish, lake_schema.commit, lake_table.rewind",

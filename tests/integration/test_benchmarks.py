@@ -14,7 +14,7 @@ from benchmarks.sizes import parse_setting
 from tests.support.doc_pages import text_of
 
 WITH_STACK = {"rest"}
-WITHOUT_SPARK = {"B1", "decoder", "large-transaction", "year", "rest"}
+WITHOUT_SPARK = {"B1", "decoder", "lake-log", "large-transaction", "year", "rest"}
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
 LONG = "large-transaction"
 IN_MAKE_TEST = {"B6"}

@@ -240,7 +240,17 @@ class MemoryLake:
             return [{"metaData": metadata}, *replaced_files(table, stored, file, data_change=True)]
 
         read, on_step = fence.lake_version, self._on_step
-        return follow(log, table, work, read, actions_of=actions, may_commit=always, clock=self._clock, on_step=on_step)
+        return follow(
+            log,
+            table,
+            work,
+            read,
+            log.metadata(read),
+            actions_of=actions,
+            may_commit=always,
+            clock=self._clock,
+            on_step=on_step,
+        )
 
     def _merge(
         self, log: DeltaLog, table: LakeTable, work: ClaimWork, fence: Fence, started: float

@@ -12,13 +12,10 @@ from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.session import configured
 from cdc_pipeline.lake.spark_lake import SparkLake
-from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import Moment, OnStep
 from tests.support.fold.model import Event
 from tests.support.lake import NOW, Feed, event, lake_values, rows_by_spark, table_of, values_by_id
-
-CHECKPOINT_EVERY = 20
 
 
 class KilledError(Exception):
@@ -157,28 +154,3 @@ def test_a_change_data_feed_is_kept_by_merge(
     url = store.spark_url(lake_key(feed.table.name))
     changes = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2).load(url)
     assert {row["_change_type"] for row in changes.collect()} == {"update_preimage", "update_postimage"}
-
-
-def test_a_checkpoint_is_written_in_time_and_says_what_the_log_says(
-    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession
-) -> None:
-    for number in range(1, CHECKPOINT_EVERY + 2):
-        lake.upsert(feed.table, feed.claim(people(number % 7, number, at=number)))
-    log = DeltaLog(store, lake_key(feed.table.name))
-    latest = log.latest_version()
-    assert latest is not None
-    from_the_checkpoint = LakeTableStates().at(log, latest)
-    (checkpoint,) = (each for each in store.list_prefix(log.folder) if each.key.endswith("checkpoint.parquet"))
-    assert f"{CHECKPOINT_EVERY:020d}" in checkpoint.key
-    store.delete(f"{log.folder}/_last_checkpoint")
-    store.delete(checkpoint.key)
-    by_commits = LakeTableStates().at(log, latest)
-    assert from_the_checkpoint.files.keys() == by_commits.files.keys()
-    assert from_the_checkpoint.metadata == by_commits.metadata
-    vectors = [
-        {path: (file.get("deletionVector") or {}).get("pathOrInlineDv") for path, file in state.files.items()}
-        for state in (from_the_checkpoint, by_commits)
-    ]
-    assert vectors[0] == vectors[1]
-    assert lake.read_fence(feed.table) is not None
-    assert values_by_id(feed.table, rows_by_spark(session, store, feed.table)) == lake_values(store, feed.table)

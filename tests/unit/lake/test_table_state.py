@@ -41,14 +41,17 @@ def log(tmp_path: Path) -> DeltaLog:
 def test_newer_commits_bring_the_state_up_to_date(log: DeltaLog) -> None:
     created(log, "one", add("a"), add("b"))
     states = LakeTableStates()
-    assert set(states.at(log, 0).files) == {"a", "b"}
+    assert set(states.at(log, 0).files.paths()) == {"a", "b"}
     log.append(1, [info("1"), remove("a"), add("c")])
     log.append(2, [info("2"), add("b", vector="v"), remove("b")])
     log.append(3, [info("3"), {"metaData": {"id": "one", "name": "x"}}])
     state = states.at(log, 3)
-    assert set(state.files) == {"b", "c"}
-    assert (state.files["b"]["deletionVector"]["pathOrInlineDv"], state.metadata["name"]) == ("v", "x")
-    assert LakeTableStates().at(log, 3) == state
+    assert set(state.files.paths()) == {"b", "c"}
+    held = state.files.get("b")
+    assert held is not None
+    assert (held["deletionVector"]["pathOrInlineDv"], state.metadata["name"]) == ("v", "x")
+    again = LakeTableStates().at(log, 3)
+    assert (set(again.files.paths()), again.metadata) == ({"b", "c"}, state.metadata)
 
 
 def test_a_table_that_was_made_anew_is_read_anew(log: DeltaLog, tmp_path: Path) -> None:
@@ -58,15 +61,15 @@ def test_a_table_that_was_made_anew_is_read_anew(log: DeltaLog, tmp_path: Path) 
     (tmp_path / log.folder / f"{0:020d}.json").unlink()
     created(log, "two", add("b"))
     log.append(1, [info("1"), add("c")])
-    assert set(states.at(log, 1).files) == {"b", "c"}
+    assert set(states.at(log, 1).files.paths()) == {"b", "c"}
 
 
 def test_files_are_spared_by_their_bounds(log: DeltaLog) -> None:
     created(log, "one", add("a", 1, 10), add("b", 11, 20), add("c", 30, 40), add("d"), add("e", "1", "2"))
     state: LakeTableState = LakeTableStates().at(log, 0)
-    assert state.candidates("id", (KeyRange(35, 35), KeyRange(2, 3))) == ["a", "c", "d", "e"]
-    assert state.candidates("id", (KeyRange(20, 29),)) == ["b", "d", "e"]
-    assert state.candidates("id", (KeyRange(-5, 99),)) == ["a", "b", "c", "d", "e"]
-    assert state.candidates("id", (KeyRange(21, 29), KeyRange(41, 50))) == ["d", "e"]
+    assert state.files.within("id", (KeyRange(35, 35), KeyRange(2, 3))) == ["a", "c", "d", "e"]
+    assert state.files.within("id", (KeyRange(20, 29),)) == ["b", "d", "e"]
+    assert state.files.within("id", (KeyRange(-5, 99),)) == ["a", "b", "c", "d", "e"]
+    assert state.files.within("id", (KeyRange(21, 29), KeyRange(41, 50))) == ["d", "e"]
     state.follow([remove("a"), add("a", 100, 100)], 1)
-    assert "a" not in state.candidates("id", (KeyRange(2, 3),))
+    assert "a" not in state.files.within("id", (KeyRange(2, 3),))

@@ -1,0 +1,98 @@
+"""A search by bounds finds what a look at each file finds, however the files came and went."""
+
+import json
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdc_pipeline.lake.checkpoint_rows import encoded
+from cdc_pipeline.lake.delta_log import Action
+from cdc_pipeline.lake.file_bounds import BoundsIndex
+from cdc_pipeline.lake.protocol import KeyRange
+from cdc_pipeline.lake.table_files import FILE_TYPE, TableFiles
+
+COLUMN = "full, name"
+WIDTH = 10_000
+
+
+def key(kind: type, value: int) -> Any:
+    return value if kind is int else f"{value:06d}é"
+
+
+def file_of(kind: type, path: str, chance: Random) -> Action:
+    """One in ten has no bounds, or bounds of another kind."""
+    low = chance.randrange(WIDTH)
+    high = low + chance.choice((0, 5, 50, WIDTH))
+    ends: dict[str, Any] = {"minValues": {"other": 1, COLUMN: key(kind, low)}, "maxValues": {COLUMN: key(kind, high)}}
+    odd: list[dict[str, Any]] = [
+        {},
+        {"minValues": None},
+        ends | {"maxValues": {COLUMN: 1.5}},
+        {"minValues": {COLUMN: key(kind, low)}},
+    ]
+    stats = json.dumps({"numRecords": 3} | (ends if chance.random() < 0.9 else chance.choice(odd)))
+    return {"path": path, "partitionValues": {"p": None}, "size": 1, "stats": stats, "tags": {"a": "b"}}
+
+
+def bounds(kind: type, file: Action) -> tuple[Any, Any] | None:
+    found = json.loads(file["stats"])
+    low, high = ((found.get(name) or {}).get(COLUMN) for name in ("minValues", "maxValues"))
+    return (low, high) if type(low) is type(high) is kind else None
+
+
+def matching(kind: type, files: dict[str, Action], ranges: list[KeyRange]) -> list[str]:
+    return sorted(
+        path
+        for path, file in files.items()
+        if (found := bounds(kind, file)) is None or any(found[0] <= high and low <= found[1] for low, high in ranges)
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", [int, str])
+def test_a_search_finds_what_a_look_at_each_file_finds(kind: type, seed: int) -> None:
+    chance = Random(seed)
+    known = {path: file_of(kind, path, chance) for path in (f"base-{number}" for number in range(1_100))}
+    files = TableFiles([pa.array([encoded(FILE_TYPE, file) for file in known.values()], FILE_TYPE)])
+    for round_ in range(12):
+        lows = [chance.randrange(-10, WIDTH + 100) for _ in range(chance.choice((1, 3, 20)))]
+        ranges = [KeyRange(key(kind, low), key(kind, low + chance.choice((0, 30, 900)))) for low in lows]
+        if round_ % 3 == 2 or not round_:
+            assert sorted(files.within(COLUMN, ranges)) == matching(kind, known, ranges)
+        actions: list[Action] = []
+        for path in chance.sample(sorted(known), 40):
+            marked = {**known[path], "deletionVector": {"storageType": "i", "pathOrInlineDv": f"{round_}"}}
+            gone = {"remove": {name: known[path][name] for name in ("path", "deletionVector") if name in known[path]}}
+            if chance.random() < 0.5:
+                actions += [{"add": marked}, gone]
+                known[path] = marked
+            else:
+                actions.append(gone)
+                del known[path]
+        for path in (f"new-{round_}-{number}" for number in range(400)):
+            known[path] = file_of(kind, path, chance)
+            actions.append({"add": known[path]})
+        files.follow([{"commitInfo": {}}, *actions])
+        assert len(files) == len(known)
+    assert sorted(files.paths()) == sorted(known)
+    for path in chance.sample(sorted(known), 50):
+        assert files.get(path) == known[path]
+    assert files.get("base-x") is None
+    assert not files.has_files_elsewhere
+
+
+@pytest.mark.parametrize("path", ["/data/x.parquet", "s3://bucket/x.parquet", "file:/x.parquet"])
+def test_a_file_elsewhere_is_noticed(path: str) -> None:
+    files = TableFiles()
+    files.follow([{"add": {"path": "x=1:2/in-the-folder.parquet"}}])
+    assert not files.has_files_elsewhere
+    files.follow([{"add": {"path": path}}])
+    assert files.has_files_elsewhere
+    assert TableFiles([pa.array([{"path": path}], FILE_TYPE)]).has_files_elsewhere
+
+
+def test_an_empty_table_has_no_files() -> None:
+    assert TableFiles().within("id", [KeyRange(1, 2)]) == []
+    assert list(BoundsIndex([], int).within([(1, 2)])) == []
