@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +14,8 @@ from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.session import configured
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.steps import Moment, OnStep
+from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.steps import Moment, OnStep, no_step
 from tests.support.fold.model import Event
 from tests.support.lake import NOW, Feed, event, lake_values, rows_by_spark, table_of, values_by_id
 
@@ -154,3 +156,29 @@ def test_a_change_data_feed_is_kept_by_merge(
     url = store.spark_url(lake_key(feed.table.name))
     changes = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2).load(url)
     assert {row["_change_type"] for row in changes.collect()} == {"update_preimage", "update_postimage"}
+
+
+def test_a_new_process_reads_a_checkpoint_with_statistics_as_columns(
+    session: SparkSession, store: LocalObjectStore
+) -> None:
+    """Statistics as columns hold moments, which the log's JSON cannot take as they are."""
+    schema = TableSchema(
+        columns=(Column(name="id", type="int8", number=1), Column(name="created_at", type="timestamptz", number=2)),
+        key=("id",),
+    )
+    feed = Feed(store=store, table=table_of(schema))
+    lake = lake_of(session, store, no_step)
+    lake.create_table(feed.table)
+    name, properties = (
+        sql_name(store, feed.table),
+        "'delta.checkpointInterval' = '1', 'delta.checkpoint.writeStatsAsStruct' = 'true'",
+    )
+    lake.upsert(
+        feed.table, feed.claim([event("i", 1, id_, created_at=datetime(2026, 1, 1, tzinfo=UTC)) for id_ in (1, 2)])
+    )
+    session.sql(f"INSERT INTO {name} SELECT id + 10, created_at, _cdc_version, false, NULL FROM {name}").collect()
+    session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({properties})").collect()
+    log = DeltaLog(store, lake_key(feed.table.name))
+    assert log.checkpoint_before(3)[0] == 3
+    outcome = lake_of(session, store, no_step).upsert(feed.table, feed.claim([event("d", 2, 12)]))
+    assert (outcome.deleted, len(rows_by_spark(session, store, feed.table))) == (1, 3)
