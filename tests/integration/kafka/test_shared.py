@@ -78,7 +78,7 @@ def test_every_event_is_registered_once_while_consumers_and_broker_die(
 
     assert cdc.run("setup-source").exit_code == 0
     with consuming(cdc, "first") as first, consuming(cdc, "second") as second:
-        assert eventually(lambda: owned(cdc) == [2, 2])
+        assert eventually(lambda: owned(cdc) == [2, 2], 180)
         assert registers(cdc, write())
 
         first.send_signal(signal.SIGSTOP)
@@ -90,7 +90,7 @@ def test_every_event_is_registered_once_while_consumers_and_broker_die(
         assert registers(cdc, write())
 
         first.send_signal(signal.SIGCONT)
-        assert eventually(lambda: owned(cdc) == [2, 2])
+        assert eventually(lambda: owned(cdc) == [2, 2], 180)
         broker.kill()
         broker.start()
         assert registers(cdc, write())
