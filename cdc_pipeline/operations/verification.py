@@ -168,6 +168,7 @@ def _extra(registered: LakeTable, shape: Shape, in_source: set[str]) -> tuple[st
 
 def _as_in_lake(registered: LakeTable, known: Mapping[str, Column], columns: Sequence[Column]) -> tuple[Column, ...]:
     """Returns the columns with the types that they have in the lake: a value that does not fit is a difference."""
-    numbered = {column.number: column.type for column in registered.schema.columns}
+    with_number = [column for column in registered.schema.columns if column.number is not None]
+    numbered = {column.number: column.type for column in with_number}
     types = {column.name: column.type for column in columns} | {name: column.type for name, column in known.items()}
     return tuple(replace(column, type=numbered.get(column.number) or types[column.name]) for column in columns)
