@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from cdc_pipeline.launcher.project import CACHE, JARS, JARS_LOCK, PROJECT, VENV
 
 LOCK = "requirements.txt"
 DEVELOPMENT_LOCK = "requirements-dev.txt"
+MARIADB = ("mariadb-server-core", "mariadb-client-core")
 STAMP = CACHE / "set-up.json"
 INSTALLING = CACHE / "set-up.unfinished"
 PYTHON = VENV / "bin" / "python"
@@ -48,6 +50,8 @@ def set_up(lock: str, jar_sets: list[str], say: Say) -> None:
     CACHE.mkdir(exist_ok=True)
     with _alone("packages"):
         _set_up_java(say)
+        if lock == DEVELOPMENT_LOCK:
+            _set_up_mariadb(say)
         if not _is_current(lock):
             _set_up_packages(lock, say)
         _compile(*OWN_CODE)
@@ -75,6 +79,23 @@ def _set_up_java(say: Say) -> None:
         say(f"installing Java: {missing.found}")
         install_package("openjdk-17-jdk-headless")
         require_java(os.environ)
+
+
+def _set_up_mariadb(say: Say) -> None:
+    """Installs the server that tests of MariaDB start; no service comes with it. If it cannot, says so and goes on."""
+    if shutil.which("mariadbd", path="/usr/sbin:/usr/bin"):
+        return
+    found = "this user may not install packages"
+    if may_install():
+        say("installing MariaDB, for tests")
+        try:
+            for package in MARIADB:
+                install_package(package)
+        except SetupError as error:
+            found = error.found
+        else:
+            return
+    say(f"tests marked mysql will fail without MariaDB ({found}): run `apt-get install {' '.join(MARIADB)}` as root")
 
 
 def _set_up_packages(lock: str, say: Say) -> None:
