@@ -15,12 +15,13 @@ from cdc_pipeline.lake.session import untuned_session
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
 from tests.support.kafka import started_kafka
+from tests.support.mariadb import fresh_mysql_database, started_mariadb
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
-NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint", "kafka": "kafka"}
+NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint", "kafka": "kafka", "mysql": "mariadb"}
 """Mark -> the fixture that starts the server."""
 STACK_PLACES = {"acceptance", "chaos", "nightly"}
 """Folder or mark of a test of the whole stack."""
@@ -86,6 +87,20 @@ def store_url(postgres: PostgresServer) -> Iterator[str]:
     """The URL of a metadata store of this test."""
     with fresh_store(postgres) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`mysql://…` of a started MariaDB server, which all workers share."""
+    with shared("mariadb", started_mariadb, folder_of_the_run(tmp_path_factory)) as url:
+        yield url
+
+
+@pytest.fixture
+def mysql_database(mariadb: str) -> Iterator[str]:
+    """The name of an empty database of this test on the MariaDB server."""
+    with fresh_mysql_database(mariadb) as name:
+        yield name
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
-from cdc_pipeline.settings import ObjectStoreSettings, PostgresSource, Settings
+from cdc_pipeline.settings import MysqlSource, ObjectStoreSettings, PostgresSource, Settings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
 from cdc_pipeline.sources.files.source import DebeziumFolder
@@ -37,6 +37,12 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
         from cdc_pipeline.sources.kafka.source import KafkaTopics
 
         return KafkaTopics(stream=settings.name, folder=settings.folder, settings=source, tables=settings.tables)
+    if isinstance(source, MysqlSource):
+        from cdc_pipeline.sources.mysql.source import MysqlServer
+
+        return MysqlServer(
+            stream=settings.name, settings=source, folder=settings.folder, tables=settings.tables, on_step=on_step
+        )
     folder = (settings.folder / source.path).resolve()
     return DebeziumFolder(stream=settings.name, folder=folder, settings=source, tables=settings.tables, on_step=on_step)
 

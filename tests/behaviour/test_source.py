@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 from tests.support.memory_source import Change
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
-from tests.support.source_arms import FilesArm, KafkaArm, MemoryArm, PostgresArm, SourceArm
+from tests.support.source_arms import FilesArm, KafkaArm, MemoryArm, MysqlArm, PostgresArm, SourceArm
 
 UNORDERED = {"ordered": False, "sequence_by": ["source.lsn"], "late_by": "7d"}
 TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
@@ -32,7 +32,7 @@ TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
 CHANGES = [change for transaction in TRANSACTIONS for change in transaction]
 
 
-ARMS = ("postgres", "files", "unordered files", "memory", pytest.param("kafka", marks=pytest.mark.kafka))
+ARMS = ("postgres", "mysql", "files", "unordered files", "memory", pytest.param("kafka", marks=pytest.mark.kafka))
 
 
 @pytest.fixture(params=ARMS)
@@ -42,6 +42,9 @@ def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str,
         match request.param:
             case "postgres":
                 yield PostgresArm(folder=tmp_path, url=database, store_url=store_url)
+            case "mysql":
+                url, name = request.getfixturevalue("mariadb"), request.getfixturevalue("mysql_database")
+                yield MysqlArm(folder=tmp_path, url=url, database=name, store_url=store_url)
             case "files":
                 yield files
             case "unordered files":

@@ -58,6 +58,8 @@ BY_LIBRARY = {
             "start_replication_expert",
         }
     ),
+    "pymysql": frozenset({"connect", "execute", "executemany"}),
+    "pymysqlreplication": frozenset({"fetchone"}),
     "pyspark": frozenset(
         {
             "checkpoint",

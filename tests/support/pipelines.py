@@ -39,6 +39,23 @@ def pipeline_settings(folder: Path, source_url: str, tables: Sequence[dict[str, 
     return Settings.model_validate(document)
 
 
+def mysql_settings(
+    folder: Path, source_url: str, database: str, tables: Sequence[dict[str, Any]], **more: Any
+) -> Settings:
+    """A pipeline over MariaDB whose name is the database's, so that it is unique on the server of all tests."""
+    source = {"kind": "mysql", "url": source_url, "marker_table": f"{database}.cdc_marker"}
+    document = {
+        "folder": folder,
+        "name": database,
+        "lake": "lake",
+        "slice_length": "1h",
+        "tables": [{**table, "name": f"shop.{database}.{table['name']}"} for table in tables],
+        "source": source | more.pop("source", {}),
+        **more,
+    }
+    return Settings.model_validate(document)
+
+
 def spark_session(pipeline: Pipeline) -> SparkSession:
     """The session of the pipeline's lake, which is one on Spark: for tests that change a lake from outside."""
     lake = pipeline.lake

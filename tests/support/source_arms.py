@@ -15,8 +15,9 @@ from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
 from tests.support.kafka import Topics
+from tests.support.mariadb import run_mysql
 from tests.support.memory_source import Change, MemoryLog, MemorySource
-from tests.support.pipelines import opened_pipeline, pipeline_settings
+from tests.support.pipelines import mysql_settings, opened_pipeline, pipeline_settings
 from tests.support.streams import database_of, run_sql
 
 _MADE = """
@@ -69,6 +70,41 @@ class PostgresArm:
 
     def made(self) -> list[Any]:
         return query(self.url, _MADE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlArm:
+    """`database`: of MariaDB. `name`: of the pipeline, which is unique on the server."""
+
+    folder: Path
+    url: str
+    database: str
+    store_url: str
+
+    def __post_init__(self) -> None:
+        run_mysql(self.url, "CREATE TABLE orders (id int PRIMARY KEY, note text)", database=self.database)
+
+    @property
+    def table(self) -> TableName:
+        return TableName(database="shop", schema=self.database, table="orders")
+
+    def opened(self) -> AbstractContextManager[Pipeline]:
+        settings = mysql_settings(self.folder, self.url, self.database, [{"name": "orders"}])
+        return opened_pipeline(settings, store_url=self.store_url, spark_url=NOBODY_LISTENS)
+
+    def commit(self, *changes: Change) -> None:
+        statements = {
+            "i": "INSERT INTO orders VALUES ({id}, '{note}')",
+            "u": "UPDATE orders SET note = '{note}' WHERE id = {id}",
+            "d": "DELETE FROM orders WHERE id = {id}",
+        }
+        texts = [statements[kind].format(id=id_, note=note) for kind, id_, note in changes]
+        run_mysql(self.url, *texts, database=self.database)
+
+    def made(self) -> list[Any]:
+        there = run_mysql(self.url, f"SHOW TABLES IN {self.database} LIKE 'cdc_marker'")
+        rows = run_mysql(self.url, f"SELECT pipeline FROM {self.database}.cdc_marker") if there else ()
+        return [*map(str, there), *map(str, rows)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

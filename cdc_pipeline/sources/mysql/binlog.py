@@ -1,0 +1,169 @@
+"""Reads the server's binary log as a replica does, by mysql-replication. One event at a time; never reconnects."""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pymysql
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.event import (
+    HeartbeatLogEvent,
+    MariadbGtidEvent,
+    NotImplementedEvent,
+    QueryEvent,
+    XAPrepareEvent,
+    XidEvent,
+)
+from pymysqlreplication.row_event import DeleteRowsEvent, TableMapEvent, UpdateRowsEvent, WriteRowsEvent
+
+from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
+from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
+
+HEARTBEAT = timedelta(milliseconds=50)
+"""The server sends a sign of life when the log has nothing new for this long."""
+_SILENCE_SECONDS = 20
+_WITHOUT_ROWS = frozenset({0, 3, 5, 13, 14, 15, 17, 18, 28, 29, 34, 35, 38, 160, 161, 163, 164, 27, 41})
+"""Types of events that the library does not read and that carry no change of a row."""
+_COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
+_INCIDENT = 26
+_EVENTS = (
+    DeleteRowsEvent,
+    HeartbeatLogEvent,
+    MariadbGtidEvent,
+    NotImplementedEvent,
+    QueryEvent,
+    TableMapEvent,
+    UpdateRowsEvent,
+    WriteRowsEvent,
+    XAPrepareEvent,
+    XidEvent,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Connections:
+    """Opens the two connections of one reader, and no third one.
+
+    The library opens its connection again when it breaks, without an end and from where the reader began. Each of the
+    two begins a reader of its own here, from what is registered.
+    """
+
+    opened: list[Any] = field(default_factory=list)
+
+    def __call__(self, **parameters: Any) -> Any:
+        if len(self.opened) > 1:
+            raise SourceAway(
+                f"the source's log was silent for {_SILENCE_SECONDS} s, or its connection broke",
+                expected="events, or the server's signs of life",
+                remedy="start the server, or repair the network between",
+            )
+        if "db" in parameters:  # the library's word, of which the driver warns
+            parameters["database"] = parameters.pop("db")
+        self.opened.append(pymysql.connect(**parameters))
+        return self.opened[-1]
+
+    def close(self) -> None:
+        for connection in self.opened:
+            if connection.open:
+                connection._force_close()  # noqa: SLF001 - QUIT would wait behind what the server still sends
+
+
+class BinlogReader:
+    """Reads the log behind the transaction `start`. `server_id`: the number by which the server knows this reader.
+
+    `schemas` and `tables`: whose rows are read; those of other tables are skipped undecoded.
+    """
+
+    def __init__(
+        self,
+        address: MysqlAddress,
+        *,
+        server_id: int,
+        start: Gtid,
+        schemas: Collection[str],
+        tables: Collection[str],
+    ) -> None:
+        self._connections = _Connections()
+        self._reader = BinLogStreamReader(
+            connection_settings={
+                **address.parameters(),
+                "init_command": FORMATS,
+                "read_timeout": _SILENCE_SECONDS,
+            },
+            server_id=server_id,
+            blocking=True,
+            is_mariadb=True,
+            auto_position=str(start) if start.sequence else "",
+            slave_heartbeat=HEARTBEAT.total_seconds(),
+            only_events=_EVENTS,
+            filter_non_implemented_events=False,
+            only_schemas=sorted(set(schemas)),
+            only_tables=sorted(set(tables)),
+            enable_logging=False,
+            pymysql_wrapper=self._connections,
+        )
+
+    def next_event(self) -> Any:
+        """Returns the next event of the library, a HeartbeatLogEvent if none came for `HEARTBEAT`.
+
+        Raises SourceGap if the server no longer has the log, SourceAway if the connection broke or was silent,
+        SourceError for an event that hides changes, DecodeError for bytes that are no event.
+        """
+        try:
+            with answering():
+                event = self._reader.fetchone()
+        except (SourceError, DecodeError):
+            raise
+        except Exception as error:
+            raise DecodeError(
+                f"an event of the source's log cannot be read: {error!r}",
+                expected="the events of MariaDB 10.5 or newer",
+                remedy="check the binary log with mariadb-binlog --verify-binlog-checksum",
+            ) from error
+        if event is None:
+            raise SourceAway("the source ended the stream of its log", remedy="start the server again")
+        if isinstance(event, NotImplementedEvent):
+            _check_skipped(event.event_type)
+        return event
+
+    def wait_ready(self, timeout: timedelta) -> Any:
+        """Reads until the server has accepted the start: returns the first event that is not about the file itself."""
+        end = time.monotonic() + timeout.total_seconds()
+        while True:
+            event = self.next_event()
+            if not isinstance(event, NotImplementedEvent) or time.monotonic() > end:
+                return event
+
+    def close(self) -> None:
+        self._connections.close()
+
+
+def row_octets(event: Any) -> bytes:
+    """Returns the images of an event of rows, undecoded. Call it once per event."""
+    octets: bytes = event.packet.read(event.event_size - event.packet.read_bytes)
+    return octets
+
+
+def _check_skipped(event_type: int) -> None:
+    if event_type in _WITHOUT_ROWS:
+        return
+    if event_type in _COMPRESSED:
+        raise SourceError(
+            f"the source's log has compressed events (type {event_type})",
+            expected="log_bin_compress = OFF",
+            remedy="run SET GLOBAL log_bin_compress = OFF, then cdc setup-source --begin-again and cdc snapshot",
+        )
+    if event_type == _INCIDENT:
+        raise SourceError(
+            "the source's log says that changes are missing in it (an incident event)",
+            expected="a log with every change",
+            remedy="run cdc setup-source --begin-again, then cdc snapshot",
+        )
+    raise DecodeError(
+        f"the source's log has an event of the type {event_type}",
+        expected="the events of MariaDB 10.5 or newer",
+        remedy="read a supported server",
+    )

@@ -1,0 +1,191 @@
+"""Reads the server's variables and the tables of its catalogue."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
+from cdc_pipeline.sources.mysql.session import rows
+from cdc_pipeline.sources.mysql.shape import ShapeColumn, TableShape
+from cdc_pipeline.types import text_of
+from cdc_pipeline.types.mysql import parse_column_type
+
+_VARIABLES = (
+    "binlog_expire_logs_seconds",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "expire_logs_days",
+    "gtid_binlog_pos",
+    "gtid_domain_id",
+    "log_bin",
+    "log_bin_compress",
+    "server_id",
+    "version",
+)
+_NUMBERS = re.compile(r"(\d+)\.(\d+)")
+_TABLES = """
+SELECT t.table_schema, t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.data_length, 0)
+FROM information_schema.tables AS t WHERE t.table_schema = %s AND t.table_name IN %s
+"""
+_COLUMNS = """
+SELECT c.table_schema, c.table_name, c.column_name, c.column_type, c.character_set_name, c.is_nullable = 'YES',
+       c.column_default, coalesce(c.generation_expression, '')
+FROM information_schema.columns AS c WHERE c.table_schema = %s AND c.table_name IN %s
+ORDER BY c.table_schema, c.table_name, c.ordinal_position
+"""
+_KEYS = """
+SELECT k.table_schema, k.table_name, k.column_name
+FROM information_schema.statistics AS k
+WHERE k.index_name = 'PRIMARY' AND k.table_schema = %s AND k.table_name IN %s
+ORDER BY k.table_schema, k.table_name, k.seq_in_index
+"""
+_CASCADES = """
+SELECT r.constraint_schema, r.table_name, r.constraint_name
+FROM information_schema.referential_constraints AS r
+WHERE (r.delete_rule IN ('CASCADE', 'SET NULL') OR r.update_rule IN ('CASCADE', 'SET NULL'))
+  AND r.constraint_schema = %s AND r.table_name IN %s
+"""
+_ALL_TABLES = """
+SELECT table_schema, table_name FROM information_schema.tables
+WHERE table_type = 'BASE TABLE'
+  AND table_schema NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
+ORDER BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server at one time. `version` is (0, 0) for a text without numbers. `last`: of its log, None for an empty log.
+
+    `retention_seconds`: how long it keeps log files, 0 for ever. `filtered`: whether databases are left out of the log.
+    """
+
+    version_text: str
+    version: tuple[int, int]
+    server_id: int
+    domain: int
+    variables: Mapping[str, str]
+    last: Gtid | None
+    retention_seconds: float
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "mariadb" in self.version_text.lower()
+
+    @property
+    def end(self) -> int:
+        """The position behind every transaction of the log."""
+        return 1 if self.last is None else self.last.end
+
+    @property
+    def identity(self) -> str:
+        """The replication domain and the server that writes in it."""
+        return f"mariadb domain {self.domain} server {self.server_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueTable:
+    """A table as the catalogue has it. `cascades`: a foreign key by which the engine changes rows without events."""
+
+    name: TableName
+    kind: str
+    engine: str
+    shape: TableShape
+    primary_key: tuple[str, ...]
+    cascades: str | None
+
+
+def read_server(connection: "Connection[Any]") -> Server:
+    found = {str(name).lower(): str(value) for name, value in rows(connection, "SHOW GLOBAL VARIABLES")}
+    variables = {name: found.get(name, "") for name in _VARIABLES}
+    numbers = _NUMBERS.match(variables["version"])
+    days = float(variables["expire_logs_days"] or 0)
+    return Server(
+        version_text=variables["version"],
+        version=(int(numbers[1]), int(numbers[2])) if numbers else (0, 0),
+        server_id=int(variables["server_id"] or 0),
+        domain=int(variables["gtid_domain_id"] or 0),
+        variables=variables,
+        last=last_gtid(variables["gtid_binlog_pos"]),
+        retention_seconds=float(variables["binlog_expire_logs_seconds"] or 0) or days * 86_400,
+    )
+
+
+def read_tables(
+    connection: "Connection[Any]", names: Collection[TableName], as_text: Mapping[TableName, Collection[str]]
+) -> dict[TableName, CatalogueTable]:
+    """Reads tables by name. Leaves out those that do not exist or that the user may not see.
+
+    `as_text`: columns whose values the lake keeps as the source's texts.
+    """
+    wanted = {(name.schema, name.table): name for name in names}
+    tables = _of(connection, _TABLES, wanted)
+    columns, keys, cascades = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS, _CASCADES))
+    return {
+        name: CatalogueTable(
+            name=name,
+            kind=tables[name][0][0],
+            engine=tables[name][0][1],
+            shape=TableShape(columns=tuple(_column(row, as_text.get(name, ())) for row in columns.get(name, ()))),
+            primary_key=tuple(row[0] for row in keys.get(name, ())),
+            cascades=next((str(row[0]) for row in cascades.get(name, ())), None),
+        )
+        for name in wanted.values()
+        if name in tables
+    }
+
+
+def read_shapes(
+    connection: "Connection[Any]", names: Collection[TableName], as_text: Mapping[TableName, Collection[str]]
+) -> dict[TableName, TableShape]:
+    """Reads the columns of tables. Leaves out tables that are gone."""
+    found = _of(connection, _COLUMNS, {(name.schema, name.table): name for name in names})
+    return {
+        name: TableShape(columns=tuple(_column(row, as_text.get(name, ())) for row in columns))
+        for name, columns in found.items()
+    }
+
+
+def read_size(connection: "Connection[Any]", name: TableName) -> int:
+    """Returns about how many bytes the table has, from the engine's statistics."""
+    found = _of(connection, _TABLES, {(name.schema, name.table): name})
+    return int(found[name][0][2]) if name in found else 0
+
+
+def all_tables(connection: "Connection[Any]") -> list[tuple[str, str]]:
+    """Returns database and name of every table that the user may see."""
+    return [(str(database), str(table)) for database, table in rows(connection, _ALL_TABLES)]
+
+
+def _of(
+    connection: "Connection[Any]", query: str, wanted: Mapping[tuple[str, str], TableName]
+) -> dict[TableName, list[tuple[Any, ...]]]:
+    """Returns the rows of a query by table, without the table's name. Asks once per database."""
+    found: dict[TableName, list[tuple[Any, ...]]] = {}
+    databases = sorted({database for database, _ in wanted})
+    for database in databases:
+        tables = [table for each, table in wanted if each == database]
+        for schema, table, *row in rows(connection, query, (database, tables)):
+            name = wanted.get((str(schema), str(table)))
+            if name is not None:
+                found.setdefault(name, []).append(tuple(row))
+    return found
+
+
+def _column(row: Sequence[Any], as_text: Collection[str]) -> ShapeColumn:
+    name, written, charset, nullable, default, generated = row
+    type_name = parse_column_type(written).name
+    return ShapeColumn(
+        name=name,
+        written=written,
+        type=text_of(type_name or written) if name in as_text and type_name else type_name or "",
+        charset=charset,
+        nullable=bool(nullable),
+        default=default,
+        generated=generated,
+    )

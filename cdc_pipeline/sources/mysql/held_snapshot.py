@@ -1,0 +1,195 @@
+"""Holds a consistent snapshot of the source at a known position, and lets other processes read it.
+
+MariaDB cannot give a transaction's snapshot to another connection. So the process that holds the snapshot runs the
+queries of all: it listens on a port of `source.copy_address`, where a reader proves that it knows the snapshot's random
+key, sends a SELECT, and gets blocks of texts. Rows are never waiting in memory: a block is sent when it is full.
+"""
+
+import json
+import secrets
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from threading import Event, Lock, Thread
+from typing import Any
+
+import pyarrow as pa
+from pymysql.connections import Connection as Session
+from pymysql.cursors import SSCursor
+
+from cdc_pipeline.errors import SnapshotError, SourceError
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.mysql.gtid import last_gtid, position_behind
+from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, rows
+from cdc_pipeline.steps import OnStep, step
+
+_BLOCK_BYTES = 8 << 20
+_BLOCK_ROWS = 50_000
+_END = b""
+_REFUSED = b"!"
+_START = ("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+_ONLY = "SELECT "
+
+
+@contextmanager
+def hold_snapshot(address: MysqlAddress, *, lock: str, listen_on: str, on_step: OnStep) -> Iterator[HeldPosition]:
+    """Holds a snapshot under this lock's name. Writers are never blocked: the server gives the snapshot's position.
+
+    It ends with the block. Raises SnapshotError if the server does not give the position.
+    """
+    with answering(), closing(connect_for_texts(address)) as connection:
+        with step(on_step, "position.hold"):
+            rows(connection, "SELECT GET_LOCK(%s, 0)", (lock,))
+            for statement in _START:
+                rows(connection, statement)
+        binlog_position = _snapshot_position(connection)
+        taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
+        key = secrets.token_bytes(32)
+        with Listener((listen_on, 0), backlog=64, authkey=key) as listener:
+            server = _SnapshotServer(connection, listener)
+            with server.running():
+                host, port = listener.address
+                yield HeldPosition(
+                    position=position_behind(binlog_position),
+                    shown=str(last_gtid(binlog_position) or "the beginning of the log"),
+                    time=taken,
+                    exported=json.dumps({"host": host, "port": port, "key": key.hex()}),
+                )
+
+
+def _snapshot_position(connection: "Session[Any]") -> str:
+    """Returns the GTID position of the snapshot, from the place in the log that the server noted with it."""
+    noted = dict(rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    file, place = noted.get(b"Binlog_snapshot_file"), noted.get(b"Binlog_snapshot_position")
+    if not file or not place:
+        raise SnapshotError("the source gave no position with its snapshot", remedy="run the same command again")
+    found = rows(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file.decode(), int(place)))[0][0]
+    if found is None:
+        raise SnapshotError(
+            f"the source does not know the position of {file.decode()}:{int(place)}",
+            expected="the log file of the snapshot",
+            remedy="run the same command again",
+        )
+    return str(found.decode())
+
+
+def _text(connection: "Session[Any]", query: str) -> str:
+    return str(rows(connection, query)[0][0].decode())
+
+
+@dataclass(frozen=True, slots=True)
+class _SnapshotServer:
+    """Runs the queries of readers on the connection of the snapshot, one at a time."""
+
+    connection: "Session[Any]"
+    listener: Listener
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Answers readers while the block runs. A query that still runs at its end is waited for."""
+        lock, stop = Lock(), Event()
+        accepting = Thread(target=self._accept, args=(lock, stop), name="snapshot-server", daemon=True)
+        accepting.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            with suppress(OSError):
+                socket.create_connection(self.listener.address).close()  # ends the wait for the next reader
+            accepting.join()
+            with lock:
+                pass
+
+    def _accept(self, lock: Lock, stop: Event) -> None:
+        while not stop.is_set():
+            try:
+                reader = self.listener.accept()
+            except (AuthenticationError, OSError, EOFError):
+                continue
+            Thread(target=self._serve, args=(reader, lock, stop), name="snapshot-reader", daemon=True).start()
+
+    def _serve(self, reader: "Connection[Any, Any]", lock: Lock, stop: Event) -> None:
+        """Answers one query: blocks of rows, then an empty block, or an error's words. A reader may leave any time."""
+        with reader, suppress(OSError, EOFError):
+            query = reader.recv_bytes().decode()
+            with lock:
+                if stop.is_set():
+                    return
+                try:
+                    with answering():
+                        self._answer(reader, query)
+                    reader.send_bytes(_END)
+                except SourceError as error:
+                    reader.send_bytes(_REFUSED + str(error).encode())
+
+    def _answer(self, reader: "Connection[Any, Any]", query: str) -> None:
+        if not query.startswith(_ONLY):
+            raise SourceError("a reader of the snapshot sent another statement", expected="a SELECT")
+        with closing(self.connection.cursor(SSCursor)) as cursor:
+            cursor.execute(query)
+            for block in _blocks(cursor):
+                reader.send_bytes(block)
+
+
+def _blocks(cursor: SSCursor) -> Generator[bytes, None, None]:
+    """Yields the rows of a query as Arrow's IPC streams of bytes columns."""
+    found: list[tuple[bytes | None, ...]] = []
+    size = 0
+    for row in cursor.fetchall_unbuffered():
+        found.append(row)
+        size += sum(len(value) for value in row if value is not None)
+        if size >= _BLOCK_BYTES or len(found) >= _BLOCK_ROWS:
+            yield _encoded(found)
+            found, size = [], 0
+    if found:
+        yield _encoded(found)
+
+
+def _encoded(found: list[tuple[bytes | None, ...]]) -> bytes:
+    columns = [pa.array(values, pa.binary()) for values in zip(*found, strict=True)]
+    batch = pa.record_batch(columns, names=[str(number) for number in range(len(columns))])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def check_held(exported: str) -> None:
+    """Raises SnapshotError if the process that holds the snapshot is gone."""
+    for _ in query_snapshot(exported, "SELECT 1"):
+        pass
+
+
+def query_snapshot(exported: str, query: str) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a SELECT on a held snapshot, in blocks whose columns are the server's texts as bytes.
+
+    Raises SnapshotError if the snapshot is no longer held, SourceError if the server refuses the query.
+    """
+    try:
+        place = json.loads(exported)
+        with Client((place["host"], place["port"]), authkey=bytes.fromhex(place["key"])) as connection:
+            connection.send_bytes(query.encode())
+            while (block := connection.recv_bytes()) != _END:
+                if block.startswith(_REFUSED):
+                    raise SourceError(
+                        block.removeprefix(_REFUSED).decode(),
+                        expected="the rows of the query",
+                        remedy="check the table's columns and the right to read them, and run cdc snapshot again",
+                    )
+                with pa.ipc.open_stream(pa.py_buffer(block)) as reader:
+                    yield from reader
+    except (OSError, EOFError, AuthenticationError, ValueError, KeyError) as error:
+        raise SnapshotError(
+            "the held snapshot of the source is gone",
+            expected="the process that holds it, at source.copy_address",
+            remedy="run the same command again: it starts over at a new position",
+        ) from error
+
+
+def is_locked(connection: "Session[Any]", lock: str) -> bool:
+    return rows(connection, "SELECT IS_USED_LOCK(%s)", (lock,))[0][0] is not None

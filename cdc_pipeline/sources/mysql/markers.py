@@ -1,0 +1,83 @@
+"""The table of marker messages on the source: one row per pipeline, whose changes the log shows to its reader.
+
+MariaDB's log has no messages of its own. A marker message is an update of the pipeline's row; its transaction has a
+position like any other, at which the stream can be cut.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from cdc_pipeline.sources.mysql.session import quoted, rows
+
+_CREATE = """CREATE TABLE IF NOT EXISTS {table} (
+  pipeline VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+  message VARCHAR(500) CHARACTER SET utf8mb4 NOT NULL,
+  sent BIGINT NOT NULL,
+  begun VARCHAR(500) CHARACTER SET ascii NOT NULL
+) ENGINE=InnoDB"""
+_BEGIN = (
+    "INSERT IGNORE INTO {table} (pipeline, message, sent, begun) VALUES ({pipeline}, '', 0, @@GLOBAL.gtid_binlog_pos)"
+)
+_BEGIN_AGAIN = "UPDATE {table} SET begun = %s, sent = sent + 1 WHERE pipeline = %s"
+_SEND = "UPDATE {table} SET message = %s, sent = sent + 1 WHERE pipeline = %s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerTable:
+    """The table `database.table` and the row of this pipeline in it."""
+
+    database: str
+    table: str
+    pipeline: str
+
+    @property
+    def sql(self) -> str:
+        return quoted(self.database, self.table)
+
+    def missing_statements(self, connection: "Connection[Any]") -> tuple[str, ...]:
+        """Returns what has to be run before markers can be sent, in order. Changes nothing."""
+        created = self._is_there(connection)
+        begun = self.begun(connection) is not None
+        known = rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self.database,))
+        row = _BEGIN.format(table=self.sql, pipeline=connection.escape(self.pipeline))
+        return (
+            *(() if known else (f"CREATE DATABASE IF NOT EXISTS {quoted(self.database)}",)),
+            *(() if created else (_CREATE.format(table=self.sql),)),
+            *(() if begun else (row,)),
+        )
+
+    def begun(self, connection: "Connection[Any]") -> str | None:
+        """Returns `@@gtid_binlog_pos` as it was when the stream was set up, None before that."""
+        if not self._is_there(connection):
+            return None
+        found = rows(connection, f"SELECT begun FROM {self.sql} WHERE pipeline = %s", (self.pipeline,))
+        return str(found[0][0]) if found else None
+
+    def begin_again(self, connection: "Connection[Any]", binlog_position: str) -> None:
+        """Keeps another beginning of the stream."""
+        with connection.cursor() as cursor:
+            cursor.execute(_BEGIN_AGAIN.format(table=self.sql), (binlog_position, self.pipeline))
+
+    def send(self, connection: "Connection[Any]", text: str) -> int:
+        """Commits a marker message. Returns the number of rows changed, which is 0 if the row is not there."""
+        with connection.cursor() as cursor:
+            return int(cursor.execute(_SEND.format(table=self.sql), (text, self.pipeline)))
+
+    def leave(self, connection: "Connection[Any]") -> None:
+        """Deletes the pipeline's row, and the table when it has no other. Idempotent."""
+        if not self._is_there(connection):
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(f"DELETE FROM {self.sql} WHERE pipeline = %s", (self.pipeline,))
+            if not rows(connection, f"SELECT 1 FROM {self.sql} LIMIT 1"):
+                cursor.execute(f"DROP TABLE IF EXISTS {self.sql}")
+
+    def _is_there(self, connection: "Connection[Any]") -> bool:
+        found = rows(
+            connection,
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (self.database, self.table),
+        )
+        return bool(found)

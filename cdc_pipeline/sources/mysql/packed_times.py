@@ -1,0 +1,91 @@
+"""Reads the packed years, dates and times of the binary log as the texts that a SELECT would give. Pure.
+
+The formats are those of MySQL's `my_time.cc`: big-endian numbers whose bits are the parts of a moment.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from cdc_pipeline.types.mysql import UTC_OFFSET
+
+Reader = Callable[[bytes, int], tuple[bytes, int]]
+"""Reads a value at a place; returns its text and the place behind it."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_YEAR = 1900
+
+
+def read_year(octets: bytes, at: int) -> tuple[bytes, int]:
+    return b"%04d" % (octets[at] and octets[at] + _FIRST_YEAR), at + 1
+
+
+def read_date(octets: bytes, at: int) -> tuple[bytes, int]:
+    packed = int.from_bytes(octets[at : at + 3], "little")
+    check_end(octets, at + 3)
+    return b"%04d-%02d-%02d" % (packed >> 9, packed >> 5 & 15, packed & 31), at + 3
+
+
+def _fraction(octets: bytes, at: int, decimals: int) -> tuple[int, int]:
+    """Returns the fraction's number in its own digits, which are an even number, and the place behind it."""
+    size = (decimals + 1) // 2
+    check_end(octets, at + size)
+    return int.from_bytes(octets[at : at + size]), at + size
+
+
+def _with_fraction(text: bytes, fraction: int, decimals: int) -> bytes:
+    """Appends the fraction with as many digits as the column has."""
+    if not decimals:
+        return text
+    return text + b"." + (b"%0*d" % (decimals + decimals % 2, fraction))[:decimals]
+
+
+def time_reader(decimals: int) -> Reader:
+    """A TIME is one number over its fraction, with an offset for the sign."""
+    size = 3 + (decimals + 1) // 2
+
+    def read(octets: bytes, at: int) -> tuple[bytes, int]:
+        check_end(octets, at + size)
+        packed = int.from_bytes(octets[at : at + size]) - (1 << (8 * size - 1))
+        sign, packed = (b"-", -packed) if packed < 0 else (b"", packed)
+        clock = packed >> (8 * (size - 3))
+        fraction = packed & ((1 << (8 * (size - 3))) - 1)
+        text = b"%s%02d:%02d:%02d" % (sign, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63)
+        return _with_fraction(text, fraction, decimals), at + size
+
+    return read
+
+
+def datetime_reader(decimals: int) -> Reader:
+    def read(octets: bytes, at: int) -> tuple[bytes, int]:
+        packed = int.from_bytes(octets[at : at + 5]) - (1 << 39)
+        fraction, end = _fraction(octets, at + 5, decimals)
+        months, day, clock = packed >> 22, packed >> 17 & 31, packed & 0x1FFFF
+        text = b"%04d-%02d-%02d %02d:%02d:%02d" % (
+            *divmod(months, 13),
+            day,
+            clock >> 12,
+            clock >> 6 & 63,
+            clock & 63,
+        )
+        return _with_fraction(text, fraction, decimals), end
+
+    return read
+
+
+def timestamp_reader(decimals: int) -> Reader:
+    """Seconds since 1970; the number 0 with fraction 0 is the zero timestamp, as the server shows it."""
+
+    def read(octets: bytes, at: int) -> tuple[bytes, int]:
+        seconds = int.from_bytes(octets[at : at + 4])
+        fraction, end = _fraction(octets, at + 4, decimals)
+        moment = f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S}".encode()
+        text = moment if seconds or fraction else b"0000-00-00 00:00:00"
+        return _with_fraction(text, fraction, decimals) + UTC_OFFSET, end
+
+    return read
+
+
+def check_end(octets: bytes, end: int) -> None:
+    """Raises IndexError for a value that goes over the end of the event: a slice of bytes would just be shorter."""
+    if end > len(octets):
+        message = f"a value ends {end - len(octets)} bytes behind the event"
+        raise IndexError(message)

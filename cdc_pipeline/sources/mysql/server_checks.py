@@ -1,0 +1,99 @@
+"""Checks before the first run: that the server writes a log from which no change is missing, and keeps it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from pymysql.connections import Connection
+from pymysql.err import MySQLError
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.sources.mysql.catalogue import Server
+from cdc_pipeline.sources.mysql.session import rows
+
+log = structlog.get_logger()
+
+_OLDEST = (10, 5)
+_SHORTEST_SECONDS = 3600
+_NEEDED = ("REPLICATION SLAVE",)
+
+
+def check_server(connection: "Connection[Any]", server: Server) -> None:
+    """Raises SourceError for a server whose log would lack changes. Changes nothing."""
+    if not server.is_mariadb or server.version < _OLDEST:
+        raise SourceError(
+            f"the source is {server.version_text}",
+            expected="MariaDB 10.5 or newer",
+            remedy="point source.url at a supported server; read MySQL through Debezium",
+        )
+    variables = server.variables
+    for name, is_right, value, why in _SETTINGS:
+        if not is_right(variables[name]):
+            raise SourceError(
+                f"the source has {name} = {variables[name] or 'nothing'}",
+                expected=f"{name} = {value}: {why}",
+                remedy=f"set it in the server's configuration{_HOW.get(name, '')}",
+            )
+    if 0 < server.retention_seconds < _SHORTEST_SECONDS:
+        raise SourceError(
+            f"the source keeps its log for {server.retention_seconds:.0f} s",
+            expected="at least an hour: what is deleted before it was read is lost to the lake",
+            remedy="run SET GLOBAL binlog_expire_logs_seconds = 604800",
+        )
+    _check_rights(connection)
+    _check_filters(connection)
+
+
+def _is_on(value: str) -> bool:
+    return value.upper() in ("ON", "1")
+
+
+_SETTINGS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
+    ("log_bin", _is_on, "ON", "the binary log is what is read"),
+    ("binlog_format", lambda value: value.upper() == "ROW", "ROW", "statements do not show which rows they change"),
+    (
+        "binlog_row_metadata",
+        lambda value: value.upper() == "FULL",
+        "FULL",
+        "without the names of columns, values would be taken for those of other columns after ALTER TABLE",
+    ),
+    (
+        "log_bin_compress",
+        lambda value: not _is_on(value),
+        "OFF",
+        "compressed events are not decoded",
+    ),
+)
+_HOW = {
+    "binlog_format": ", and run SET GLOBAL binlog_format = 'ROW'; sessions that are open keep the old value",
+    "binlog_row_metadata": ", and run SET GLOBAL binlog_row_metadata = 'FULL'",
+    "log_bin_compress": ", and run SET GLOBAL log_bin_compress = OFF",
+    "log_bin": ", with a server_id, and restart it",
+}
+
+
+def _check_rights(connection: "Connection[Any]") -> None:
+    grants = " ".join(str(row[0]) for row in rows(connection, "SHOW GRANTS")).upper()
+    missing = [right for right in _NEEDED if right not in grants and "ALL PRIVILEGES ON *.*" not in grants]
+    if missing:
+        raise SourceError(
+            f"the user lacks {', '.join(missing)}",
+            expected="a user that may read the log",
+            remedy=f"run GRANT {', '.join(missing)}, BINLOG MONITOR ON *.* TO the pipeline's user, as an administrator",
+        )
+
+
+def _check_filters(connection: "Connection[Any]") -> None:
+    """Raises SourceError if the server leaves databases out of its log. It is not checked without BINLOG MONITOR."""
+    try:
+        found = rows(connection, "SHOW MASTER STATUS")
+    except MySQLError as error:
+        log.warning("filters of the source's log are not checked", found=str(error))
+        return
+    filters = [str(value) for row in found for value in row[2:4] if value]
+    if filters:
+        raise SourceError(
+            f"the source leaves databases out of its log (binlog_do_db or binlog_ignore_db: {', '.join(filters)})",
+            expected="a log with every database",
+            remedy="remove binlog_do_db and binlog_ignore_db from the server's configuration, and restart it",
+        )

@@ -1,0 +1,182 @@
+"""Opens connections to the source and translates its driver's errors."""
+
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.converters import conversions
+from pymysql.err import InterfaceError, MySQLError
+
+from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, SourceGap
+from cdc_pipeline.libpq import is_this_machine
+from cdc_pipeline.settings import MysqlSource
+
+URL_FORM = "mysql://user@host:port, with special characters of a password encoded: %40 for @, %2F for /"
+_SCHEMES = ("mysql", "mariadb")
+_PORT = 3306
+_CONNECT_SECONDS, _READ_SECONDS = 10, 600
+FORMATS = "SET SESSION time_zone = '+00:00', sql_mode = '', wait_timeout = 86400, net_write_timeout = 3600"
+_WITHOUT_CONVERSION = {key: value for key, value in conversions.items() if not isinstance(key, int)}
+_PURGED, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
+_BROKEN = frozenset(
+    {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031}
+)
+_REFUSED_RIGHTS = frozenset({1044, 1142, 1143, 1227, 1370})
+_REMEDIES = {
+    _ACCESS_DENIED: "correct user and password in source.url, or in the file that source.password_file names",
+    _TOO_MANY: "raise max_connections on the server, or end other sessions",
+    _NO_DATABASE: "create it on the server, or correct the tables of pipeline.yml",
+    2026: "correct source.tls and source.tls_ca; tls: off allows plain text to another machine",
+    **dict.fromkeys(_REFUSED_RIGHTS, "have an administrator run what cdc setup-source --print-sql prints"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlAddress:
+    """Where the server is and who connects. The password is not shown."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    context: ssl.SSLContext | None = field(default=None, repr=False)
+
+    def parameters(self) -> dict[str, Any]:
+        """The driver's parameters of every connection."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+            "ssl": self.context,
+            "ssl_disabled": self.context is None,
+            "charset": "utf8mb4",
+            "connect_timeout": _CONNECT_SECONDS,
+            "read_timeout": _READ_SECONDS,
+            "autocommit": True,
+        }
+
+
+def address_of(settings: MysqlSource, folder: Path) -> MysqlAddress:
+    """Reads URL, password file and certificates. Raises SettingsError that shows no part of the URL."""
+    try:
+        parts = urlsplit(settings.url)
+        port = parts.port or _PORT
+    except ValueError:
+        raise _invalid_url() from None
+    if parts.scheme not in _SCHEMES or not parts.hostname or parts.username is None:
+        raise _invalid_url()
+    password = unquote(parts.password or "")
+    if settings.password_file is not None:
+        password = _file_text(folder / settings.password_file, "source.password_file").rstrip("\r\n")
+    return MysqlAddress(
+        host=parts.hostname,
+        port=port,
+        user=unquote(parts.username),
+        password=password,
+        context=_context(settings, parts.hostname, folder),
+    )
+
+
+def _invalid_url() -> SettingsError:
+    return SettingsError(
+        "source.url is no URL of a MariaDB server",
+        expected=URL_FORM,
+        remedy="correct it in pipeline.yml or CDC_SOURCE__URL",
+    )
+
+
+def _context(settings: MysqlSource, host: str, folder: Path) -> ssl.SSLContext | None:
+    """Returns how connections are encrypted, None for plain text, which is the default on this machine alone."""
+    tls = settings.tls or ("off" if is_this_machine(host) else "require")
+    if tls == "off":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=None if settings.tls_ca is None else str(folder / settings.tls_ca))
+    except OSError as error:
+        raise SettingsError(
+            f"source.tls_ca cannot be read: {error.strerror}", expected="a file with certificates", remedy="correct it"
+        ) from error
+    if tls == "require":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _file_text(path: Path, setting: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"the file that {setting} names cannot be read: {path}",
+            expected="a file with the password, which the pipeline's user may read",
+            remedy="create it, or correct its rights",
+        ) from error
+
+
+def connect(address: MysqlAddress, **more: Any) -> "Connection[Any]":
+    """Opens a connection with the text formats of the house. Raises SourceAway if no server answers.
+
+    Opening the driver's socket and its first statement change nothing on the server.
+    """
+    with answering():
+        return pymysql.connect(**address.parameters(), init_command=FORMATS, **more)
+
+
+def connect_for_texts(address: MysqlAddress) -> "Connection[Any]":
+    """Opens a connection whose results are the server's texts, as bytes."""
+    return connect(address, use_unicode=False, conv=_WITHOUT_CONVERSION)
+
+
+@contextmanager
+def session(address: MysqlAddress) -> Iterator["Connection[Any]"]:
+    """Opens a connection and closes it after the block. Translates errors of the driver inside, as `answering` does."""
+    with answering(), closing(connect(address)) as connection:
+        yield connection
+
+
+def rows(connection: "Connection[Any]", statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Returns the rows of a statement that only reads."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters or None)
+        return list(cursor.fetchall())
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Raises errors of the driver inside the block as SourceAway, SourceGap or SourceError, in one line."""
+    try:
+        yield
+    except MySQLError as error:
+        raise _translated(error) from error
+    except (OSError, EOFError) as error:
+        raise SourceAway(f"the source does not answer: {error}", remedy="start it, or correct source.url") from error
+
+
+def _translated(error: MySQLError) -> SourceError:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    words = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
+    if code == _PURGED:
+        return SourceGap(
+            f"the source no longer has the log from the registered position on: {words}",
+            expected="a log that is kept until it is read: binlog_expire_logs_seconds longer than any pause",
+            remedy="run cdc setup-source --begin-again, then cdc snapshot",
+        )
+    remedy = _REMEDIES.get(code, "start it, or correct source.url")
+    if code in _BROKEN or isinstance(error, InterfaceError):
+        return SourceAway(f"the source does not answer: {words}", remedy=remedy)
+    expected = "a user that may do this" if code in _REFUSED_RIGHTS else ""
+    return SourceError(
+        f"the source refuses: {words}", expected=expected, remedy=_REMEDIES.get(code, "correct what it names")
+    )
+
+
+def quoted(*names: str) -> str:
+    """Returns a name as the server's SQL writes it: `schema`.`table`."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)

@@ -1,0 +1,256 @@
+"""Plans the set-up of a MariaDB source: what it lacks, and which tables can be read."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from pymysql.connections import Connection
+
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.known import KnownTable
+from cdc_pipeline.sources.mysql.catalogue import CatalogueTable, Server, read_server, read_tables
+from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.server_checks import check_server
+from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
+from cdc_pipeline.types.mysql_charsets import KNOWN
+
+MARK = "row"
+"""How every table is registered: the log has its rows, whole."""
+_ENGINES = frozenset({"innodb", "rocksdb"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """A table that passed every check. `shapes`: those that its events may have, oldest first."""
+
+    name: TableName
+    key: tuple[str, ...]
+    shapes: tuple[TableShape, ...]
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.shapes[-1].schema(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlPlan:
+    """The state of the source. `stale`, `mendable`, `refused`, `statements`: see `SourceSurvey`.
+
+    `begun`: the log's last transaction when the stream was set up, as the source keeps it; None before that.
+    """
+
+    server: Server
+    begun: str | None
+    tables: tuple[PlannedTable, ...]
+    stale: Mapping[TableName, TableStale]
+    mendable: frozenset[TableName]
+    refused: Mapping[TableName, SourceError]
+    statements: tuple[str, ...]
+
+
+def plan_source(
+    connection: "Connection[Any]",
+    markers: MarkerTable,
+    tables: Sequence[TableSettings],
+    known: Mapping[TableName, KnownTable] | None = None,
+    begun_again: Collection[TableName] = (),
+) -> MysqlPlan:
+    """Plans the set-up. Changes nothing. Raises SourceError for a problem of the whole stream.
+
+    `known`: the registered tables. If it is given, a problem of one table does not stop the others; if it is None, that
+    problem is raised, too. Treats the tables in `begun_again` as new ones.
+    """
+    listed = {table.table: table.as_text for table in tables}
+    found = read_tables(connection, list(listed), listed)
+    server = read_server(connection)  # after the tables: an older catalogue is behind at this end of the log
+    check_server(connection, server)
+    look = _Look(
+        connection=connection, listed=tables, found=found, server=server, registered=known, begun_again=begun_again
+    )
+    ready = look.tables()
+    return MysqlPlan(
+        server=server,
+        begun=markers.begun(connection),
+        tables=tuple(ready),
+        stale=look.stale,
+        mendable=frozenset(look.mendable),
+        refused=look.refused,
+        statements=markers.missing_statements(connection),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """Checks the listed tables, and collects those that cannot be read."""
+
+    connection: "Connection[Any]"
+    listed: Sequence[TableSettings]
+    found: Mapping[TableName, CatalogueTable]
+    server: Server
+    registered: Mapping[TableName, KnownTable] | None
+    begun_again: Collection[TableName]
+    stale: dict[TableName, TableStale] = field(default_factory=dict)
+    mendable: set[TableName] = field(default_factory=set)
+    refused: dict[TableName, SourceError] = field(default_factory=dict)
+
+    def tables(self) -> list[PlannedTable]:
+        """Returns the tables that can be read. Puts the others into `stale` or `refused`."""
+        ready = []
+        for settings in self.listed:
+            name = settings.table
+            before = None if name in self.begun_again else (self.registered or {}).get(name)
+            try:
+                new = self.new(settings)
+                ready.append(new if before is None else self.known(settings, before, new))
+            except TableStale as error:
+                self.stop(name, error)
+            except SourceError as error:
+                if self.registered is None:
+                    raise
+                self.refuse(settings, before, error)
+        return ready
+
+    def new(self, settings: TableSettings) -> PlannedTable:
+        """Checks a table that is to be read from now on. Raises SourceError if it cannot be read."""
+        found = self.found.get(settings.table)
+        if found is None:
+            raise SourceError(
+                f"the source has no table {settings.name}, or the user may not read it",
+                expected="every table of pipeline.yml in the source: the second part of a name is MariaDB's database",
+                remedy=f"create it, or run GRANT SELECT ON {settings.table.schema}.{settings.table.table} TO the"
+                " pipeline's user, or take it out of pipeline.yml",
+            )
+        key = settings.id or found.primary_key
+        _check_table(settings, found, key)
+        _check_images(settings, found, key, self.server)
+        shape = replace(found.shape, generation=self.server.end)
+        return PlannedTable(name=found.name, key=key, shapes=(shape,))
+
+    def known(self, settings: TableSettings, known: KnownTable, new: PlannedTable) -> PlannedTable:
+        """Checks a registered table. Raises TableStale if it cannot be read further."""
+        if known.published_as is None:
+            raise TableStale(
+                known.reason or f"{known.name} is stale", table=known.name, remedy=f"run cdc snapshot {known.name}"
+            )
+        if new.key != known.key:
+            raise TableStale(
+                f"the id of {known.name} is now ({', '.join(new.key)})",
+                table=known.name,
+                expected=f"({', '.join(known.key)}), by which the lake knows its rows",
+            )
+        shapes = tuple(map(TableShape.from_json, known.description)) or new.shapes
+        now = new.shapes[-1]
+        if now.is_now(shapes[-1]):
+            return replace(new, shapes=shapes)
+        fixed = {
+            *known.key,
+            *(part.column for part in settings.partition_by),
+            *(name for name in (settings.create_time, settings.update_time) if name is not None),
+        }
+        reason = why_retaken(shapes[-1], now, fixed)
+        if reason is None and settings.on_schema_change == "stop":
+            reason = "its columns changed, and on_schema_change is stop"
+        if reason is not None:
+            raise TableStale(
+                f"{known.name} changed: {reason}", table=known.name, expected="a change that its events show whole"
+            )
+        followed = with_order_of(shapes[-1], now)
+        kept = shapes[:-1] if followed.generation == shapes[-1].generation else shapes
+        return replace(new, shapes=(*kept, followed))
+
+    def stop(self, name: TableName, error: TableStale) -> None:
+        """Records a stale table. It passed the checks of a new one, so a new snapshot repairs it."""
+        self.stale[name] = error
+        self.mendable.add(name)
+
+    def refuse(self, settings: TableSettings, before: KnownTable | None, error: SourceError) -> None:
+        """Records a table that cannot be read: a registered one is stale, and no snapshot alone repairs it."""
+        if before is None:
+            self.refused[settings.table] = error
+            return
+        self.stale[settings.table] = TableStale(
+            error.found,
+            table=settings.table,
+            expected=error.expected,
+            remedy=f"{error.remedy}, then cdc snapshot {settings.name}",
+        )
+
+
+def execute_plan(connection: "Connection[Any]", statements: Sequence[str]) -> None:
+    """Runs statements that `missing_statements` returned. Each commits by itself and may be run again."""
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def _check_table(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
+    if found.kind != "BASE TABLE" or found.engine.lower() not in _ENGINES:
+        raise SourceError(
+            f"{settings.name} is a {found.kind.lower()} of the engine {found.engine or 'none'}",
+            expected="an InnoDB table without system versioning: only such a table has a consistent snapshot",
+            remedy=f"run ALTER TABLE {settings.table.schema}.{settings.table.table} ENGINE = InnoDB, or leave it out",
+        )
+    if found.cascades is not None:
+        raise SourceError(
+            f"{settings.name} has the foreign key {found.cascades} with CASCADE or SET NULL",
+            expected="foreign keys with RESTRICT: InnoDB changes rows by the others without writing them to the log",
+            remedy="make it RESTRICT and change the rows by statements, or leave the table out of pipeline.yml",
+        )
+    for column in found.shape.columns:
+        if not column.type:
+            raise SourceError(
+                f"the column {column.name} of {settings.name} is of the type {column.written}",
+                expected="a type that docs/reference/types.md names for MariaDB",
+                remedy="change the column to such a type, for example binary(16), or leave the table out",
+            )
+        if column.charset is not None and column.charset not in KNOWN:
+            raise SourceError(
+                f"the column {column.name} of {settings.name} is in the character set {column.charset}",
+                expected=f"one of {', '.join(sorted(KNOWN))}",
+                remedy=f"run ALTER TABLE … MODIFY {column.name} … CHARACTER SET utf8mb4, or leave the table out",
+            )
+    _check_columns(settings, found, key)
+
+
+def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
+    known = set(found.shape.names)
+    partitions = (part.column for part in settings.partition_by)
+    for name in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
+        if name is not None and name not in known:
+            raise SourceError(
+                f"the table {settings.name} has no column {name!r}",
+                expected=f"one of {', '.join(sorted(known))}",
+                remedy="correct id, create_time, update_time, partition_by or as_text in pipeline.yml",
+            )
+    reserved = next((name for name in known if name.lower().startswith(OWN_PREFIX)), None)
+    if reserved is not None:
+        raise SourceError(
+            f"the table {settings.name} has a column {reserved!r}",
+            expected="no column that begins with _cdc_: those are the pipeline's own",
+            remedy="rename the column",
+        )
+    for name, following in pairwise(sorted(known, key=str.lower)):
+        if name.lower() == following.lower():
+            raise SourceError(
+                f"the columns {name!r} and {following!r} of the table {settings.name} differ only in capitals",
+                expected="names that stay apart where capitals do not count, as in Spark and in Delta",
+                remedy="rename one of them, or leave the table out of pipeline.yml",
+            )
+
+
+def _check_images(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...], server: Server) -> None:
+    """Raises SourceError if the log leaves out values of old rows by which the table's rows are found."""
+    if server.variables["binlog_row_image"].upper() in ("FULL", "FULL_NODUP"):
+        return
+    outside = [name for name in key if name not in found.primary_key]
+    if key and not outside:
+        return
+    identity = f"is identified by {', '.join(key)}" if key else "has no key"
+    raise SourceError(
+        f"the log shows only the primary key of old rows, and {settings.name} {identity}",
+        expected="binlog_row_image = FULL, or an id within the primary key",
+        remedy="run SET GLOBAL binlog_row_image = 'FULL', and have older sessions end",
+    )

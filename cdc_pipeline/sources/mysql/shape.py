@@ -1,0 +1,132 @@
+"""The columns of a table as the server's catalogue has them, and what a change of them means for the lake. Pure."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.types import resolve
+from cdc_pipeline.types.mysql import TEXTS, MysqlType, parse_column_type
+
+NO_DEFAULT = (None, "NULL")
+"""What the catalogue shows for a column whose default is NULL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeColumn:
+    """One column. `written`: its type as the catalogue writes it. `charset`: of a text, else None.
+
+    `type`: its canonical type. `generated`: the expression that computes it, "" for a column that is written.
+    """
+
+    name: str
+    written: str
+    type: str
+    charset: str | None = None
+    nullable: bool = True
+    default: str | None = None
+    generated: str = ""
+
+    @property
+    def mysql_type(self) -> MysqlType:
+        return parse_column_type(self.written)
+
+    @property
+    def shows_null(self) -> bool:
+        """Returns whether rows that are older than the column show NULL in it."""
+        return self.nullable and self.default in NO_DEFAULT and not self.generated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """One table as the catalogue had it at one time.
+
+    `generation`: the end of the log when the shape was read; 0 for the first shape of a table. Every event that commits
+    after it has this shape or a later one.
+    """
+
+    columns: tuple[ShapeColumn, ...]
+    generation: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> ShapeColumn:
+        return next(column for column in self.columns if column.name == name)
+
+    def schema(self, key: Sequence[str]) -> TableSchema:
+        columns = tuple(Column(name=column.name, type=column.type) for column in self.columns)
+        return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
+
+    def is_now(self, other: "TableShape") -> bool:
+        """Returns whether both have the same columns, whenever they were read."""
+        return self.columns == other.columns
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "TableShape":
+        columns = tuple(ShapeColumn(**column) for column in document["columns"])
+        return cls(columns=columns, generation=document["generation"])
+
+
+def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()) -> str | None:
+    """Returns why a changed table needs a new snapshot, None for a change that its events show whole.
+
+    A change is followed if columns were only dropped, or only added with NULL in every row, or if types became wider
+    without another type in the lake. The server gives columns no numbers, so one that is gone and one that is new may
+    be the same column under another name. `fixed`: columns on which the lake's files depend.
+    """
+    gone = [name for name in before.names if name not in now.names]
+    new = [column for column in now.columns if column.name not in before.names]
+    if gone and new:
+        return (
+            f"the column {gone[0]!r} is gone and {new[0].name!r} is new: the log does not show whether it was renamed"
+        )
+    needed = next((name for name in gone if name in fixed), None)
+    if needed is not None:
+        return f"the column {needed!r}, by which the lake's files are written, is gone"
+    filled = next((column for column in new if not column.shows_null), None)
+    if filled is not None:
+        return f"the new column {filled.name!r} has a value in rows that are older than it, which have no event"
+    for column in now.columns:
+        if column.name in before.names and (reason := _why_other(before.column(column.name), column)):
+            return reason
+    return None
+
+
+def with_order_of(before: TableShape, now: TableShape) -> TableShape:
+    """Returns `now` with the generation of `before` if rows are read as before, else `now` as it is."""
+    return replace(now, generation=before.generation) if before.schema(()).columns == now.schema(()).columns else now
+
+
+def _why_other(before: ShapeColumn, now: ShapeColumn) -> str | None:
+    if before.generated != now.generated:
+        return f"the column {now.name!r} is computed in another way"
+    if before.charset != now.charset:
+        return f"the column {now.name!r} was in the character set {before.charset} and is in {now.charset}"
+    is_same = before.written == now.written and before.type == now.type
+    if is_same or (resolve(before.type).spark == resolve(now.type).spark and _keeps(before.mysql_type, now.mysql_type)):
+        return None
+    return f"the column {now.name!r} was {before.written} and is {now.written}"
+
+
+def _keeps(old: MysqlType, new: MysqlType) -> bool:
+    """Returns whether every value of the old type is the same value of the new one."""
+    if old.labels or new.labels:
+        return old.base == new.base and new.labels[: len(old.labels)] == old.labels
+    if old.base in TEXTS and new.base in TEXTS:
+        return old.base != new.base or (new.length or 0) >= (old.length or 0)
+    if old.base != new.base or old.unsigned != new.unsigned:
+        return False
+    if old.base in _WIDTHLESS or old.arguments == new.arguments:
+        return True
+    return old.base == "varbinary" and (new.length or 0) >= (old.length or 0)
+
+
+_WIDTHLESS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
+"""Types whose number in parentheses is the width in which they are shown."""

@@ -1,0 +1,228 @@
+"""A MariaDB server as a source. Its binary log is the stream; held snapshots copy its tables."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pymysql.connections import Connection
+
+from cdc_pipeline.errors import LeaseBusy, RegistryError, SnapshotError, SourceError, SourceGap
+from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
+from cdc_pipeline.settings import MysqlSource, TableSettings
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.known import (
+    FoundTable,
+    KeptLog,
+    KnownStream,
+    KnownTable,
+    NewBeginning,
+    PartitionProgress,
+    StreamIdentity,
+)
+from cdc_pipeline.sources.mysql.catalogue import Server, all_tables, read_server, read_shapes
+from cdc_pipeline.sources.mysql.held_snapshot import check_held, hold_snapshot, is_locked
+from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.session import MysqlAddress, address_of, session
+from cdc_pipeline.sources.mysql.setup import execute_plan, plan_source
+from cdc_pipeline.sources.mysql.shape import TableShape
+from cdc_pipeline.sources.mysql.survey import MysqlSurvey
+from cdc_pipeline.sources.mysql.table_copy import MysqlCopy
+from cdc_pipeline.sources.protocol import Proof, SourceCapabilities
+from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
+from cdc_pipeline.steps import OnStep, step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlServer:
+    """Implements `Source` for a MariaDB server. `stream`: the pipeline's name. `tables`: those of pipeline.yml.
+
+    `folder`: where relative paths of the settings start.
+    """
+
+    stream: str
+    settings: MysqlSource
+    folder: Path
+    tables: tuple[TableSettings, ...]
+    on_step: OnStep
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        """All stream partitions are cut as one log, at the same position."""
+        return SourceCapabilities(
+            copies_tables=True,
+            keeps_order=True,
+            keeps_ids_together=True,
+            adds_partitions=False,
+            proofs=frozenset({Proof.ROWS_AT_A_POSITION}),
+        )
+
+    def list_tables(self) -> tuple[str, ...]:
+        """Returns names whose first part is that of the listed tables: a server has no name of its own."""
+        server = self.tables[0].table.database
+        with session(self._address) as connection:
+            names = [TableName(database=server, schema=schema, table=table) for schema, table in all_tables(connection)]
+        ours = (self._markers.database, self._markers.table)
+        return tuple(str(name) for name in names if (name.schema, name.table) != ours)
+
+    def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
+        with session(self._address) as connection:
+            statements = self._markers.missing_statements(connection)
+            if not statements:
+                plan_source(connection, self._markers, self.tables, known.tables())
+        return statements
+
+    def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> MysqlSurvey:
+        """Surveys the server. If no table is registered and none can be read, raises the first refusal."""
+        tables = known.tables()
+        with session(self._address) as connection:
+            registered = known.next_offset()  # before the log's end: a running consumer moves it behind this end
+            plan = plan_source(connection, self._markers, self.tables, tables)
+            if not tables and not plan.tables:
+                raise next(iter(plan.refused.values()))
+            if registered is not None:
+                _refuse_shorter_log(plan.server, decode_position(registered))
+            stale, mendable = plan.stale, plan.mendable
+            again = stale.keys() & set(begin_again)
+            if again:
+                plan = plan_source(connection, self._markers, self.tables, tables, again)
+        return MysqlSurvey(
+            address=self._address,
+            settings=self.settings,
+            markers=self._markers,
+            lock=self._lock,
+            plan=plan,
+            as_text=self._as_text,
+            stale=stale,
+            mendable=mendable,
+            on_step=self.on_step,
+        )
+
+    def begin_again(self, registered: str) -> NewBeginning:
+        """Begins at the log's present end. Raises SourceError if that is before the registered offset."""
+        with session(self._address) as connection:
+            server = read_server(connection)
+            if server.end < decode_position(registered):
+                raise SourceError(
+                    f"the source's log ends at {server.last or 'its beginning'}",
+                    expected=f"a log that has passed the number {decode_position(registered) - 1}, up to which it is"
+                    " registered",
+                    remedy=f"run SET SESSION gtid_seq_no = {decode_position(registered)} before a write on the source,"
+                    " then try again",
+                )
+            with step(self.on_step, "source.set_up"):
+                execute_plan(connection, self._markers.missing_statements(connection))
+            server = read_server(connection)
+            with step(self.on_step, "source.begin_again"):
+                self._markers.begin_again(connection, server.variables["gtid_binlog_pos"])
+        return NewBeginning(
+            identity=StreamIdentity(system=server.identity, timeline=0, channel=self._markers.sql),
+            offset=encode_position(server.end),
+            gap=f"transaction {decode_position(registered)} to {server.last}",
+        )
+
+    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
+        del table
+        offset = min((place.offset for place in progress.values()), default=None)
+        return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
+
+    @contextmanager
+    def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:
+        """Holds a snapshot in this process, and serves it to others. See `hold_snapshot`."""
+        lock = self._held_lock(purpose, name)
+        listen_on = self.settings.copy_address
+        with hold_snapshot(self._address, lock=lock, listen_on=listen_on, on_step=self.on_step) as held:
+            yield held
+
+    def is_held(self, purpose: str, *, name: str) -> bool:
+        with session(self._address) as connection:
+            return is_locked(connection, self._held_lock(purpose, name))
+
+    def send_marker(self, text: str) -> bool:
+        with session(self._address) as connection:
+            with step(self.on_step, "source.mark"):
+                self._markers.send(connection, text)
+            return is_locked(connection, self._lock)
+
+    @contextmanager
+    def copy_at(self, exported: str) -> Iterator[MysqlCopy]:
+        check_held(exported)
+        yield MysqlCopy(exported=exported, address=self._address, as_text=self._as_text, on_step=self.on_step)
+
+    def check_copied(self, table: FoundTable) -> None:
+        before = TableShape.from_json(table.description[-1])
+        with step(self.on_step, "source.check"), session(self._address) as connection:
+            now = read_shapes(connection, [table.name], self._as_text).get(table.name)
+        if now is None or not now.is_now(before):
+            raise SnapshotError(
+                f"{table.name} changed while it was exported",
+                expected="a table whose columns stay until its rows are copied",
+                remedy="run cdc snapshot again",
+            )
+
+    def kept_log(self) -> KeptLog | None:
+        """Returns None: the server keeps its log by time, whoever reads it. Set-up checks that time."""
+        return None
+
+    def decode_quarantined(
+        self,
+        table: KnownTable,
+        events: Sequence[QuarantinedText],
+        *,
+        columns: Mapping[str, Column],
+        stream_partitions: Collection[int],
+    ) -> Sequence[DecodedEvents]:
+        del stream_partitions
+        if table.schema is None:
+            raise RegistryError(f"{table.name} has no schema yet", remedy="run cdc setup-source")
+        return decode_texts(events, table.schema, columns)
+
+    def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
+        """Removes the pipeline's row of the table of marker messages; single tables have nothing on the source."""
+        del tables
+        if not whole:
+            return ()
+        with session(self._address) as connection:
+            self._refuse_reader(connection)
+            with step(self.on_step, "source.leave"):
+                self._markers.leave(connection)
+        return ()
+
+    def _refuse_reader(self, connection: "Connection[Any]") -> None:
+        if is_locked(connection, self._lock):
+            raise LeaseBusy(
+                f"a consumer reads the stream (it holds the lock {self._lock!r} on the source)",
+                expected="nobody who registers more of what is to be removed",
+                remedy="stop the consumer first",
+            )
+
+    @property
+    def _address(self) -> MysqlAddress:
+        return address_of(self.settings, self.folder)
+
+    @property
+    def _markers(self) -> MarkerTable:
+        database, _, table = self.settings.marker_table.partition(".")
+        return MarkerTable(database=database, table=table, pipeline=self.stream)
+
+    @property
+    def _lock(self) -> str:
+        return f"cdc:{self.stream}"
+
+    def _held_lock(self, purpose: str, name: str) -> str:
+        return f"cdc:{self.stream[:20]}:{purpose}:{name}"[:64]
+
+    @property
+    def _as_text(self) -> dict[TableName, tuple[str, ...]]:
+        return {table.table: table.as_text for table in self.tables}
+
+
+def _refuse_shorter_log(server: Server, registered: int) -> None:
+    if server.end < registered:
+        raise SourceGap(
+            f"the source's log ends at {server.last or 'its beginning'}",
+            expected=f"a log that has passed the number {registered - 1}, up to which it is registered",
+            remedy="the server was set back, or RESET MASTER was run: run cdc setup-source --begin-again, then cdc"
+            " snapshot",
+        )

@@ -1,0 +1,218 @@
+"""Reads MariaDB's binary log in batches of change events."""
+
+import contextlib
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pymysql.err import MySQLError
+from pymysqlreplication.event import HeartbeatLogEvent
+
+from cdc_pipeline.errors import CdcError, SourceBusy, SourceError, StreamMoved, TableStale
+from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.sources.debezium.one_line import attempt, printable
+from cdc_pipeline.sources.known import Document, PartitionProgress
+from cdc_pipeline.sources.mysql.binlog import BinlogReader
+from cdc_pipeline.sources.mysql.catalogue import read_shapes
+from cdc_pipeline.sources.mysql.changes import ChangeGroup
+from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
+from cdc_pipeline.sources.mysql.setup import PlannedTable
+from cdc_pipeline.sources.mysql.streamed_table import StreamedTable
+from cdc_pipeline.sources.mysql.transactions import TransactionReader
+from cdc_pipeline.sources.protocol import EventBatch, TableEvents, Transactions
+from cdc_pipeline.steps import OnStep, step
+
+GTID = "gtid"
+"""Key in `PartitionProgress.last_position` for the last transaction before the place. No table has this name."""
+_MOST_ROWS = 20_000
+_MOST_OCTETS = 16 << 20
+_MOST_MILLISECONDS = 500
+_FIRST_SERVER_ID = 1 << 31
+_READY = timedelta(seconds=10)
+
+
+class MysqlStream:
+    """Implements `ChangeStream` for a MariaDB server. The reader holds a named lock, so there is one per pipeline.
+
+    `start`: the transaction behind which the log is read. `position`: everything that commits before it is registered.
+    `looked_at`: the end of the log when the tables were read. `marks`: how each table is registered now.
+    """
+
+    def __init__(
+        self,
+        address: MysqlAddress,
+        *,
+        markers: MarkerTable,
+        lock: str,
+        server_id: int | None,
+        stream_partitions: int,
+        tables: Sequence[PlannedTable],
+        marks: Mapping[TableName, str],
+        as_text: Mapping[TableName, Sequence[str]],
+        start: Gtid,
+        position: int,
+        looked_at: int,
+        on_step: OnStep,
+    ) -> None:
+        self.position = position
+        self._start, self._servers = start, [(position, start)]
+        self._stream_partitions = stream_partitions
+        self._tables = tuple(tables)
+        self._marks = dict(marks)
+        self._as_text = as_text
+        self._markers = markers
+        self._on_step = on_step
+        self._connection = connect(address)
+        self._reader: BinlogReader | None = None
+        self._transactions = self._transaction_reader(looked_at)
+        try:
+            self._take_lock(lock)
+            self._reader = BinlogReader(
+                address,
+                server_id=server_id or _server_id_of(lock),
+                start=start,
+                schemas=[markers.database, *(table.name.schema for table in tables)],
+                tables=[markers.table, *(table.name.table for table in tables)],
+            )
+            self._pending: Any = self._reader.wait_ready(_READY)
+        except BaseException:
+            self.close()
+            raise
+
+    def _transaction_reader(self, looked_at: int) -> TransactionReader:
+        streamed = {
+            (table.name.schema, table.name.table): StreamedTable(
+                name=table.name, key=table.key, shapes=table.shapes, start=self.position, looked_at=looked_at
+            )
+            for table in self._tables
+        }
+        return TransactionReader(
+            streamed,
+            marker_table=(self._markers.database, self._markers.table),
+            pipeline=self._markers.pipeline,
+            last=self._start,
+        )
+
+    def read(self, wait: timedelta) -> EventBatch | None:
+        deadline = time.monotonic() + wait.total_seconds()
+        end = None
+        transactions = self._transactions
+        while transactions.rows < _MOST_ROWS and transactions.octets < _MOST_OCTETS:
+            event = self._next_event()
+            now = time.monotonic()
+            if not isinstance(event, HeartbeatLogEvent):
+                transactions.add(event)
+                end = end or now + _MOST_MILLISECONDS / 1000
+                if not transactions.is_empty and now >= end:
+                    break
+            elif not transactions.is_empty:
+                break
+            elif now >= deadline:
+                return None
+        return self._batch()
+
+    def progress_at(self, position: int) -> dict[int, PartitionProgress]:
+        """Returns the same offset for every stream partition, since all are read from one log."""
+        while len(self._servers) > 1 and self._servers[1][0] < position:
+            self._servers.pop(0)
+        last = self._start if position == self.position else self._servers[0][1].before(position)
+        place = PartitionProgress(offset=encode_position(position), last_position={GTID: str(last)})
+        return dict.fromkeys(range(self._stream_partitions), place)
+
+    def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
+        del is_heartbeat  # both kinds are the same: the log shows only committed transactions
+        with answering():
+            sent = self._markers.send(self._connection, text)
+        if not sent:
+            raise SourceError(
+                f"the table {self._markers.sql} has no row of {self._markers.pipeline}",
+                expected="the row that set-up made",
+                remedy="run cdc setup-source",
+            )
+
+    def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
+        """Compares the present catalogue with that of the opening, by which all events until now were decoded."""
+        with step(self._on_step, "source.check"), answering():
+            shapes = read_shapes(self._connection, [table.name for table in self._tables], self._as_text)
+        wanted = {*registered, *self._marks}
+        moved = {name for name in wanted if self._marks.get(name) != registered.get(name)}
+        for table in self._tables:
+            now = shapes.get(table.name)
+            if now is None or not now.is_now(table.shapes[-1]):
+                moved.add(table.name)
+        if moved:
+            raise StreamMoved(
+                f"the source has {', '.join(sorted(map(str, moved)))} otherwise than when its stream was opened",
+                remedy="open the consumer again: what changed is found then",
+            )
+        return {}
+
+    def confirm(self, commit_position: int) -> None:
+        """Does nothing: the server keeps its log by its own settings, whoever reads it."""
+        del commit_position
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        with contextlib.suppress(MySQLError):
+            self._connection.close()
+
+    def _take_lock(self, name: str) -> None:
+        with answering():
+            taken = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (name,))[0][0]
+        if not taken:
+            raise SourceBusy(
+                f"another process reads the stream (it holds the lock {name!r} on the source)",
+                expected="one consumer per pipeline",
+                remedy="stop the other reader, or wait until the server has noticed that it is gone",
+            )
+
+    def _next_event(self) -> Any:
+        if self._pending is not None:
+            event, self._pending = self._pending, None
+            return event
+        if self._reader is None:
+            raise StreamMoved("the stream is closed", remedy="open the consumer again")
+        return self._reader.next_event()
+
+    def _batch(self) -> EventBatch | None:
+        groups, ended, markers = self._transactions.take_batch()
+        if not (groups or ended):
+            return None
+        for gtid, _ in ended:  # from which position on the transactions are of which server
+            if gtid.server != self._servers[-1][1].server:
+                self._servers.append((gtid.position, gtid))
+        ordered = sorted(groups, key=lambda group: group.first_position)
+        return EventBatch(
+            events=tuple(self._typed(group) for group in ordered),
+            transactions=Transactions(
+                commit_position=np.array([gtid.position for gtid, _ in ended], dtype=np.int64),
+                end_position=np.array([gtid.end for gtid, _ in ended], dtype=np.int64),
+                commit_time=np.array([committed for _, committed in ended], dtype=np.int64),
+            ),
+            markers=tuple(markers),
+        )
+
+    def _typed(self, group: ChangeGroup) -> TableEvents:
+        """Returns the events of a group. Raises TableStale for any failure, so that the other tables continue."""
+        found = attempt(partial(group.table_events, self._stream_partitions))
+        if isinstance(found, TableEvents):
+            return found
+        if isinstance(found.__cause__, CdcError):
+            raise found.__cause__
+        raise TableStale(
+            f"events of {group.table}: {printable(str(found))}",
+            table=group.table,
+            expected="events of the columns that the catalogue shows",
+        ) from found.__cause__
+
+
+def _server_id_of(lock: str) -> int:
+    """Returns a number for a reader without `source.server_id`, in the half that administrators seldom use."""
+    return _FIRST_SERVER_ID + zlib.crc32(lock.encode()) % (_FIRST_SERVER_ID - 1)

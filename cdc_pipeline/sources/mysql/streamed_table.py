@@ -1,0 +1,107 @@
+"""Finds how the rows of a table are decoded in the stream, and which statements of the log it survives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc_pipeline.errors import StreamMoved, TableStale
+from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.sources.mysql.row_image import RowDecoder
+from cdc_pipeline.sources.mysql.shape import TableShape
+from cdc_pipeline.sources.mysql.statements import Effect
+from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How rows of one description in the log are read."""
+
+    schema: TableSchema
+    decoder: RowDecoder
+
+
+class StreamedTable:
+    """One table of the stream, with the shapes that its next events may have. Shapes follow each other in order.
+
+    `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
+    of the log when the catalogue was read.
+    """
+
+    def __init__(
+        self, *, name: TableName, key: tuple[str, ...], shapes: Sequence[TableShape], start: int, looked_at: int
+    ) -> None:
+        self.name = name
+        self.key = key
+        self._shapes = list(shapes)
+        self._start = max(start, shapes[0].generation)
+        self._looked_at = looked_at
+        self._layouts: dict[tuple[LogColumn, ...], Layout] = {}
+        self._changes = 0
+
+    def is_read(self, commit_position: int) -> bool:
+        """Returns False for events that are registered already, or that the table's next snapshot will contain."""
+        return commit_position >= self._start
+
+    def present(self, commit_position: int) -> TableSchema:
+        """Returns the schema of a truncate, which carries no columns."""
+        while len(self._shapes) > 1 and commit_position >= self._shapes[1].generation:
+            self._follow()
+        return self._shapes[0].schema(self.key)
+
+    def layout(self, columns: tuple[LogColumn, ...]) -> Layout:
+        """Returns how rows with these columns are read.
+
+        Raises StreamMoved if the table may have changed since the catalogue was read, TableStale if it had these
+        columns only between two reads of the catalogue.
+        """
+        found = self._layouts.get(columns)
+        if found is not None:
+            return found
+        for _ in range(len(self._shapes)):
+            image = image_columns(columns, self._shapes[0])
+            if image is not None:
+                layout = Layout(schema=self._shapes[0].schema(self.key), decoder=RowDecoder(image))
+                self._layouts[columns] = layout
+                return layout
+            if len(self._shapes) == 1:
+                break
+            self._follow()
+        raise self._unknown(columns)
+
+    def take(self, effect: Effect, commit_position: int) -> None:
+        """Notes a statement that changed the table itself.
+
+        Raises StreamMoved if the catalogue has to be read again to know what it did, TableStale if the rows changed
+        without events or if the catalogue cannot show what it did.
+        """
+        if effect in (Effect.ANOTHER, Effect.ROWS):
+            what = "was dropped, renamed or made again" if effect is Effect.ANOTHER else _BY_TEXT
+            raise self._stale(what, "a table whose changes are all in the log as rows")
+        if commit_position >= self._looked_at:
+            raise StreamMoved(
+                f"{self.name} was altered at position {commit_position}",
+                remedy="open the consumer again: what changed is found then",
+            )
+        self._changes += 1
+        if len(self._shapes) == 1 or self._changes > 1:
+            raise self._stale(
+                "was altered in a way that its catalogue no longer shows", "one change between two looks at it"
+            )
+
+    def _follow(self) -> None:
+        self._shapes.pop(0)
+        self._layouts.clear()
+
+    def _unknown(self, columns: tuple[LogColumn, ...]) -> TableStale:
+        shown = ", ".join(column.name or "?" for column in columns)
+        expected = f"the columns ({', '.join(self._shapes[0].names)}) with the types of the catalogue"
+        if any(not column.name for column in columns):
+            return self._stale(
+                "has rows in the log without the names of their columns", "binlog_row_metadata = FULL since before them"
+            )
+        return self._stale(f"has rows in the log with the columns ({shown}) or types that it does not have", expected)
+
+    def _stale(self, what: str, expected: str) -> TableStale:
+        return TableStale(f"{self.name} {what}", table=self.name, expected=expected)
+
+
+_BY_TEXT = "may have been changed by a statement that the log has as text, without its rows"

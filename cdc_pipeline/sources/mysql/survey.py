@@ -1,0 +1,117 @@
+"""Surveys a MariaDB source, creates what it lacks, and opens the stream of its log."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import TableName, decode_position, encode_position
+from cdc_pipeline.settings import MysqlSource
+from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
+from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid, parse_gtid, position_behind
+from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.session import MysqlAddress, session
+from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
+from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
+from cdc_pipeline.steps import OnStep, step
+
+_NO_ID = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlSurvey:
+    """Implements `SourceSurvey`. `stale` and `mendable`: as found before any stale table was treated as a new one."""
+
+    address: MysqlAddress
+    settings: MysqlSource
+    markers: MarkerTable
+    lock: str
+    plan: MysqlPlan
+    as_text: Mapping[TableName, tuple[str, ...]]
+    stale: Mapping[TableName, TableStale]
+    mendable: Collection[TableName]
+    on_step: OnStep
+    is_successor: bool = False
+
+    @property
+    def identity(self) -> StreamIdentity:
+        return StreamIdentity(system=self.plan.server.identity, timeline=0, channel=self.markers.sql)
+
+    @property
+    def stream_partitions(self) -> Collection[int]:
+        return range(self.settings.stream_partitions)
+
+    @property
+    def first_offset(self) -> str:
+        """The position behind the log as it was when the stream was set up."""
+        return encode_position(position_behind(self.plan.begun or ""))
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        return tuple(
+            FoundTable(
+                name=table.name,
+                source_id=_NO_ID,
+                key=table.key,
+                schema=table.schema,
+                published_as=MARK,
+                description=tuple(shape.to_json() for shape in table.shapes),
+                is_changing=len(table.shapes) > 1,
+            )
+            for table in self.plan.tables
+        )
+
+    @property
+    def refused(self) -> Mapping[TableName, SourceError]:
+        return self.plan.refused
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return self.plan.statements
+
+    def set_up(self) -> "MysqlSurvey":
+        """Creates the table of marker messages and the pipeline's row in it. Durable on return, idempotent."""
+        with session(self.address) as connection:
+            with step(self.on_step, "source.set_up"):
+                execute_plan(connection, self.plan.statements)
+            begun = self.markers.begun(connection)
+        return replace(self, plan=replace(self.plan, begun=begun))
+
+    def check_ready(self) -> None:
+        if self.plan.begun is None:
+            raise SourceError(
+                f"the table {self.markers.sql} on the source has no row of {self.markers.pipeline}",
+                expected="the row through which marker messages are sent",
+                remedy="run cdc setup-source",
+            )
+
+    def open(self, start: StreamStart) -> MysqlStream:
+        """Opens the log for the registered tables. Raises SourceGap if the server no longer has the first change."""
+        position = decode_position(min(place.offset for place in start.progress.values()))
+        return MysqlStream(
+            self.address,
+            markers=self.markers,
+            lock=self.lock,
+            server_id=self.settings.server_id,
+            stream_partitions=self.settings.stream_partitions,
+            tables=[table for table in self.plan.tables if table.name in start.tables],
+            marks={table.name: MARK for table in self.plan.tables if table.name in start.tables},
+            as_text=self.as_text,
+            start=self._last_before(position, start),
+            position=position,
+            looked_at=self.plan.server.end,
+            on_step=self.on_step,
+        )
+
+    def _last_before(self, position: int, start: StreamStart) -> Gtid:
+        """Returns the last transaction before the position: as it was registered, else as set-up found it.
+
+        Without both, it is taken to be of the server that writes now.
+        """
+        noted = (place.last_position.get(GTID) for place in start.progress.values())
+        known = [parse_gtid(text) for text in noted if text]
+        begun = last_gtid(self.plan.begun or "")
+        fitting = [gtid for gtid in (*known, begun) if gtid is not None and gtid.end <= position]
+        server = self.plan.server
+        writer = server.last.server if server.last is not None else server.server_id
+        guess = Gtid(domain=server.domain, server=writer, sequence=position - 1)
+        return max(fitting, key=lambda gtid: gtid.sequence, default=guess)

@@ -1,0 +1,162 @@
+"""Copies the tables of a MariaDB server as a held snapshot shows them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
+from cdc_pipeline.sources.event_texts import misfits, typed_columns
+from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
+from cdc_pipeline.sources.mysql.catalogue import CatalogueTable, read_size, read_tables
+from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
+from cdc_pipeline.sources.mysql.session import MysqlAddress, quoted, session
+from cdc_pipeline.sources.mysql.setup import MARK
+from cdc_pipeline.sources.mysql.shape import TableShape
+from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.types import arrow_schema
+from cdc_pipeline.types.mysql import house_text, is_floating
+
+_MOST_PARTS = 10_000
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlCopy:
+    """Implements `TableCopy` over a held snapshot. `as_text`: columns that the lake keeps as texts, by table.
+
+    The catalogue is not part of a snapshot: it is read as it is now. The server refuses to read a table that was
+    altered or truncated behind the snapshot, and a read table cannot be altered before the snapshot ends.
+    """
+
+    exported: str
+    address: MysqlAddress
+    as_text: Mapping[TableName, Sequence[str]]
+    on_step: OnStep
+
+    def columns(self, table: TableName) -> tuple[Column, ...]:
+        found = self._found(table)
+        if found is None:
+            return ()
+        self._keep(table)
+        return found.shape.schema(()).columns
+
+    def description(self, table: KnownTable) -> FoundTable | None:
+        found = self._found(table.name)
+        if found is None:
+            raise SnapshotError(f"{table.name} was dropped", remedy="run cdc setup-source")
+        self._keep(table.name)
+        known = [TableShape.from_json(document) for document in table.description]
+        shape = next((shape for shape in reversed(known) if shape.is_now(found.shape)), None)
+        if shape is None:
+            raise SnapshotError(
+                f"{table.name} changed its columns right before the cutoff",
+                expected="the columns that its stream was opened with",
+                remedy="run cdc snapshot again: it finds what changed",
+            )
+        return FoundTable(
+            name=table.name,
+            source_id=0,
+            key=table.key,
+            schema=shape.schema(table.key),
+            published_as=MARK,
+            description=(shape.to_json(),),
+        )
+
+    def parts(self, table: TableName, file_bytes: int) -> Sequence[Document]:
+        """Returns ranges of the first column of the primary key where that is a number, else the table as one part."""
+        found = self._found(table)
+        if found is None or not found.primary_key:
+            return [{}]
+        name = found.primary_key[0]
+        if found.shape.column(name).mysql_type.base not in _INTEGERS:
+            return [{}]
+        with session(self.address) as connection:
+            count = min(max(1, -(-read_size(connection, table) // file_bytes)), _MOST_PARTS)
+        bounds = self._bounds(table, name)
+        return [{}] if bounds is None else key_ranges(name, *bounds, count=count)
+
+    def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
+        found = self._found(table)
+        if found is None:
+            raise SnapshotError(f"{table} was dropped", remedy="run cdc setup-source")
+        query = rows_query(found, schema, part or {})
+        texts_of = [house_text(found.shape.column(name).mysql_type) for name in schema.names]
+        with step(self.on_step, "source.copy"):
+            for batch in query_snapshot(self.exported, query):
+                yield copied_rows(batch, schema, texts_of)
+
+    def _found(self, table: TableName) -> CatalogueTable | None:
+        with step(self.on_step, "source.check"), session(self.address) as connection:
+            return read_tables(connection, [table], self.as_text).get(table)
+
+    def _keep(self, table: TableName) -> None:
+        """Reads nothing of the table, so that nobody can alter it before the snapshot ends.
+
+        Raises SourceError if it was altered or truncated behind the snapshot.
+        """
+        for _ in query_snapshot(self.exported, f"SELECT 1 FROM {quoted(table.schema, table.table)} LIMIT 1"):
+            pass
+
+    def _bounds(self, table: TableName, column: str) -> tuple[int, int] | None:
+        name = quoted(column)
+        query = f"SELECT min({name}), max({name}) FROM {quoted(table.schema, table.table)}"
+        low, high = next(query_snapshot(self.exported, query)).to_pylist()[0].values()
+        return None if low is None else (int(low), int(high))
+
+
+def key_ranges(column: str, low: int, high: int, *, count: int) -> list[Document]:
+    """Returns at most `count` ranges of equal width that hold every number, also beyond `low` and `high`."""
+    width = max(1, -(-(high - low + 1) // count))
+    starts = list(range(low, high + 1, width))
+    ends = [*starts[1:], None]
+    return [
+        {"column": column, "first": None if start == low else start, "end": end}
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def rows_query(found: CatalogueTable, schema: TableSchema, part: Document) -> str:
+    """Returns a SELECT of one part with the schema's columns, in order."""
+    columns = ", ".join(_selected(found.shape, name) for name in schema.names)
+    conditions = []
+    if part.get("first") is not None:
+        conditions.append(f"{quoted(part['column'])} >= {int(part['first'])}")
+    if part.get("end") is not None:
+        conditions.append(f"{quoted(part['column'])} < {int(part['end'])}")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT {columns} FROM {quoted(found.name.schema, found.name.table)}{where}"
+
+
+def _selected(shape: TableShape, name: str) -> str:
+    column = quoted(name)
+    return f"CAST({column} AS DOUBLE)" if is_floating(shape.column(name).mysql_type) else column
+
+
+def copied_rows(
+    batch: pa.RecordBatch, schema: TableSchema, texts_of: Sequence[Callable[[bytes], bytes] | None]
+) -> CopiedRows:
+    """Parses one block. `texts_of`: by column, how the server's text becomes the text that the house parses."""
+    texts = {
+        name: column if convert is None else _converted(column, convert)
+        for name, column, convert in zip(schema.names, batch.columns, texts_of, strict=True)
+    }
+    columns, refusals = typed_columns(texts, schema)
+    return CopiedRows(
+        rows=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=arrow_schema(schema)),
+        unfit_rows=tuple(
+            UnfitRow(
+                row=misfit.row,
+                column=misfit.column,
+                reason=misfit.reason,
+                texts={name: column[misfit.row].as_py() for name, column in texts.items()},
+            )
+            for misfit in misfits(refusals)
+        ),
+    )
+
+
+def _converted(column: pa.Array, convert: Callable[[bytes], bytes]) -> pa.Array:
+    return pa.array([None if value is None else convert(value) for value in column.to_pylist()], pa.binary())

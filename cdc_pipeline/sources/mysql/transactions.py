@@ -1,0 +1,196 @@
+"""Puts the events of the log into transactions: changes of tables, marker messages and commits, with their positions.
+
+A transaction begins with its GTID and ends with its commit; a statement that changes a table itself is a transaction of
+its own. Events of tables that are not read have no part in it but their place.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from pymysqlreplication.event import MariadbGtidEvent, QueryEvent, XAPrepareEvent, XidEvent
+from pymysqlreplication.row_event import DeleteRowsEvent, TableMapEvent, UpdateRowsEvent, WriteRowsEvent
+
+from cdc_pipeline.errors import DecodeError, SourceChanged, TableStale
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.mysql.binlog import row_octets
+from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
+from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.row_image import RowImage
+from cdc_pipeline.sources.mysql.statements import Effect, effects_of, ends_transaction, is_partial_rollback
+from cdc_pipeline.sources.mysql.streamed_table import StreamedTable
+from cdc_pipeline.sources.mysql.table_map import LogColumn, log_columns
+from cdc_pipeline.sources.protocol import Marker
+
+log = structlog.get_logger()
+
+_STANDALONE, _PREPARED_XA = 1, 64
+_MICROSECONDS = 1_000_000
+_MESSAGE, _PIPELINE = "message", "pipeline"
+
+
+class TransactionReader:
+    """Takes events in the order of the log. `batch_*` and `take_batch` give what came since the last batch.
+
+    `tables`: the tables that are read, by database and name. `marker_table`: database and name of the table of marker
+    messages; `pipeline`: whose messages count. `last`: the transaction behind which the log is read.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[tuple[str, str], StreamedTable],
+        *,
+        marker_table: tuple[str, str],
+        pipeline: str,
+        last: Gtid,
+    ) -> None:
+        self._tables = tables
+        self._marker_table = marker_table
+        self._pipeline = pipeline
+        self.last = last
+        """The last transaction that was begun."""
+        self.rows = 0
+        self.octets = 0
+        self._open: Place | None = None
+        self._touched: set[TableName] = set()
+        self._standalone = False
+        self._maps: dict[int, tuple[tuple[str, str], tuple[LogColumn, ...]]] = {}
+        self._groups: list[ChangeGroup] = []
+        self._newest: dict[TableName, ChangeGroup] = {}
+        self._ended: list[tuple[Gtid, int]] = []
+        self._markers: list[Marker] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._groups or self._ended or self._markers)
+
+    def take_batch(self) -> tuple[list[ChangeGroup], list[tuple[Gtid, int]], list[Marker]]:
+        """Returns the changes, the ended transactions with their commit times, and the markers since the last call."""
+        batch = self._groups, self._ended, self._markers
+        self._groups, self._newest, self._ended, self._markers = [], {}, [], []
+        self.rows = self.octets = 0
+        return batch
+
+    def add(self, event: Any) -> None:
+        """Takes one event. Raises TableStale or StreamMoved for a table that cannot be read on as it is."""
+        match event:
+            case MariadbGtidEvent():
+                self._begin(event)
+            case TableMapEvent():
+                self._maps[event.table_id] = (event.schema, event.table), log_columns(event.columns)
+            case WriteRowsEvent() | UpdateRowsEvent() | DeleteRowsEvent():
+                self._add_rows(event)
+            case XidEvent():
+                self._end()
+            case XAPrepareEvent():
+                self._refuse_touched("was changed in an XA transaction, which may still be rolled back")
+            case QueryEvent():
+                self._add_statement(event)
+
+    def _begin(self, event: MariadbGtidEvent) -> None:
+        gtid = Gtid(domain=event.domain_id, server=event.server_id, sequence=event.gtid_seq_no)
+        if gtid.domain != self.last.domain or gtid.sequence <= self.last.sequence:
+            raise SourceChanged(
+                f"the source's log has {gtid} behind {self.last}",
+                expected="one replication domain whose numbers rise: set gtid_strict_mode = ON",
+                remedy="run cdc setup-source --begin-again, then cdc snapshot",
+            )
+        self.last = gtid
+        self._open = Place(commit_position=gtid.position, ordinal=0, commit_time=event.timestamp * _MICROSECONDS)
+        self._standalone = bool(event.flags & _STANDALONE)
+        self._touched.clear()
+        if event.flags & _PREPARED_XA:
+            self._standalone = False
+
+    def _end(self) -> None:
+        if self._open is not None:
+            self._ended.append((self.last, self._open.commit_time))
+        self._open = None
+
+    def _next_place(self) -> Place:
+        if self._open is None:
+            raise DecodeError(
+                "the source's log has a change outside of any transaction",
+                expected="the GTID of its transaction before it",
+                remedy="check the binary log with mariadb-binlog --verify-binlog-checksum",
+            )
+        self._open = Place(
+            commit_position=self._open.commit_position,
+            ordinal=self._open.ordinal + 1,
+            commit_time=self._open.commit_time,
+        )
+        return self._open
+
+    def _add_rows(self, event: Any) -> None:
+        name, columns = self._maps[event.table_id]
+        if name == self._marker_table:
+            self._add_markers(event)
+            return
+        table = self._tables.get(name)
+        if table is None or not table.is_read(self.last.position):
+            return
+        layout = table.layout(columns)
+        bitmaps = [event.columns_present_bitmap]
+        if isinstance(event, UpdateRowsEvent):
+            bitmaps.append(event.columns_present_bitmap2)
+        octets = row_octets(event)
+        self.octets += len(octets)
+        self._touched.add(table.name)
+        group = self._newest.get(table.name)
+        if group is None or group.schema is not layout.schema:
+            group = ChangeGroup(table=table.name, schema=layout.schema)
+            self._newest[table.name] = group
+            self._groups.append(group)
+        for images in layout.decoder.images(octets, bitmaps):
+            self.rows += 1
+            _add_change(group, event, images, self._next_place())
+
+    def _add_markers(self, event: Any) -> None:
+        """Reads messages by the library: the pipeline's own table has only texts and a number."""
+        if isinstance(event, DeleteRowsEvent):
+            return
+        for row in event.rows:
+            before, after = row.get("before_values", {}), row.get("after_values") or row.get("values", {})
+            owner = after.get(_PIPELINE) or before.get(_PIPELINE)
+            if owner == self._pipeline and after.get(_MESSAGE):
+                self._markers.append(Marker(text=after[_MESSAGE], commit_position=self.last.position))
+
+    def _add_statement(self, event: QueryEvent) -> None:
+        statement = event.query
+        if ends_transaction(statement):
+            self._end()
+            return
+        if is_partial_rollback(statement):
+            self._refuse_touched("was changed in a transaction of which a part was rolled back")
+            return
+        database = event.schema.decode(errors="replace")
+        for effect in effects_of(statement, database):
+            for (schema, name), table in self._tables.items():
+                if effect.concerns(schema, name) and table.is_read(self.last.position):
+                    self._add_effect(table, effect.effect)
+        if self._standalone:
+            self._end()
+
+    def _add_effect(self, table: StreamedTable, effect: Effect) -> None:
+        if effect is not Effect.TRUNCATED:
+            table.take(effect, self.last.position)
+            return
+        schema = table.present(self.last.position)
+        group = ChangeGroup(table=table.name, schema=schema)
+        group.truncate(self._next_place())
+        self._newest.pop(table.name, None)
+        self._groups.append(group)
+
+    def _refuse_touched(self, what: str) -> None:
+        for name in sorted(self._touched):
+            raise TableStale(f"{name} {what}", table=name, expected="transactions that commit as a whole or not at all")
+        self._end()
+
+
+def _add_change(group: ChangeGroup, event: Any, images: tuple[RowImage, ...], place: Place) -> None:
+    if isinstance(event, UpdateRowsEvent):
+        group.update(images[0], images[1], place)
+    elif isinstance(event, WriteRowsEvent):
+        group.insert(images[0], place)
+    else:
+        group.delete(images[0], place)

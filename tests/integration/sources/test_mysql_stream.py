@@ -1,0 +1,235 @@
+"""What the stream of MariaDB does with changes of rows and of tables, and when its log cannot be read."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SettingsError, SourceBusy, SourceError, SourceGap
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION
+from tests.support.event_files import events_of
+from tests.support.eventually import eventually
+from tests.support.mariadb import connected, run_mysql, started_mariadb
+from tests.support.mysql_source import MysqlShop, Read, read_copy, read_stream
+from tests.support.pipelines import consume
+
+ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
+
+
+@pytest.fixture
+def shop(mariadb: str, mysql_database: str, store_url: str, tmp_path: Path) -> MysqlShop:
+    return MysqlShop(folder=tmp_path, url=mariadb, database=mysql_database, store_url=store_url)
+
+
+def shown(found: Read, *columns: str) -> list[tuple[Any, ...]]:
+    """Operation and columns of each event."""
+    rows = [row for events in found.events for row in events.rows.to_pylist()]
+    return [(row[OPERATION], *(row[column] for column in columns)) for row in rows]
+
+
+def test_a_key_change_is_a_delete_and_a_move_and_a_truncate_has_its_place(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'a', 1)", "UPDATE orders SET id = 2 WHERE id = 1")
+        shop.run("TRUNCATE TABLE orders")
+        shop.run("INSERT INTO orders (id) VALUES (3)")
+        found = shown(read_stream(pipeline), "id", "note", OLD_ID_PREFIX + "id")
+    assert found == [
+        ("i", 1, "a", None),
+        ("d", 1, None, None),
+        ("m", 2, "a", 1),
+        ("t", None, None, None),
+        ("i", 3, None, None),
+    ]
+
+
+def test_a_table_without_key_has_whole_rows(shop: MysqlShop) -> None:
+    shop.run("CREATE TABLE bag (a INT, b TEXT)")
+    with shop.opened("bag") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO bag VALUES (1, 'x'), (1, 'x')", "UPDATE bag SET a = 2 LIMIT 1", "DELETE FROM bag LIMIT 1")
+        found = shown(read_stream(pipeline), "a", "b")
+    assert found == [("i", 1, "x"), ("i", 1, "x"), ("d", 1, "x"), ("i", 2, "x"), ("d", 2, "x")]
+
+
+def test_minimal_row_images_leave_columns_absent(
+    shop: MysqlShop,
+) -> None:
+    shop.run(ORDERS)
+    minimal = "SET SESSION binlog_row_image = 'MINIMAL'"
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run(minimal, "INSERT INTO orders VALUES (1, 'a', 1)", "UPDATE orders SET amount = 5", "DELETE FROM orders")
+        found = shown(read_stream(pipeline), "id", "amount", ABSENT)
+        assert found == [("i", 1, 1, None), ("u", 1, 5, ["note"]), ("d", 1, None, None)]
+
+
+def test_what_was_rolled_back_does_not_come(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        with closing(connected(shop.url, shop.database)) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (1, 'never', 1)")
+            connection.rollback()
+            cursor.execute("INSERT INTO orders VALUES (2, 'a', 1)")
+            cursor.execute("SAVEPOINT here")
+            cursor.execute("INSERT INTO orders VALUES (3, 'never', 1)")
+            cursor.execute("ROLLBACK TO here")
+            connection.commit()
+        assert shown(read_stream(pipeline), "id") == [("i", 2)]
+
+
+def states(pipeline: Any, shop: MysqlShop, *tables: str) -> list[TableState]:
+    return [pipeline.store.tables.table(shop.name(table)).state for table in tables]
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        (["ALTER TABLE orders ADD COLUMN more TEXT"], ("id", "note", "amount", "more")),
+        (["ALTER TABLE orders DROP COLUMN note"], ("id", "amount")),
+        (["ALTER TABLE orders ADD INDEX (amount)"], ("id", "note", "amount")),
+    ],
+)
+def test_a_change_of_columns_is_followed(shop: MysqlShop, changes: Sequence[str], columns: tuple[str, ...]) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'before', 1)")
+        for change in changes:
+            shop.run(change)
+        shop.run("INSERT INTO orders (id) VALUES (2)")
+        consume(pipeline)
+        events = events_of(pipeline, shop.name("orders"))
+        assert [event["id"] for event in events] == [1, 2]
+        schema = pipeline.registered_stream().tables()[shop.name("orders")].schema
+        assert schema is not None
+        assert schema.names == columns
+        assert states(pipeline, shop, "orders") != [TableState.STALE]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["ALTER TABLE orders ADD COLUMN more INT DEFAULT 3"],
+        ["ALTER TABLE orders CHANGE note remark TEXT"],
+        ["ALTER TABLE orders ADD COLUMN more INT DEFAULT 3", "ALTER TABLE orders ALTER more SET DEFAULT NULL"],
+        ["ALTER TABLE orders DROP COLUMN note", "ALTER TABLE orders ADD COLUMN note TEXT AFTER id"],
+        ["RENAME TABLE orders TO old", "CREATE TABLE orders LIKE old"],
+        ["SET STATEMENT binlog_format = 'STATEMENT' FOR UPDATE orders SET amount = 9"],
+        ["XA START 'x'", "INSERT INTO orders VALUES (8, 'x', 1)", "XA END 'x'", "XA PREPARE 'x'", "XA ROLLBACK 'x'"],
+    ],
+)
+def test_a_change_that_the_log_does_not_show_stops_that_table_alone(shop: MysqlShop, changes: Sequence[str]) -> None:
+    shop.run(ORDERS)
+    shop.run("CREATE TABLE other (id INT PRIMARY KEY)")
+    with shop.opened("orders", "other") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'before', 1)")
+        shop.run(*changes)
+        shop.run("INSERT INTO other VALUES (1)")
+        consume(pipeline)
+        assert states(pipeline, shop, "orders")[0] is TableState.STALE
+        assert states(pipeline, shop, "other")[0] is not TableState.STALE
+        assert [event["id"] for event in events_of(pipeline, shop.name("other"))] == [1]
+
+
+def test_a_table_that_would_lack_changes_is_refused_by_name_and_the_others_are_ready(shop: MysqlShop) -> None:
+    shop.run("CREATE TABLE parent (id INT PRIMARY KEY)")
+    shop.run("CREATE TABLE child (id INT PRIMARY KEY, p INT REFERENCES parent (id) ON DELETE CASCADE)")
+    shop.run("CREATE TABLE aria (id INT PRIMARY KEY) ENGINE = Aria")
+    shop.run("CREATE TABLE odd (id INT PRIMARY KEY, u UUID)")
+    shop.run("CREATE TABLE swedish (id INT PRIMARY KEY, t VARCHAR(9) CHARACTER SET swe7)")
+    with shop.opened("parent", "child", "aria", "odd", "swedish", "gone") as pipeline:
+        found = pipeline.source_setup().set_up()
+    assert found.tables == (shop.name("parent"),)
+    words = {name.table: str(error) for name, error in found.refused.items()}
+    assert words.keys() == {"child", "aria", "odd", "swedish", "gone"}
+    for table, part in {
+        "child": "CASCADE",
+        "aria": "InnoDB",
+        "odd": "of the type uuid",
+        "swedish": "swe7",
+        "gone": "has no table",
+    }.items():
+        assert part in words[table]
+
+
+def test_a_second_reader_is_refused_while_the_first_one_reads(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        with pipeline.consumer_runs().open(), pytest.raises(SourceBusy), pipeline.consumer_runs().open():
+            pass
+
+
+def test_a_log_that_is_gone_or_set_back_stops_the_stream_with_the_remedy(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    with started_mariadb() as url:
+        own = MysqlShop(folder=shop.folder, url=url, database="shop", store_url=shop.store_url)
+        run_mysql(url, "CREATE DATABASE shop")
+        own.run(ORDERS)
+        with own.opened("orders") as pipeline:
+            pipeline.source_setup().set_up()
+            own.run("INSERT INTO orders VALUES (1, 'lost', 1)")
+            own.run("FLUSH BINARY LOGS")
+            own.run("INSERT INTO orders VALUES (2, 'kept', 1)")
+
+            def is_purged() -> bool:
+                """The server keeps a file a little longer, until the engine has noted its end."""
+                own.run("PURGE BINARY LOGS TO 'binlog.000002'")
+                return bool(own.run("SHOW BINARY LOGS")[0][0] == "binlog.000002")
+
+            assert eventually(is_purged)
+            with pytest.raises(SourceGap, match="setup-source --begin-again"):
+                consume(pipeline)
+            pipeline.source_setup().begin_stream_again()
+            assert states(pipeline, own, "orders") == [TableState.STALE]
+            run_mysql(url, "RESET MASTER")
+            with pytest.raises(SourceGap, match="RESET MASTER"):
+                consume(pipeline)
+            run_mysql(url, "SET GLOBAL binlog_row_metadata = 'NO_LOG'")
+            with pytest.raises(SourceError, match="binlog_row_metadata"):
+                pipeline.source_setup().set_up()
+
+
+def test_a_held_snapshot_is_read_by_its_key_alone_and_ends_with_its_holder(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    shop.run("INSERT INTO orders SELECT seq, 'x', seq FROM seq_1_to_1000")
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        with pipeline.source.hold_position("test", name="a") as held:
+            shop.run("DELETE FROM orders")
+            wrong = held.exported.replace('"key": "', '"key": "00')
+            with pytest.raises(Exception, match="held snapshot"), pipeline.source.copy_at(wrong):
+                pass
+            with pipeline.source.copy_at(held.exported) as copy:
+                known = pipeline.registered_stream().tables()[shop.name("orders")]
+                assert known.schema is not None
+                parts = copy.parts(shop.name("orders"), 4096)
+                rows = [b.rows.num_rows for p in parts for b in copy.rows(shop.name("orders"), known.schema, p)]
+            assert (len(parts) > 1, sum(rows)) == (True, 1000)
+        with pytest.raises(Exception, match="held snapshot"), pipeline.source.copy_at(held.exported):
+            pass
+        assert read_copy(pipeline, shop.name("orders"))[0].num_rows == 0
+
+
+def test_the_password_comes_from_a_file_and_is_shown_nowhere(shop: MysqlShop) -> None:
+    shop.run(ORDERS)
+    url = shop.url.replace("of%20this%20test%20run", "wrong-secret")
+    (shop.folder / "secret").write_text("of this test run\n")
+    own = MysqlShop(folder=shop.folder, url=url, database=shop.database, store_url=shop.store_url)
+    with own.opened("orders") as pipeline, pytest.raises(SourceError, match="correct user and password") as failure:
+        pipeline.source_setup().set_up()
+    assert "wrong-secret" not in repr(failure.value) + str(pipeline.source)
+    with own.opened("orders", source={"password_file": "secret"}) as pipeline:
+        assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
+    with (
+        own.opened("orders", source={"password_file": "nothing"}) as pipeline,
+        pytest.raises(SettingsError, match="password_file"),
+    ):
+        pipeline.source_setup().set_up()

@@ -1,0 +1,136 @@
+"""Every type of MariaDB: its values are the same by stream and by copy. What the lake cannot hold stays whole."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.record import OPERATION
+from tests.support.mysql_source import MysqlShop, read_copy, read_stream
+
+VALUES = {
+    "TINYINT": ["-128", "127"],
+    "TINYINT UNSIGNED": ["255", "0"],
+    "SMALLINT": ["-32768", "32767"],
+    "SMALLINT UNSIGNED": ["65535"],
+    "MEDIUMINT": ["-8388608", "8388607"],
+    "MEDIUMINT UNSIGNED": ["16777215"],
+    "INT": ["-2147483648", "2147483647"],
+    "INT UNSIGNED": ["4294967295"],
+    "INT(7) ZEROFILL": ["42", "0"],
+    "BIGINT": ["-9223372036854775808", "9223372036854775807"],
+    "BIGINT UNSIGNED": ["18446744073709551615", "0"],
+    "DECIMAL(12,4)": ["-99999999.9999", "0.0001", "0", "-0.5"],
+    "DECIMAL(9)": ["999999999", "-1"],
+    "DECIMAL(65,30)": ["'-12345678901234567890123456789012345.123456789012345678901234567890'", "1"],
+    "DECIMAL(5,2) ZEROFILL": ["3.14", "0"],
+    "FLOAT": ["3.4028234e38", "-1.17549435e-38", "0.1", "16777217"],
+    "DOUBLE": ["1.7976931348623157e308", "0.1", "-5e-324", "1e22"],
+    "DOUBLE(10,2)": ["0.125", "-3.14"],
+    "BIT(1)": ["1", "0"],
+    "BIT(12)": ["b'101100111000'", "1"],
+    "BIT(64)": ["18446744073709551615", "1"],
+    "DATE": ["'1000-01-01'", "'9999-12-31'", "'0001-01-01'"],
+    "TIME": ["'-838:59:59'", "'838:59:59'", "'00:00:00'"],
+    "TIME(1)": ["'-01:02:03.4'", "'25:00:00.9'"],
+    "TIME(3)": ["'-00:00:00.001'", "'100:00:00.120'"],
+    "TIME(6)": ["'-838:59:58.999999'", "'00:00:00.000001'"],
+    "DATETIME": ["'1000-01-01 00:00:00'", "'9999-12-31 23:59:59'"],
+    "DATETIME(1)": ["'2024-02-29 12:00:00.9'"],
+    "DATETIME(4)": ["'2024-02-29 12:00:00.0123'"],
+    "DATETIME(6)": ["'2024-02-29 23:59:59.999999'", "'1969-12-31 23:59:59.000001'"],
+    "TIMESTAMP NULL": ["'2038-01-19 03:14:07'", "'1970-01-01 00:00:01'"],
+    "TIMESTAMP(3) NULL": ["'2024-03-31 01:30:00.250'"],
+    "TIMESTAMP(6) NULL": ["'2024-10-27 01:30:00.000001'"],
+    "YEAR": ["1901", "2155", "0"],
+    "CHAR(10)": ["'trailing  '", "''", "'Zürich'"],
+    "VARCHAR(300)": ["'💶 naïve'", "'a  '", r"'x\ny'", "'NULL'"],
+    "VARCHAR(20) CHARACTER SET latin1": ["'€ smörgås'", "'plain'", r"_latin1 x'8190'"],
+    "VARCHAR(20) CHARACTER SET utf8mb3": ["'žluť'"],
+    "VARCHAR(20) CHARACTER SET ucs2": ["'žluť'"],
+    "VARCHAR(20) CHARACTER SET utf16": ["'💶'"],
+    "VARCHAR(20) CHARACTER SET utf32": ["'💶'"],
+    "VARCHAR(20) CHARACTER SET cp1251": ["'привет'"],
+    "VARCHAR(20) CHARACTER SET gbk": ["'汉字'"],
+    "VARCHAR(20) CHARACTER SET cp932": ["'漢字ｶﾅ'"],
+    "TEXT": ["'a text'", "''", "REPEAT('é', 1000)"],
+    "LONGTEXT": ["REPEAT('long ', 20000)"],
+    "BINARY(4)": ["x'01000000'", "x'00000000'", "x'deadbeef'"],
+    "VARBINARY(300)": ["x'00ff00'", "''", "x'20'"],
+    "BLOB": ["x'00ff'", "''"],
+    "MEDIUMBLOB": ["REPEAT(x'00ff', 40000)"],
+    "ENUM('small','größe','it''s')": ["'größe'", "'it''s'", "''"],
+    "SET('b','a','ü')": ["'a,b'", "''", "'ü,b'"],
+    "JSON": ["""'{"b": [1, 2.50], "a": null}'"""],
+    "POINT": ["POINT(1, 2)"],
+    "GEOMETRY": ["ST_GeomFromText('LINESTRING(0 0, 1 1)', 4326)"],
+}
+NAMES = [f"c{number}" for number in range(len(VALUES))]
+UNFIT = {
+    "DATE": ["'0000-00-00'", "'2024-00-10'", "'2024-02-00'"],
+    "DATETIME": ["'0000-00-00 00:00:00'"],
+    "DATETIME(3)": ["'2024-00-00 00:00:00.000'"],
+    "TIMESTAMP NULL": ["'0000-00-00 00:00:00'"],
+}
+
+
+@pytest.fixture
+def shop(mariadb: str, mysql_database: str, store_url: str, tmp_path: Path) -> MysqlShop:
+    return MysqlShop(folder=tmp_path, url=mariadb, database=mysql_database, store_url=store_url)
+
+
+def test_every_value_is_the_same_by_stream_and_by_copy(shop: MysqlShop) -> None:
+    columns = ", ".join(f"{name} {type_}" for name, type_ in zip(NAMES, VALUES, strict=True))
+    shop.run(f"CREATE TABLE drawn (id INT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4")
+    depth = max(map(len, VALUES.values()))
+    with shop.opened("drawn") as pipeline:
+        pipeline.source_setup().set_up()
+        for number in range(depth):
+            values = ", ".join(each[number] if number < len(each) else "NULL" for each in VALUES.values())
+            shop.run("SET SESSION sql_mode = ''", f"INSERT INTO drawn VALUES ({number}, {values})")
+        table = shop.name("drawn")
+        streamed = read_stream(pipeline)
+        copied, unfit = read_copy(pipeline, table)
+    assert (streamed.unfit, unfit) == ([], [])
+    rows = streamed.rows(table).select(["id", *NAMES]).sort_by("id")
+    for name, type_ in zip(NAMES, VALUES, strict=True):
+        assert rows[name].to_pylist() == copied[name].to_pylist(), type_
+        assert rows[name].null_count == depth - len(VALUES[type_]), type_
+    first = dict(zip(VALUES, (copied[name][0].as_py() for name in NAMES), strict=True))
+    assert (first["TIME"], first["BIT(12)"], first["BINARY(4)"]) == ("-838:59:59", "101100111000", b"\1\0\0\0")
+    assert (first["BIGINT UNSIGNED"], first["SET('b','a','ü')"]) == (Decimal(18446744073709551615), "b,a")
+    assert first["VARCHAR(20) CHARACTER SET latin1"] == "€ smörgås"
+
+
+def test_a_value_that_the_lake_cannot_hold_is_quarantined_whole_by_both_ways(shop: MysqlShop) -> None:
+    columns = ", ".join(f"u{number} {type_}" for number, type_ in enumerate(UNFIT))
+    shop.run(f"CREATE TABLE drawn (id INT PRIMARY KEY, {columns})")
+    with shop.opened("drawn") as pipeline:
+        pipeline.source_setup().set_up()
+        for number, (type_, literals) in enumerate(UNFIT.items()):
+            del type_
+            for place, literal in enumerate(literals):
+                statement = f"INSERT INTO drawn (id, u{number}) VALUES ({10 * number + place}, {literal})"
+                shop.run("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'", statement)
+        streamed = read_stream(pipeline)
+        _, unfit = read_copy(pipeline, shop.name("drawn"))
+    by_stream = [(event.column, event.payload[event.column]) for event in streamed.unfit]
+    by_copy = [(column, (texts[column] or b"").decode()) for column, texts in unfit]
+    assert by_stream == by_copy
+    assert len(by_stream) == sum(map(len, UNFIT.values()))
+
+
+def test_as_text_keeps_what_does_not_fit(shop: MysqlShop) -> None:
+    shop.run("CREATE TABLE drawn (id INT PRIMARY KEY, day DATE, amount FLOAT, code BINARY(3), at TIMESTAMP(2) NULL)")
+    as_text = {"as_text": ["day", "amount", "code", "at"]}
+    with shop.opened("drawn", drawn=as_text) as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run(
+            "SET SESSION sql_mode = '', time_zone = '+02:00'",
+            "INSERT INTO drawn VALUES (1, '0000-00-00', 0.1, x'0100', '2024-01-01 02:00:00.5')",
+        )
+        rows = read_stream(pipeline).rows(shop.name("drawn")).drop_columns([OPERATION]).to_pylist()
+        copied, _ = read_copy(pipeline, shop.name("drawn"))
+    (row,) = copied.to_pylist()
+    assert {name: rows[0][name] for name in row} == row
+    assert (row["day"], row["code"], row["at"]) == ("0000-00-00", "\\x010000", "2024-01-01 00:00:00.50+00")

@@ -1,0 +1,113 @@
+"""A real MariaDB server for tests, and a fresh database for each test."""
+
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pymysql
+
+from cdc_pipeline.errors import SetupError
+from cdc_pipeline.installation.ports import free_port
+from cdc_pipeline.launcher.account import server_account
+from tests.support.eventually import eventually
+
+PASSWORD = "of this test run"
+USER = "cdc"
+OPTIONS = (
+    "--no-defaults",
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--log-bin=binlog",
+    "--server-id=1",
+    "--binlog-format=ROW",
+    "--binlog-row-metadata=FULL",
+    "--gtid-strict-mode=ON",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-buffer-pool-size=32M",
+    "--innodb-log-file-size=16M",
+    "--performance-schema=OFF",
+)
+_ROLE = f"""
+CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;
+"""
+
+
+@contextmanager
+def started_mariadb(*options: str) -> Iterator[str]:
+    """The URL of a started server, as source.url has it."""
+    server, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")
+    if server is None or install is None:
+        raise SetupError("there is no MariaDB on this machine", remedy="run make setup-dev as root")
+    folder = Path(tempfile.mkdtemp(prefix="cdc-test-mariadb-"))
+    folder.chmod(0o711)
+    try:
+        data, account, port = folder / "data", server_account(), free_port()
+        data.mkdir()
+        (folder / "role.sql").write_text(_ROLE)
+        (folder / "role.sql").chmod(0o644)
+        if account is not None:
+            account.take(data)
+        run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
+        where = ["--no-defaults", f"--datadir={data}", "--skip-test-db", "--auth-root-authentication-method=normal"]
+        subprocess.run([install, *where], check=True, capture_output=True, cwd=data, extra_groups=[], **run_as)
+        command = [server, *OPTIONS, f"--datadir={data}", f"--port={port}", f"--socket={data}/s", *options]
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                [*command, f"--init-file={folder}/role.sql"], stdout=log, stderr=log, cwd=data, **run_as
+            )
+        try:
+            url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
+            assert eventually(lambda: is_up(url)), (folder / "log").read_text()[-2000:]
+            yield url
+        finally:
+            process.terminate()
+            process.wait()
+    finally:
+        shutil.rmtree(folder)
+
+
+def is_up(url: str) -> bool:
+    try:
+        run_mysql(url, "SELECT 1")
+    except pymysql.err.OperationalError:
+        return False
+    return True
+
+
+def connected(url: str, database: str | None = None) -> Any:
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname or "",
+        port=parts.port or 0,
+        user=USER,
+        password=PASSWORD,
+        database=database,
+        autocommit=False,
+        ssl_disabled=True,
+    )
+
+
+def run_mysql(url: str, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
+    """Runs the statements in one transaction; returns the rows of the last one."""
+    with closing(connected(url, database)) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        found = list(cursor.fetchall())
+        connection.commit()
+        return found
+
+
+@contextmanager
+def fresh_mysql_database(url: str) -> Iterator[str]:
+    """The name of an empty database of this test."""
+    name = f"shop_{secrets.token_hex(4)}"
+    run_mysql(url, f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    yield name
+    run_mysql(url, f"DROP DATABASE {name}")

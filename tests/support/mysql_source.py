@@ -1,0 +1,92 @@
+"""A pipeline over MariaDB, and what its stream and its copy bring, for tests of the source alone."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.known import PartitionProgress, StreamStart
+from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
+from cdc_pipeline.types import arrow_schema
+from cdc_pipeline.wiring import Pipeline
+from tests.support.event_files import NOBODY_LISTENS
+from tests.support.mariadb import run_mysql
+from tests.support.pipelines import mysql_settings, opened_pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlShop:
+    """One database of the server that all tests share, and a pipeline over it that is opened anew for each use."""
+
+    folder: Path
+    url: str
+    database: str
+    store_url: str
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        return run_mysql(self.url, *statements, database=self.database)
+
+    def name(self, table: str) -> TableName:
+        return TableName(database="shop", schema=self.database, table=table)
+
+    @contextmanager
+    def opened(self, *tables: str, spark_url: str = NOBODY_LISTENS, **more: Any) -> Iterator[Pipeline]:
+        listed = [{"name": table, **more.pop(table, {})} for table in tables]
+        settings = mysql_settings(self.folder, self.url, self.database, listed, **more)
+        with opened_pipeline(settings, store_url=self.store_url, spark_url=spark_url) as pipeline:
+            yield pipeline
+
+
+@dataclass(slots=True, kw_only=True)
+class Read:
+    """What a stream brought until a marker message."""
+
+    events: list[TableEvents] = field(default_factory=list)
+
+    @property
+    def unfit(self) -> list[UnfitEvent]:
+        return [event for events in self.events for event in events.unfit]
+
+    def rows(self, table: TableName) -> pa.Table:
+        return pa.concat_tables([events.rows for events in self.events if events.table == table])
+
+
+def read_stream(pipeline: Pipeline) -> Read:
+    """Everything from the beginning of the stream until now."""
+    known = pipeline.registered_stream()
+    survey = pipeline.source.survey(known)
+    start = StreamStart(
+        progress={number: PartitionProgress(offset=survey.first_offset) for number in survey.stream_partitions},
+        last_cut=None,
+        commit_time=None,
+        tables=known.tables(),
+        begun={},
+        begin_file=lambda _, __: 1,
+    )
+    found, marks = Read(), set[str]()
+    with closing(survey.open(start)) as stream:
+        stream.send_marker("cut:here")
+        while "cut:here" not in marks:
+            batch = stream.read(timedelta(seconds=1))
+            if batch is not None:
+                found.events += batch.events
+                marks |= {marker.text for marker in batch.markers}
+    return found
+
+
+def read_copy(pipeline: Pipeline, table: TableName) -> tuple[pa.Table, list[tuple[str, Mapping[str, bytes | None]]]]:
+    """The rows of a copy as of now, and of those that do not fit the column and the texts."""
+    known = pipeline.registered_stream().tables()[table]
+    assert known.schema is not None
+    with (
+        pipeline.source.hold_position("test", name=table.table) as held,
+        pipeline.source.copy_at(held.exported) as copy,
+    ):
+        blocks = list(copy.rows(table, known.schema))
+    unfit = [(row.column, row.texts) for block in blocks for row in block.unfit_rows]
+    return pa.Table.from_batches([block.rows for block in blocks], arrow_schema(known.schema)), unfit

@@ -1,0 +1,133 @@
+"""Shapes of MariaDB's tables, its positions, and the ranges in which a table is copied."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pymysqlreplication.constants import FIELD_TYPE
+
+from cdc_pipeline.errors import DecodeError, SourceError
+from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid, position_behind
+from cdc_pipeline.sources.mysql.row_image import ImageColumn, RowDecoder
+from cdc_pipeline.sources.mysql.shape import ShapeColumn, TableShape, why_retaken
+from cdc_pipeline.sources.mysql.table_copy import key_ranges
+from cdc_pipeline.types.mysql import parse_column_type
+
+ID = ShapeColumn(name="id", written="int(11)", type="int4", nullable=False)
+
+
+def shape(*columns: ShapeColumn) -> TableShape:
+    return TableShape(columns=(ID, *columns))
+
+
+def column(
+    name: str,
+    written: str,
+    *,
+    charset: str | None = None,
+    nullable: bool = True,
+    default: str | None = None,
+    generated: str = "",
+) -> ShapeColumn:
+    return ShapeColumn(
+        name=name,
+        written=written,
+        type=parse_column_type(written).name or "",
+        charset=charset,
+        nullable=nullable,
+        default=default,
+        generated=generated,
+    )
+
+
+NOTE = column("note", "varchar(20)", charset="utf8mb4")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (shape(NOTE), shape()),
+        (shape(), shape(NOTE)),
+        (shape(NOTE), shape(column("note", "varchar(40)", charset="utf8mb4"))),
+        (shape(NOTE), shape(column("note", "longtext", charset="utf8mb4"))),
+        (shape(column("n", "int(11)")), shape(column("n", "int(5)"))),
+        (
+            shape(column("k", "enum('a')", charset="utf8mb4")),
+            shape(column("k", "enum('a','b')", charset="utf8mb4")),
+        ),
+    ],
+)
+def test_a_change_that_events_show_whole_is_followed(before: TableShape, now: TableShape) -> None:
+    assert why_retaken(before, now, ["id"]) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (shape(NOTE), shape(column("remark", "varchar(20)", charset="utf8mb4"))),
+        (shape(), shape(column("n", "int(11)", default="7"))),
+        (shape(), shape(column("n", "int(11)", nullable=False))),
+        (shape(), shape(column("n", "int(11)", generated="id + 1"))),
+        (shape(column("n", "int(11)")), shape(column("n", "bigint(20)"))),
+        (shape(column("n", "int(11)")), shape(column("n", "int(10) unsigned"))),
+        (shape(column("d", "decimal(10,2)")), shape(column("d", "decimal(10,3)"))),
+        (shape(NOTE), shape(column("note", "varchar(10)", charset="utf8mb4"))),
+        (shape(NOTE), shape(column("note", "varchar(20)", charset="latin1"))),
+        (
+            shape(column("k", "enum('a','b')", charset="utf8mb4")),
+            shape(column("k", "enum('b','a')", charset="utf8mb4")),
+        ),
+        (shape(NOTE), TableShape(columns=(NOTE,))),
+    ],
+)
+def test_any_other_change_needs_a_new_snapshot(before: TableShape, now: TableShape) -> None:
+    assert why_retaken(before, now, ["id"]) is not None
+
+
+def test_a_shape_is_read_back_as_it_was_stored() -> None:
+    assert TableShape.from_json(shape(NOTE).to_json()) == shape(NOTE)
+
+
+def test_positions_follow_the_numbers_of_transactions() -> None:
+    assert position_behind("") == 1
+    assert position_behind("0-1-41,0-2-42") == parse_gtid("0-2-42").end == 43
+    assert str(parse_gtid("3-2-42").before(12)) == "3-2-11"
+    with pytest.raises(SourceError, match="one domain"):
+        last_gtid("0-1-41,1-1-7")
+    with pytest.raises(SourceError, match="a MariaDB GTID"):
+        last_gtid("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5")
+
+
+@given(low=st.integers(-(2**63), 2**64), rows=st.integers(0, 2**40), count=st.integers(1, 50))
+def test_every_number_is_in_exactly_one_range(low: int, rows: int, count: int) -> None:
+    ranges = key_ranges("id", low, low + rows, count=count)
+    assert len(ranges) <= count
+    assert [found["first"] for found in ranges[1:]] == [found["end"] for found in ranges[:-1]]
+    assert (ranges[0]["first"], ranges[-1]["end"]) == (None, None)
+
+
+@given(octets=st.binary(max_size=60), bitmap=st.binary(min_size=2, max_size=2))
+def test_bytes_that_are_no_rows_give_one_clear_error(octets: bytes, bitmap: bytes) -> None:
+    kinds = {
+        FIELD_TYPE.LONG: 0,
+        FIELD_TYPE.VARCHAR: 300,
+        FIELD_TYPE.BLOB: 2,
+        FIELD_TYPE.NEWDECIMAL: 12,
+        FIELD_TYPE.TIME2: 0,
+        FIELD_TYPE.DATETIME2: 0,
+        FIELD_TYPE.TIMESTAMP2: 0,
+        FIELD_TYPE.ENUM: 1,
+        FIELD_TYPE.SET: 1,
+        FIELD_TYPE.BIT: 9,
+        FIELD_TYPE.DOUBLE: 0,
+    }
+    decoder = RowDecoder(
+        [
+            ImageColumn(name=str(kind), type=kind, length=length, decimals=3, labels=(b"a", b"b"))
+            for kind, length in kinds.items()
+        ]
+    )
+    try:
+        rows = decoder.images(octets, [bitmap])
+    except DecodeError:
+        return
+    assert all(len(image.texts) == len(kinds) for (image,) in rows)
