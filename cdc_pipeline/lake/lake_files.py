@@ -101,7 +101,11 @@ class LakeFiles:
         """Returns the `add` action of a file of this version."""
         found = self.state.files.get(path)
         if found is None:
-            raise LakeError(f"{self.table.name} has no file {path} in version {self.state.version}")
+            raise LakeError(
+                f"version {self.state.version} of {self.table.name} has no file {path}",
+                expected="a file that a claim has just read",
+                remedy="retry: the state of the table is read again",
+            )
         return found
 
     def located(self, found: pa.Table) -> Iterator[tuple[str, str, BitMap64]]:
