@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import distributions
 from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg2
 from psycopg2 import extensions
@@ -59,12 +60,15 @@ def template_path() -> Path:
 
 
 def prepare(url: str, template: Path) -> bool:
-    """Returns whether the database has the tables of the template now. Otherwise it is as it was, for Airflow."""
+    """Returns whether the database has the tables of the template now. Otherwise it is as it was, for Airflow.
+
+    `url`: of Airflow's settings, as SQLAlchemy writes it.
+    """
     if not template.exists():
         return False
     statements = template.read_text(encoding="utf-8")
     revision = _REVISION.search(statements)
-    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+    with closing(psycopg2.connect(libpq_url(url))) as connection, connection.cursor() as cursor:
         if _answer(cursor, _HAS_TABLES):
             return revision is not None and _answer(cursor, _RELEASE) == revision[1]
         if not _answer(cursor, _IS_EMPTY):
@@ -76,6 +80,13 @@ def prepare(url: str, template: Path) -> bool:
             return False
         connection.commit()
         return True
+
+
+def libpq_url(url: str) -> str:
+    """Returns SQLAlchemy's URL for libpq, which refuses an unencoded `=` in the value of a parameter."""
+    parts = urlsplit(url)
+    query = urlencode(parse_qsl(parts.query), quote_via=quote)
+    return urlunsplit(parts._replace(scheme=parts.scheme.partition("+")[0], query=query))
 
 
 def make_template(template: Path, environment: Mapping[str, str]) -> None:
@@ -132,7 +143,7 @@ def _run(command: list[str], environment: Mapping[str, str]) -> str:
 def main() -> None:
     if sys.argv[1:] == ["--template"]:
         make_template(template_path(), os.environ)
-    elif not prepare(os.environ[DATABASE_VARIABLE].replace("postgresql+psycopg2:", "postgresql:"), template_path()):
+    elif not prepare(os.environ[DATABASE_VARIABLE], template_path()):
         sys.exit(subprocess.run(_MIGRATE, check=False).returncode)
 
 

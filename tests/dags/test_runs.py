@@ -34,7 +34,7 @@ from tests.support.streams import run_sql
 pytestmark = pytest.mark.xdist_group("airflow")
 
 CREATE = "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (1, 'one'), (2, 'two')"
-TASKS_OF_A_SMALL_TABLE = 3
+TASKS_OF_A_SMALL_TABLE = 2
 EVERYTHING = "every event that is registered is applied"
 
 

@@ -10,6 +10,7 @@ RUN_ELSEWHERE = {
     "docs/tutorial.md": "tests/acceptance/test_tutorial.py",
     "docs/how-to/debezium-files.md": "tests/acceptance/test_quick_start.py",
     "docs/how-to/lake-on-s3.md": "tests/acceptance/test_object_stores.py",
+    "docs/how-to/spark-cluster.md": "tests/acceptance/test_spark_cluster.py",
 }
 """Page -> the test that runs its commands with a pipeline of its own; all other commands run on the demo's."""
 

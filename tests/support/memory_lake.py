@@ -240,12 +240,14 @@ class MemoryLake:
             return [{"metaData": metadata}, *replaced_files(table, stored, file, data_change=True)]
 
         read, on_step = fence.lake_version, self._on_step
+        with step(on_step, "lake_schema.read"):
+            metadata = log.metadata(read)
         return follow(
             log,
             table,
             work,
             read,
-            log.metadata(read),
+            metadata,
             actions_of=actions,
             may_commit=always,
             clock=self._clock,

@@ -186,6 +186,7 @@ def test_a_command_that_waits_for_a_lock_ends_in_time(cdc: CommandLine, words: t
 
 
 def test_a_snapshot_ends_in_time_while_spark_accepts_and_never_answers(cdc: CommandLine) -> None:
+    run_sql(cdc.source_url, 'ALTER TABLE orders ADD COLUMN "only Spark makes lake tables of such names" text')
     with socket.create_server(("127.0.0.1", 0)) as silent:
         cdc.write_settings(spark=f"sc://127.0.0.1:{silent.getsockname()[1]}")
         with consuming(cdc, "snapshot") as command:

@@ -6,18 +6,22 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.session import checkpointed, connect
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.steps import no_step
 from tests.support.lake import NOW, table_of
+
+MADE_BY_SPARK = TableSchema(columns=(Column(name="full name", type="text", number=1),), key=("full name",))
 
 
 def test_the_call_that_finds_its_session_gone_fails_and_the_next_one_opens_another(
     spark_url: str, store: LocalObjectStore
 ) -> None:
     lake = SparkLake(open_session=lambda: connect(spark_url), store=store, clock=lambda: NOW, on_step=no_step)
+    table = table_of(MADE_BY_SPARK)
     lake.session.client.release_session()
     with pytest.raises(LakeError):
-        lake.create_table(table_of())
-    lake.create_table(table_of())
-    assert lake.read_fence(table_of()) is not None
+        lake.create_table(table)
+    lake.create_table(table)
+    assert lake.read_fence(table) is not None
     assert checkpointed(lake.session, lake.session.range(3)).count() == 3
     lake.close()

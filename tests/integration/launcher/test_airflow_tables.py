@@ -15,6 +15,8 @@ SELECT pg_catalog.set_config('search_path', '', false);
 {CREATE.format("dag")}
 INSERT INTO public.alembic_version VALUES ('d2f4e1b3c5a7');
 """
+OPTIONS = "options=-cidle_in_transaction_session_timeout=600s"
+"""As in the URL that the launcher gives to Airflow."""
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
 
 
@@ -26,8 +28,9 @@ def template(tmp_path: Path) -> Path:
 
 
 def test_an_empty_database_gets_the_tables_of_the_template_once(database: str, template: Path) -> None:
-    assert prepare(database, template)
-    assert prepare(database, template)
+    url = f"{database.replace('postgresql:', 'postgresql+psycopg2:')}?{OPTIONS}"
+    assert prepare(url, template)
+    assert prepare(url, template)
     assert query(database, TABLES) == [("alembic_version",), ("dag",)]
 
 
