@@ -109,7 +109,7 @@ class TableStale(SourceChanged):
 class PartitionFailed(SourceError):
     """Concerns only one stream partition; the others of the stream continue."""
 
-    def __init__(self, found: str, *, stream_partition: int = 0, expected: str = "", remedy: str = "") -> None:
+    def __init__(self, found: str, *, stream_partition: int, expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy)
         self.stream_partition = stream_partition
 
