@@ -1,0 +1,106 @@
+"""What all sources of Debezium's events without a database of their own have in common."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Never
+
+from cdc_pipeline.errors import SettingsError, UsageError
+from cdc_pipeline.record import Column, TableName
+from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, KnownTable, NewBeginning
+from cdc_pipeline.sources.protocol import TableCopy
+from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsAlone:
+    """The part of `Source` that needs no stream: there is no server that could copy or list tables.
+
+    `stream`: the pipeline's name. `tables`: those of pipeline.yml.
+    """
+
+    stream: str
+    settings: DebeziumFilesSource | KafkaSource
+    tables: tuple[TableSettings, ...]
+
+    @property
+    def sequence_by(self) -> tuple[str, ...]:
+        """Fields of an event that show which of two events is newer."""
+        return ()
+
+    def list_tables(self) -> tuple[str, ...]:
+        raise SettingsError(
+            "include names tables by pattern, and the source is no database that could be asked for them",
+            expected="tables, each by its name",
+            remedy="list them under tables in pipeline.yml",
+        )
+
+    def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
+        """Returns nothing: whoever writes the events creates what they are in."""
+        del known
+        return ()
+
+    def begin_again(self, registered: str) -> NewBeginning:
+        del registered
+        self._is_no_database()
+
+    def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
+        del purpose, name
+        self._is_no_database()
+
+    def is_held(self, purpose: str, *, name: str) -> bool:
+        del purpose, name
+        return False
+
+    def send_marker(self, text: str) -> bool:
+        del text
+        self._is_no_database()
+
+    def copy_at(self, exported: str) -> AbstractContextManager[TableCopy]:
+        del exported
+        self._is_no_database()
+
+    def check_copied(self, table: FoundTable) -> None:
+        del table
+        self._is_no_database()
+
+    def kept_log(self) -> KeptLog | None:
+        """Returns None: the pipeline does not decide how long the events are kept."""
+        return None
+
+    def decode_quarantined(
+        self,
+        table: KnownTable,
+        events: Sequence[QuarantinedText],
+        *,
+        columns: Mapping[str, Column],
+        stream_partitions: Collection[int],
+    ) -> Sequence[DecodedEvents]:
+        """Decodes quarantined lines or records with the present pipeline.yml."""
+        del columns
+        decoder = LineDecoder(
+            table=table.name,
+            horizon=table.horizon,
+            settings=next(listed for listed in self.tables if listed.table == table.name),
+            sequence_by=self.sequence_by,
+            tables=DebeziumTables(self.tables, {} if table.schema is None else {table.name: table.schema}),
+            stream_partitions=stream_partitions,
+        )
+        return decoder.decode(events)
+
+    def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
+        """Removes nothing: the events do not belong to the pipeline."""
+        del tables, whole
+        return ()
+
+    def _is_no_database(self) -> Never:
+        raise UsageError(
+            f"the source of {self.stream} is of the kind {self.settings.kind}",
+            expected="a PostgreSQL server, to take a snapshot of it or to compare the lake with it",
+            remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
+        )
