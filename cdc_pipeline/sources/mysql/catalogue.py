@@ -10,7 +10,7 @@ from pymysql.connections import Connection
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
 from cdc_pipeline.sources.mysql.session import rows
-from cdc_pipeline.sources.mysql.shape import ShapeColumn, TableShape
+from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types import text_of
 from cdc_pipeline.types.mysql import parse_column_type
 
@@ -59,7 +59,7 @@ ORDER BY 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class BinlogServer:
     """A server at one time. `version` is (0, 0) for a text without numbers. `last`: of its log, None for an empty log.
 
     `retention_seconds`: how long it keeps log files, 0 for ever. `filtered`: whether databases are left out of the log.
@@ -89,7 +89,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueTable:
+class MysqlCatalogueTable:
     """A table as the catalogue has it. `cascades`: a foreign key by which the engine changes rows without events."""
 
     name: TableName
@@ -100,12 +100,12 @@ class CatalogueTable:
     cascades: str | None
 
 
-def read_server(connection: "Connection[Any]") -> Server:
+def read_server(connection: "Connection[Any]") -> BinlogServer:
     found = {str(name).lower(): str(value) for name, value in rows(connection, "SHOW GLOBAL VARIABLES")}
     variables = {name: found.get(name, "") for name in _VARIABLES}
     numbers = _NUMBERS.match(variables["version"])
     days = float(variables["expire_logs_days"] or 0)
-    return Server(
+    return BinlogServer(
         version_text=variables["version"],
         version=(int(numbers[1]), int(numbers[2])) if numbers else (0, 0),
         server_id=int(variables["server_id"] or 0),
@@ -118,7 +118,7 @@ def read_server(connection: "Connection[Any]") -> Server:
 
 def read_tables(
     connection: "Connection[Any]", names: Collection[TableName], as_text: Mapping[TableName, Collection[str]]
-) -> dict[TableName, CatalogueTable]:
+) -> dict[TableName, MysqlCatalogueTable]:
     """Reads tables by name. Leaves out those that do not exist or that the user may not see.
 
     `as_text`: columns whose values the lake keeps as the source's texts.
@@ -127,7 +127,7 @@ def read_tables(
     tables = _of(connection, _TABLES, wanted)
     columns, keys, cascades = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS, _CASCADES))
     return {
-        name: CatalogueTable(
+        name: MysqlCatalogueTable(
             name=name,
             kind=tables[name][0][0],
             engine=tables[name][0][1],
@@ -177,10 +177,10 @@ def _of(
     return found
 
 
-def _column(row: Sequence[Any], as_text: Collection[str]) -> ShapeColumn:
+def _column(row: Sequence[Any], as_text: Collection[str]) -> MysqlColumn:
     name, written, charset, nullable, default, generated = row
     type_name = parse_column_type(written).name
-    return ShapeColumn(
+    return MysqlColumn(
         name=name,
         written=written,
         type=text_of(type_name or written) if name in as_text and type_name else type_name or "",

@@ -8,7 +8,7 @@ from pymysql.connections import Connection
 from pymysql.err import MySQLError
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.sources.mysql.catalogue import Server
+from cdc_pipeline.sources.mysql.catalogue import BinlogServer
 from cdc_pipeline.sources.mysql.session import rows
 
 log = structlog.get_logger()
@@ -18,7 +18,7 @@ _SHORTEST_SECONDS = 3600
 _NEEDED = ("REPLICATION SLAVE",)
 
 
-def check_server(connection: "Connection[Any]", server: Server) -> None:
+def check_server(connection: "Connection[Any]", server: BinlogServer) -> None:
     """Raises SourceError for a server whose log would lack changes. Changes nothing."""
     if not server.is_mariadb or server.version < _OLDEST:
         raise SourceError(

@@ -2,16 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from pymysql.connections import Connection
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.column_checks import check_column_names, check_named_columns
 from cdc_pipeline.sources.known import KnownTable
-from cdc_pipeline.sources.mysql.catalogue import CatalogueTable, Server, read_server, read_tables
+from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTable, read_server, read_tables
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
@@ -23,7 +23,7 @@ _ENGINES = frozenset({"innodb", "rocksdb"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTable:
+class PlannedMysqlTable:
     """A table that passed every check. `shapes`: those that its events may have, oldest first."""
 
     name: TableName
@@ -42,9 +42,9 @@ class MysqlPlan:
     `begun`: the log's last transaction when the stream was set up, as the source keeps it; None before that.
     """
 
-    server: Server
+    server: BinlogServer
     begun: str | None
-    tables: tuple[PlannedTable, ...]
+    tables: tuple[PlannedMysqlTable, ...]
     stale: Mapping[TableName, TableStale]
     mendable: frozenset[TableName]
     refused: Mapping[TableName, SourceError]
@@ -88,15 +88,15 @@ class _Look:
 
     connection: "Connection[Any]"
     listed: Sequence[TableSettings]
-    found: Mapping[TableName, CatalogueTable]
-    server: Server
+    found: Mapping[TableName, MysqlCatalogueTable]
+    server: BinlogServer
     registered: Mapping[TableName, KnownTable] | None
     begun_again: Collection[TableName]
     stale: dict[TableName, TableStale] = field(default_factory=dict)
     mendable: set[TableName] = field(default_factory=set)
     refused: dict[TableName, SourceError] = field(default_factory=dict)
 
-    def tables(self) -> list[PlannedTable]:
+    def tables(self) -> list[PlannedMysqlTable]:
         """Returns the tables that can be read. Puts the others into `stale` or `refused`."""
         ready = []
         for settings in self.listed:
@@ -113,7 +113,7 @@ class _Look:
                 self.refuse(settings, before, error)
         return ready
 
-    def new(self, settings: TableSettings) -> PlannedTable:
+    def new(self, settings: TableSettings) -> PlannedMysqlTable:
         """Checks a table that is to be read from now on. Raises SourceError if it cannot be read."""
         found = self.found.get(settings.table)
         if found is None:
@@ -127,9 +127,9 @@ class _Look:
         _check_table(settings, found, key)
         _check_images(settings, found, key, self.server)
         shape = replace(found.shape, generation=self.server.end)
-        return PlannedTable(name=found.name, key=key, shapes=(shape,))
+        return PlannedMysqlTable(name=found.name, key=key, shapes=(shape,))
 
-    def known(self, settings: TableSettings, known: KnownTable, new: PlannedTable) -> PlannedTable:
+    def known(self, settings: TableSettings, known: KnownTable, new: PlannedMysqlTable) -> PlannedMysqlTable:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
         if known.published_as is None:
             raise TableStale(
@@ -186,7 +186,7 @@ def execute_plan(connection: "Connection[Any]", statements: Sequence[str]) -> No
             cursor.execute(statement)
 
 
-def _check_table(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
+def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple[str, ...]) -> None:
     if found.kind != "BASE TABLE" or found.engine.lower() not in _ENGINES:
         raise SourceError(
             f"{settings.name} is a {found.kind.lower()} of the engine {found.engine or 'none'}",
@@ -212,36 +212,13 @@ def _check_table(settings: TableSettings, found: CatalogueTable, key: tuple[str,
                 expected=f"one of {', '.join(sorted(KNOWN))}",
                 remedy=f"run ALTER TABLE … MODIFY {column.name} … CHARACTER SET utf8mb4, or leave the table out",
             )
-    _check_columns(settings, found, key)
+    check_named_columns(settings, key, found.shape.names)
+    check_column_names(settings, found.shape.names)
 
 
-def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
-    known = set(found.shape.names)
-    partitions = (part.column for part in settings.partition_by)
-    for name in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
-        if name is not None and name not in known:
-            raise SourceError(
-                f"the table {settings.name} has no column {name!r}",
-                expected=f"one of {', '.join(sorted(known))}",
-                remedy="correct id, create_time, update_time, partition_by or as_text in pipeline.yml",
-            )
-    reserved = next((name for name in known if name.lower().startswith(OWN_PREFIX)), None)
-    if reserved is not None:
-        raise SourceError(
-            f"the table {settings.name} has a column {reserved!r}",
-            expected="no column that begins with _cdc_: those are the pipeline's own",
-            remedy="rename the column",
-        )
-    for name, following in pairwise(sorted(known, key=str.lower)):
-        if name.lower() == following.lower():
-            raise SourceError(
-                f"the columns {name!r} and {following!r} of the table {settings.name} differ only in capitals",
-                expected="names that stay apart where capitals do not count, as in Spark and in Delta",
-                remedy="rename one of them, or leave the table out of pipeline.yml",
-            )
-
-
-def _check_images(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...], server: Server) -> None:
+def _check_images(
+    settings: TableSettings, found: MysqlCatalogueTable, key: tuple[str, ...], server: BinlogServer
+) -> None:
     """Raises SourceError if the log leaves out values of old rows by which the table's rows are found."""
     if server.variables["binlog_row_image"].upper() in ("FULL", "FULL_NODUP"):
         return

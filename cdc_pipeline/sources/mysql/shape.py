@@ -14,7 +14,7 @@ NO_DEFAULT = (None, "NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeColumn:
+class MysqlColumn:
     """One column. `written`: its type as the catalogue writes it. `charset`: of a text, else None.
 
     `type`: its canonical type. `generated`: the expression that computes it, "" for a column that is written.
@@ -46,14 +46,14 @@ class TableShape:
     after it has this shape or a later one.
     """
 
-    columns: tuple[ShapeColumn, ...]
+    columns: tuple[MysqlColumn, ...]
     generation: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
-    def column(self, name: str) -> ShapeColumn:
+    def column(self, name: str) -> MysqlColumn:
         return next(column for column in self.columns if column.name == name)
 
     def schema(self, key: Sequence[str]) -> TableSchema:
@@ -70,7 +70,7 @@ class TableShape:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TableShape":
-        columns = tuple(ShapeColumn(**column) for column in document["columns"])
+        columns = tuple(MysqlColumn(**column) for column in document["columns"])
         return cls(columns=columns, generation=document["generation"])
 
 
@@ -104,7 +104,7 @@ def with_order_of(before: TableShape, now: TableShape) -> TableShape:
     return replace(now, generation=before.generation) if before.schema(()).columns == now.schema(()).columns else now
 
 
-def _why_other(before: ShapeColumn, now: ShapeColumn) -> str | None:
+def _why_other(before: MysqlColumn, now: MysqlColumn) -> str | None:
     if before.generated != now.generated:
         return f"the column {now.name!r} is computed in another way"
     if before.charset != now.charset:

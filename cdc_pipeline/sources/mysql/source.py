@@ -21,7 +21,7 @@ from cdc_pipeline.sources.known import (
     PartitionProgress,
     StreamIdentity,
 )
-from cdc_pipeline.sources.mysql.catalogue import Server, all_tables, read_server, read_shapes
+from cdc_pipeline.sources.mysql.catalogue import BinlogServer, all_tables, read_server, read_shapes
 from cdc_pipeline.sources.mysql.held_snapshot import check_held, hold_snapshot, is_locked
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.session import MysqlAddress, address_of, session
@@ -218,7 +218,7 @@ class MysqlServer:
         return {table.table: table.as_text for table in self.tables}
 
 
-def _refuse_shorter_log(server: Server, registered: int) -> None:
+def _refuse_shorter_log(server: BinlogServer, registered: int) -> None:
     if server.end < registered:
         raise SourceGap(
             f"the source's log ends at {server.last or 'its beginning'}",

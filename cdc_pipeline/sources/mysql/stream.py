@@ -22,8 +22,8 @@ from cdc_pipeline.sources.mysql.changes import ChangeGroup
 from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
-from cdc_pipeline.sources.mysql.setup import PlannedTable
-from cdc_pipeline.sources.mysql.streamed_table import StreamedTable
+from cdc_pipeline.sources.mysql.setup import PlannedMysqlTable
+from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
 from cdc_pipeline.sources.mysql.transactions import TransactionReader
 from cdc_pipeline.sources.protocol import EventBatch, TableEvents, Transactions
 from cdc_pipeline.steps import OnStep, step
@@ -52,7 +52,7 @@ class MysqlStream:
         lock: str,
         server_id: int | None,
         stream_partitions: int,
-        tables: Sequence[PlannedTable],
+        tables: Sequence[PlannedMysqlTable],
         marks: Mapping[TableName, str],
         as_text: Mapping[TableName, Sequence[str]],
         start: Gtid,
@@ -87,7 +87,7 @@ class MysqlStream:
 
     def _transaction_reader(self, looked_at: int) -> TransactionReader:
         streamed = {
-            (table.name.schema, table.name.table): StreamedTable(
+            (table.name.schema, table.name.table): BinlogTable(
                 name=table.name, key=table.key, shapes=table.shapes, start=self.position, looked_at=looked_at
             )
             for table in self._tables

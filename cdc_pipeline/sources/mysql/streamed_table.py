@@ -12,14 +12,14 @@ from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class BinlogLayout:
     """How rows of one description in the log are read."""
 
     schema: TableSchema
     decoder: RowDecoder
 
 
-class StreamedTable:
+class BinlogTable:
     """One table of the stream, with the shapes that its next events may have. Shapes follow each other in order.
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
@@ -34,7 +34,7 @@ class StreamedTable:
         self._shapes = list(shapes)
         self._start = max(start, shapes[0].generation)
         self._looked_at = looked_at
-        self._layouts: dict[tuple[LogColumn, ...], Layout] = {}
+        self._layouts: dict[tuple[LogColumn, ...], BinlogLayout] = {}
         self._changes = 0
 
     def is_read(self, commit_position: int) -> bool:
@@ -47,7 +47,7 @@ class StreamedTable:
             self._follow()
         return self._shapes[0].schema(self.key)
 
-    def layout(self, columns: tuple[LogColumn, ...]) -> Layout:
+    def layout(self, columns: tuple[LogColumn, ...]) -> BinlogLayout:
         """Returns how rows with these columns are read.
 
         Raises StreamMoved if the table may have changed since the catalogue was read, TableStale if it had these
@@ -59,7 +59,7 @@ class StreamedTable:
         for _ in range(len(self._shapes)):
             image = image_columns(columns, self._shapes[0])
             if image is not None:
-                layout = Layout(schema=self._shapes[0].schema(self.key), decoder=RowDecoder(image))
+                layout = BinlogLayout(schema=self._shapes[0].schema(self.key), decoder=RowDecoder(image))
                 self._layouts[columns] = layout
                 return layout
             if len(self._shapes) == 1:

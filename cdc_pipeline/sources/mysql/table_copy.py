@@ -10,7 +10,7 @@ from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.event_texts import misfits, typed_columns
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
-from cdc_pipeline.sources.mysql.catalogue import CatalogueTable, read_size, read_tables
+from cdc_pipeline.sources.mysql.catalogue import MysqlCatalogueTable, read_size, read_tables
 from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
 from cdc_pipeline.sources.mysql.session import MysqlAddress, quoted, session
 from cdc_pipeline.sources.mysql.setup import MARK
@@ -88,7 +88,7 @@ class MysqlCopy:
             for batch in query_snapshot(self.exported, query):
                 yield copied_rows(batch, schema, texts_of)
 
-    def _found(self, table: TableName) -> CatalogueTable | None:
+    def _found(self, table: TableName) -> MysqlCatalogueTable | None:
         with step(self.on_step, "source.check"), session(self.address) as connection:
             return read_tables(connection, [table], self.as_text).get(table)
 
@@ -118,7 +118,7 @@ def key_ranges(column: str, low: int, high: int, *, count: int) -> list[Document
     ]
 
 
-def rows_query(found: CatalogueTable, schema: TableSchema, part: Document) -> str:
+def rows_query(found: MysqlCatalogueTable, schema: TableSchema, part: Document) -> str:
     """Returns a SELECT of one part with the schema's columns, in order."""
     columns = ", ".join(_selected(found.shape, name) for name in schema.names)
     conditions = []

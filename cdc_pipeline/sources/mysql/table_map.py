@@ -11,7 +11,7 @@ from typing import Any
 from pymysqlreplication.constants import FIELD_TYPE
 
 from cdc_pipeline.sources.mysql.row_image import ImageColumn
-from cdc_pipeline.sources.mysql.shape import ShapeColumn, TableShape
+from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types.mysql import BINARIES, GEOMETRIES, TEXTS, MysqlType
 from cdc_pipeline.types.mysql_charsets import codec_of
 
@@ -87,7 +87,7 @@ def image_columns(found: Sequence[LogColumn], shape: TableShape) -> tuple[ImageC
     return tuple(_image_column(column, declared) for column, declared in pairs)
 
 
-def _is_same(found: LogColumn, declared: ShapeColumn) -> bool:
+def _is_same(found: LogColumn, declared: MysqlColumn) -> bool:
     mysql_type = declared.mysql_type
     return (
         found.name == declared.name
@@ -117,14 +117,14 @@ def _has_arguments(found: LogColumn, declared: MysqlType) -> bool:
     return True
 
 
-def _has_charset(found: LogColumn, declared: ShapeColumn) -> bool:
+def _has_charset(found: LogColumn, declared: MysqlColumn) -> bool:
     base = declared.mysql_type.base
     if not found.charset or base not in TEXTS | BINARIES:
         return True
     return found.charset == (_BINARY if base in BINARIES else _named(declared.charset or ""))
 
 
-def _image_column(found: LogColumn, declared: ShapeColumn) -> ImageColumn:
+def _image_column(found: LogColumn, declared: MysqlColumn) -> ImageColumn:
     mysql_type = declared.mysql_type
     is_binary = mysql_type.base in BINARIES or mysql_type.base in GEOMETRIES
     return ImageColumn(

@@ -18,7 +18,7 @@ from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.row_image import RowImage
 from cdc_pipeline.sources.mysql.statements import Effect, effects_of, ends_transaction, is_partial_rollback
-from cdc_pipeline.sources.mysql.streamed_table import StreamedTable
+from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
 from cdc_pipeline.sources.mysql.table_map import LogColumn, log_columns
 from cdc_pipeline.sources.protocol import Marker
 
@@ -38,7 +38,7 @@ class TransactionReader:
 
     def __init__(
         self,
-        tables: Mapping[tuple[str, str], StreamedTable],
+        tables: Mapping[tuple[str, str], BinlogTable],
         *,
         marker_table: tuple[str, str],
         pipeline: str,
@@ -171,7 +171,7 @@ class TransactionReader:
         if self._standalone:
             self._end()
 
-    def _add_effect(self, table: StreamedTable, effect: Effect) -> None:
+    def _add_effect(self, table: BinlogTable, effect: Effect) -> None:
         if effect is not Effect.TRUNCATED:
             table.take(effect, self.last.position)
             return

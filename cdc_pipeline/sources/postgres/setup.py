@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import psycopg2.extensions
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import OWN_PREFIX, TableName, TableSchema
+from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.sources.column_checks import check_column_names, check_named_columns
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
@@ -227,41 +227,12 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
             remedy=f"run GRANT SELECT ON {name.sql} TO the pipeline's role",
         )
     key = settings.id or found.primary_key
-    _check_columns(settings, found, key)
+    names = [column.name for column in found.shape.columns]
+    check_named_columns(settings, key, names)
+    check_generated(found, key)
+    check_column_names(settings, names)
     _check_identity(settings, found, key)
     return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
-
-
-def _check_columns(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
-    known = {column.name for column in found.shape.columns}
-    partitions = (part.column for part in settings.partition_by)
-    for column in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
-        if column is not None and column not in known:
-            raise SourceError(
-                f"the table {settings.name} has no column {column!r}",
-                expected=f"one of {', '.join(sorted(known))}",
-                remedy="correct id, create_time, update_time, partition_by or as_text in pipeline.yml",
-            )
-    check_generated(found, key)
-    _check_names(settings, sorted(known))
-
-
-def _check_names(settings: TableSettings, names: Sequence[str]) -> None:
-    """Raises SourceError for reserved names, and for names that differ only in capitals, which Spark ignores."""
-    reserved = next((name for name in names if name.lower().startswith(OWN_PREFIX)), None)
-    if reserved is not None:
-        raise SourceError(
-            f"the table {settings.name} has a column {reserved!r}",
-            expected="no column that begins with _cdc_: those are the pipeline's own",
-            remedy="rename the column",
-        )
-    for name, next_name in pairwise(sorted(names, key=str.lower)):
-        if name.lower() == next_name.lower():
-            raise SourceError(
-                f"the columns {name!r} and {next_name!r} of the table {settings.name} differ only in capitals",
-                expected="names that stay apart where capitals do not count, as in Spark and in Delta",
-                remedy="rename one of them, or leave the table out of pipeline.yml",
-            )
 
 
 def _check_folder(settings: TableSettings, listed: Sequence[TableSettings]) -> None:

@@ -8,14 +8,14 @@ from pymysqlreplication.constants import FIELD_TYPE
 from cdc_pipeline.errors import DecodeError, SourceError
 from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid, position_behind
 from cdc_pipeline.sources.mysql.row_image import ImageColumn, RowDecoder
-from cdc_pipeline.sources.mysql.shape import ShapeColumn, TableShape, why_retaken
+from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape, why_retaken
 from cdc_pipeline.sources.mysql.table_copy import key_ranges
 from cdc_pipeline.types.mysql import parse_column_type
 
-ID = ShapeColumn(name="id", written="int(11)", type="int4", nullable=False)
+ID = MysqlColumn(name="id", written="int(11)", type="int4", nullable=False)
 
 
-def shape(*columns: ShapeColumn) -> TableShape:
+def shape(*columns: MysqlColumn) -> TableShape:
     return TableShape(columns=(ID, *columns))
 
 
@@ -27,8 +27,8 @@ def column(
     nullable: bool = True,
     default: str | None = None,
     generated: str = "",
-) -> ShapeColumn:
-    return ShapeColumn(
+) -> MysqlColumn:
+    return MysqlColumn(
         name=name,
         written=written,
         type=parse_column_type(written).name or "",

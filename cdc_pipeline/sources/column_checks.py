@@ -1,0 +1,38 @@
+"""What every database source requires of the columns of a table."""
+
+from collections.abc import Collection
+from itertools import pairwise
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import OWN_PREFIX
+from cdc_pipeline.settings import TableSettings
+
+
+def check_named_columns(settings: TableSettings, key: tuple[str, ...], names: Collection[str]) -> None:
+    """Raises SourceError if the key or pipeline.yml names a column that is not among `names`."""
+    partitions = (part.column for part in settings.partition_by)
+    for name in (*key, settings.create_time, settings.update_time, *partitions, *settings.as_text):
+        if name is not None and name not in names:
+            raise SourceError(
+                f"the table {settings.name} has no column {name!r}",
+                expected=f"one of {', '.join(sorted(names))}",
+                remedy="correct id, create_time, update_time, partition_by or as_text in pipeline.yml",
+            )
+
+
+def check_column_names(settings: TableSettings, names: Collection[str]) -> None:
+    """Raises SourceError for reserved names, and for names that differ only in capitals, which Spark ignores."""
+    reserved = next((name for name in sorted(names) if name.lower().startswith(OWN_PREFIX)), None)
+    if reserved is not None:
+        raise SourceError(
+            f"the table {settings.name} has a column {reserved!r}",
+            expected="no column that begins with _cdc_: those are the pipeline's own",
+            remedy="rename the column",
+        )
+    for name, next_name in pairwise(sorted(sorted(names), key=str.lower)):
+        if name.lower() == next_name.lower():
+            raise SourceError(
+                f"the columns {name!r} and {next_name!r} of the table {settings.name} differ only in capitals",
+                expected="names that stay apart where capitals do not count, as in Spark and in Delta",
+                remedy="rename one of them, or leave the table out of pipeline.yml",
+            )
