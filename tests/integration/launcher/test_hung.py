@@ -71,6 +71,14 @@ def is_again(installation: Installation, name: str, before: int) -> bool:
     return state.pid not in (before, None) and state.condition is Condition.HEALTHY
 
 
+def is_dead(process: psutil.Process) -> bool:
+    """Whether it runs no more. The child of a killed process is a zombie until the init process has reaped it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def answers(installation: Installation) -> int:
     return installation.log("web").read_text(encoding="utf-8").count("GET ")
 
@@ -84,7 +92,7 @@ def test_a_process_that_was_stopped_is_killed_with_its_children_and_started_agai
         process.suspend()
     assert eventually(lambda: is_again(installation, "web", pid))
     assert state_of(installation, "web").exit_code == -signal.SIGKILL
-    assert not [process for process in family if process.is_running()]
+    assert eventually(lambda: all(is_dead(process) for process in family))
     said = installation.log(SUPERVISOR).read_text(encoding="utf-8")
     assert "killed because it does not answer" in said
     assert "process=web" in said
