@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.fs
@@ -58,13 +58,13 @@ class LocalObjectStore:
         path = self._path(key)
         if not path.is_file():
             raise self._missing(key)
-        return ObjectInfo(key=key, size_bytes=path.stat().st_size)
+        return _info(key, path.stat())
 
-    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
-        files = (path for path in self._path(prefix).rglob("*") if path.is_file())
-        keys = (path.relative_to(self._root).as_posix() for path in files if not path.name.startswith(_PENDING))
-        for key in sorted(keys):
-            yield ObjectInfo(key=key, size_bytes=self._path(key).stat().st_size)
+    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """Reads the names of every folder that can have keys after `after`, and the size of returned files alone."""
+        for key in _keys(self._path(prefix), f"{prefix}/" if prefix else "", after):
+            with suppress(FileNotFoundError):  # deleted since its folder was read
+                yield _info(key, self._path(key).stat())
 
     def delete(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
@@ -131,3 +131,27 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _keys(folder: Path, below: str, after: str) -> Iterator[str]:
+    """Yields the keys of the files in `folder` and its subfolders that are greater than `after`, in their order.
+
+    Follows no symbolic link to a folder.
+    """
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in entries:
+        key = below + name
+        if name.endswith("/"):
+            if after < key or after.startswith(key):
+                yield from _keys(folder / name, key, after)
+        elif key > after and not name.startswith(_PENDING) and (folder / name).is_file():
+            yield key
+
+
+def _info(key: str, found: os.stat_result) -> ObjectInfo:
+    written = f"{found.st_ino} {found.st_mtime_ns} {found.st_size}"
+    return ObjectInfo(key=key, size_bytes=found.st_size, written=written)

@@ -1,7 +1,7 @@
 """The protocol that every object store implements."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -12,8 +12,11 @@ from cdc_pipeline.errors import ObjectExists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
+    """`written`: a text that changes whenever the object is written again, for objects of other writers."""
+
     key: str
     size_bytes: int
+    written: str = field(default="", compare=False)
 
 
 class ObjectStore(Protocol):
@@ -42,10 +45,11 @@ class ObjectStore(Protocol):
     def head(self, key: str) -> ObjectInfo:
         """Returns the object's size. Raises ObjectMissing."""
 
-    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects whose key begins with `prefix` + '/', in key order.
+    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key begins with `prefix` + '/' and is greater than `after`, in key order.
 
-        Not for the path of a slice: the cost grows with the number of objects.
+        The cost grows with the number of objects that are returned. On the path of a slice, pass `after` and take only
+        the next few.
         """
 
     def delete(self, key: str) -> None:

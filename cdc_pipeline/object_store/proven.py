@@ -52,8 +52,8 @@ class ProvenObjectStore:
     def head(self, key: str) -> ObjectInfo:
         return self._objects.head(key)
 
-    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._objects.list_prefix(prefix)
+    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        return self._objects.list_prefix(prefix, after)
 
     def delete(self, key: str) -> None:
         self._objects.delete(key)

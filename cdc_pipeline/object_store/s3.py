@@ -90,18 +90,18 @@ class S3ObjectStore:
         answer = self._calls(
             f"looking for {key}", lambda: self._client.head_object(Bucket=self._location.bucket, Key=self._key(key))
         )
-        return ObjectInfo(key=key, size_bytes=answer["ContentLength"])
+        return ObjectInfo(key=key, size_bytes=answer["ContentLength"], written=answer["ETag"])
 
-    def list_prefix(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """Leaves out the empty objects with which Hadoop marks folders. The pipeline's keys never end with a slash."""
         root = len(self._key(""))
         below = self._key(f"{prefix}/" if prefix else "")
-        page = self._page(below, below)
+        page = self._page(below, max(below, self._key(after)))
         while True:
             contents = page.get("Contents", [])
             for found in contents:
                 if not found["Key"].endswith("/"):
-                    yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"])
+                    yield ObjectInfo(key=found["Key"][root:], size_bytes=found["Size"], written=found["ETag"])
             if not page["IsTruncated"]:
                 return
             page = self._page(below, contents[-1]["Key"])

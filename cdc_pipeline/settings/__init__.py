@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import OWN_PREFIX, TableName
+from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import is_on_s3, parse_endpoint, parse_s3
 from cdc_pipeline.settings.table_patterns import checked_pattern
@@ -223,7 +224,10 @@ class Settings(BaseSettings):
     metadata_store: str = EMBEDDED
     spark: str = EMBEDDED
     slice_length: Duration = timedelta(seconds=60)
-    source: Annotated[PostgresSource | DebeziumFilesSource | KafkaSource | MysqlSource, Field(discriminator="kind")]
+    source: Annotated[
+        PostgresSource | DebeziumFilesSource | KafkaSource | MysqlSource | ChangeFilesSource,
+        Field(discriminator="kind"),
+    ]
     tables: tuple[TableSettings, ...] = Field(min_length=1)
     include: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
     exclude: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()

@@ -1,6 +1,7 @@
 """Debezium's JSON values -> the text that PostgreSQL prints for the same value, type by type."""
 
 import json
+import re
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -45,6 +46,9 @@ _NOT_NUMBERS = {
     "inf": "Infinity",
     "-inf": "-Infinity",
 }
+_TRUE, _FALSE = ("t", "true", "1"), ("f", "false", "0")
+_DIGITS = re.compile(r"[+-]?[0-9]{1,20}")
+_HEXADECIMAL = "\\x"
 _MOST_DIGITS = 131_072
 _MOST_OCTETS = 61_500
 """Most bytes of a number: PostgreSQL allows 131,072 digits before the point and 16,383 after it."""
@@ -94,14 +98,19 @@ def _tick(arguments: str, field: Field | None) -> int:
 
 
 def _boolean(value: object) -> str:
-    if value is True or value == 1:
+    """`value`: true or false, 1 or 0, or the text of one of them."""
+    known = value.lower() if isinstance(value, str) else value
+    if known is True or known in (1, *_TRUE):
         return "t"
-    if value is False or value == 0:
+    if known is False or known in (0, *_FALSE):
         return "f"
     raise Unfit
 
 
 def _integer(value: object) -> str:
+    """`value`: a number, or its digits as text, as files without types have it."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return str(int(value))
     return str(as_integer(value))
 
 
@@ -123,8 +132,11 @@ def _bytea(value: object) -> str:
 
 
 def _octets(value: object) -> bytes:
+    r"""`value`: base64, or `\x` and hexadecimal digits, as PostgreSQL prints bytes."""
     if not isinstance(value, str):
         raise Unfit
+    if value.startswith(_HEXADECIMAL):
+        return bytes.fromhex(value.removeprefix(_HEXADECIMAL))
     return b64decode(value, validate=True)
 
 

@@ -26,6 +26,19 @@ def test_what_was_put_is_got(objects: ObjectStore) -> None:
     assert objects.head(KEY) == ObjectInfo(key=KEY, size_bytes=7)
 
 
+def test_listing_begins_after_a_key(objects: ObjectStore) -> None:
+    """A folder counts as its name and a slash, so `a.b` is listed before what is in `a`."""
+    names = ["a.b", "a/1", "a/2/x", "a/2/y", "a/3", "b"]
+    for name in reversed(names):
+        objects.put_if_absent(f"in/{name}", b"")
+    for number, name in enumerate(names, start=1):
+        assert [found.key for found in objects.list_prefix("in", f"in/{name}")] == [
+            f"in/{each}" for each in names[number:]
+        ]
+    assert [found.key for found in objects.list_prefix("in", "in/a/2/")] == [f"in/{each}" for each in names[2:]]
+    assert [found.key for found in objects.list_prefix("in/a", "in")] == [f"in/{each}" for each in names[1:5]]
+
+
 def test_an_empty_object_is_an_object(objects: ObjectStore) -> None:
     objects.put_if_absent(KEY, b"")
     assert objects.get(KEY) == b""

@@ -11,6 +11,7 @@ import pytest
 
 from cdc_pipeline.errors import SourceBusy, SourceError, UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import OPERATION, VERSION, encode_position
 from cdc_pipeline.sources.known import LastCut, PartitionProgress, StreamStart
 from cdc_pipeline.sources.protocol import ChangeStream, Proof
@@ -20,7 +21,16 @@ from tests.support.eventually import eventually
 from tests.support.memory_source import Change
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
-from tests.support.source_arms import FilesArm, KafkaArm, MemoryArm, MysqlArm, PostgresArm, SourceArm
+from tests.support.s3 import s3_objects
+from tests.support.source_arms import (
+    ChangeFilesArm,
+    FilesArm,
+    KafkaArm,
+    MemoryArm,
+    MysqlArm,
+    PostgresArm,
+    SourceArm,
+)
 
 UNORDERED = {"ordered": False, "sequence_by": ["source.lsn"], "late_by": "7d"}
 TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
@@ -32,11 +42,22 @@ TRANSACTIONS: tuple[tuple[Change, ...], ...] = (
 CHANGES = [change for transaction in TRANSACTIONS for change in transaction]
 
 
-ARMS = ("postgres", "mysql", "files", "unordered files", "memory", pytest.param("kafka", marks=pytest.mark.kafka))
+ARMS = (
+    "postgres",
+    "mysql",
+    "files",
+    "unordered files",
+    "DMS files",
+    "Datastream files on S3",
+    "memory",
+    pytest.param("kafka", marks=pytest.mark.kafka),
+)
 
 
 @pytest.fixture(params=ARMS)
-def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str, tmp_path: Path) -> Iterator[SourceArm]:
+def arm(
+    request: pytest.FixtureRequest, postgres: PostgresServer, database: str, tmp_path: Path, s3_prefix: str
+) -> Iterator[SourceArm]:
     with fresh_store(postgres) as store_url:
         files = FilesArm(folder=tmp_path, store_url=store_url)
         match request.param:
@@ -51,6 +72,18 @@ def arm(request: pytest.FixtureRequest, postgres: PostgresServer, database: str,
                 yield replace(files, more=UNORDERED)
             case "kafka":
                 yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
+            case "DMS files":
+                objects = LocalObjectStore(tmp_path / "changes")
+                yield ChangeFilesArm(folder=tmp_path, store_url=store_url, objects=objects, source={"format": "dms"})
+            case "Datastream files on S3":
+                endpoint = request.getfixturevalue("s3_endpoint")
+                yield ChangeFilesArm(
+                    folder=tmp_path,
+                    store_url=store_url,
+                    objects=s3_objects(endpoint, s3_prefix),
+                    source={"format": "datastream", "late_by": "7d"},
+                    more={"object_store": {"endpoint": endpoint}},
+                )
             case "memory":
                 yield MemoryArm(files=files)
 
@@ -83,7 +116,8 @@ def reader(
     pipeline: Pipeline, progress: Mapping[int, PartitionProgress] | None = None, end: int = 0
 ) -> Iterator[ChangeStream]:
     """The source's stream, read from its beginning or on from `progress`, which a cut at `end` left."""
-    known, begun = pipeline.registered_stream(), dict[tuple[int, str], int]()
+    known = pipeline.registered_stream()
+    begun = {(at, name): file for at, reached in (progress or {}).items() for file, name in reached.begun.items()}
     survey = pipeline.source.survey(known)
     start = StreamStart(
         progress=progress

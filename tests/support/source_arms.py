@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring import Pipeline
@@ -178,6 +179,72 @@ class KafkaArm:
     def made(self) -> list[Any]:
         """Nothing but the topic that is there."""
         return [name.rpartition(".")[2] for name in Topics(servers=self.servers).names() if name == self.topic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFilesArm:
+    """One change file per transaction: CSV of AWS DMS, or Google Datastream's JSON Lines with an order of their own.
+
+    `objects`: where the files lie. `more`: settings of the source and of its object store.
+    """
+
+    folder: Path
+    store_url: str
+    objects: ObjectStore
+    source: dict[str, Any]
+    more: dict[str, Any] = field(default_factory=dict)
+    transactions: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        self._put(0, b"")
+
+    @property
+    def table(self) -> TableName:
+        return TableName.parse("shop.public.orders")
+
+    @contextmanager
+    def opened(self) -> Iterator[Pipeline]:
+        table = {"name": "shop.public.orders", "id": ["id"], "columns": {"id": "int", "note": "text"}}
+        source = {
+            "kind": "change_files",
+            "path": self.objects.url,
+            "folder": "{table}",
+            "list_every": "1s",
+            **self.source,
+        }
+        document = {"folder": self.folder, "name": "shop", "lake": "lake", "slice_length": "1h", "tables": [table]}
+        settings = Settings.model_validate(document | {"source": source} | self.more)
+        with opened_pipeline(settings, store_url=self.store_url, spark_url=NOBODY_LISTENS) as pipeline:
+            yield pipeline
+
+    def commit(self, *changes: Change) -> None:
+        transaction = next(self.transactions)
+        if self.source["format"] == "dms":
+            lines = [f"{kind.upper()},{id_},{note}" for kind, id_, note in changes]
+            self._put(transaction, "\n".join(["Op,id,note", *lines, ""]).encode())
+        else:
+            events = [self._event(transaction, ordinal, *change) for ordinal, change in enumerate(changes)]
+            self._put(transaction, "".join(json.dumps(event) + "\n" for event in events).encode())
+
+    def made(self) -> list[Any]:
+        """Nothing but the files that are there: their names."""
+        return [found.key for found in self.objects.list_prefix("")]
+
+    def _put(self, transaction: int, content: bytes) -> None:
+        if self.source["format"] == "dms":
+            name = f"orders/20260101-{transaction:09d}.csv"
+        else:
+            name = f"orders/2026/01/01/10/{transaction:02d}/events.jsonl"
+        self.objects.put_if_absent(name, content)
+
+    def _event(self, transaction: int, ordinal: int, kind: str, id_: int, note: str | None) -> dict[str, Any]:
+        change = {"i": "INSERT", "u": "UPDATE", "d": "DELETE"}[kind]
+        place = {"lsn": f"0/{100 * transaction + ordinal:X}", "tx_id": transaction}
+        return {
+            "source_timestamp": f"2026-01-01T10:00:{transaction:02d}.000Z",
+            "source_metadata": {"schema": "public", "table": "orders", "change_type": change, **place},
+            "payload": {"id": id_, "note": note},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from typing import Never
 
 from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.record import Column, TableName
-from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
-from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
+from cdc_pipeline.sources.debezium.partition import Content, debezium_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, KnownTable, NewBeginning
 from cdc_pipeline.sources.protocol import TableCopy
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
@@ -21,17 +22,21 @@ from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
 class EventsAlone:
     """The part of `Source` that needs no stream: there is no server that could copy or list tables.
 
-    `stream`: the pipeline's name. `tables`: those of pipeline.yml.
+    `stream`: the pipeline's name. `kind`: the kind of source. `tables`: those of pipeline.yml.
     """
 
     stream: str
-    settings: DebeziumFilesSource | KafkaSource
+    kind: str
     tables: tuple[TableSettings, ...]
 
     @property
     def sequence_by(self) -> tuple[str, ...]:
         """Fields of an event that show which of two events is newer."""
         return ()
+
+    def decode(self, raw: RawLine) -> Content:
+        """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
+        return debezium_content(raw)
 
     def list_tables(self) -> tuple[str, ...]:
         raise SettingsError(
@@ -90,6 +95,7 @@ class EventsAlone:
             sequence_by=self.sequence_by,
             tables=DebeziumTables(self.tables, {} if table.schema is None else {table.name: table.schema}),
             stream_partitions=stream_partitions,
+            decode_line=self.decode,
         )
         return decoder.decode(events)
 
@@ -100,7 +106,7 @@ class EventsAlone:
 
     def _is_no_database(self) -> Never:
         raise UsageError(
-            f"the source of {self.stream} is of the kind {self.settings.kind}",
-            expected="a PostgreSQL server, to take a snapshot of it or to compare the lake with it",
+            f"the source of {self.stream} is of the kind {self.kind}",
+            expected="a database, PostgreSQL or MariaDB, to take a snapshot of it or to compare the lake with it",
             remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
         )

@@ -10,7 +10,7 @@ from cdc_pipeline.record import OPERATION, VERSION, Operation, TableName, TableS
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import decoded_line
+from cdc_pipeline.sources.debezium.partition import Decode, Line, debezium_content
 from cdc_pipeline.sources.debezium.rows import FILE, LINE_NUMBER, line_in
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import RawLine
@@ -33,7 +33,12 @@ class KeptLine:
         self._raw = RawLine(place=line, file=payload[FILE] or "", number=line, text=text, written=written)
 
     def events(
-        self, tables: DebeziumTables, *, sequence_by: Sequence[str], stream_partitions: Collection[int]
+        self,
+        tables: DebeziumTables,
+        *,
+        sequence_by: Sequence[str],
+        stream_partitions: Collection[int],
+        decode: Decode = debezium_content,
     ) -> tuple[TableEvents, ...]:
         """Returns the line's events, or the line as an unfit event; nothing if the line is no event of a listed table.
 
@@ -42,7 +47,7 @@ class KeptLine:
         decoder = DebeziumDecoder(
             tables=tables, sequence_by=sequence_by, last_position={number: {} for number in stream_partitions}
         )
-        decoder.add(self._number, [decoded_line(self._raw)], 0)
+        decoder.add(self._number, [Line(raw=self._raw, content=decode(self._raw))], 0)
         return decoder.take(self._number)
 
 
@@ -60,6 +65,7 @@ class LineDecoder:
     sequence_by: tuple[str, ...]
     tables: DebeziumTables
     stream_partitions: Collection[int]
+    decode_line: Decode = debezium_content
 
     def decode(self, entries: Iterable[QuarantinedText]) -> list[DecodedEvents]:
         """Decodes each line. An event keeps the version that it had when it was quarantined."""
@@ -84,7 +90,12 @@ class LineDecoder:
             number=entry.stream_partition,
             written=int((entry.created_at - EPOCH).total_seconds() * _MICROSECONDS),
         )
-        found = line.events(self.tables, sequence_by=self.sequence_by, stream_partitions=self.stream_partitions)
+        found = line.events(
+            self.tables,
+            sequence_by=self.sequence_by,
+            stream_partitions=self.stream_partitions,
+            decode=self.decode_line,
+        )
         nothing = TableSchema(columns=(), key=())
         if not found:
             return nothing, event_schema(nothing).empty_table(), "it is no event of a listed table"

@@ -1,6 +1,6 @@
 """Groups the lines of one stream partition by the transactions of their source."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +9,9 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.files.partition_files import RawLine
 
 MOST_BYTES = 4 << 20
+Content = EnvelopeEvent | Skipped | LineRefused
+Decode = Callable[[RawLine], Content]
+"""Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
 
 
 class LineSource(Protocol):
@@ -22,11 +25,14 @@ class LineSource(Protocol):
     def at_end(self) -> bool:
         """Whether the lines that were returned reach the present end of the stream partition."""
 
-    def next_lines(self, most_bytes: int) -> list[RawLine]:
-        """Returns lines of about `most_bytes`, fewer if no more are there yet."""
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+        """Returns lines of about `most_bytes`, fewer if no more are there yet. `fresh`: looks for new ones now."""
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
+
+    def check(self) -> None:
+        """Raises SourceError if a part of the stream partition cannot be read on, and the rest of it can."""
 
     def close(self) -> None:
         """Closes what is open."""
@@ -35,7 +41,7 @@ class LineSource(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     raw: RawLine
-    content: EnvelopeEvent | Skipped | LineRefused
+    content: Content
 
     @property
     def event(self) -> EnvelopeEvent | None:
@@ -61,15 +67,17 @@ class PartitionLines:
     So a transaction that is still being written is not cut, and a key change is not parted from its second event.
     """
 
-    def __init__(self, files: LineSource) -> None:
+    def __init__(self, files: LineSource, decode: Decode | None = None) -> None:
         self.files = files
+        self._decode = decode or debezium_content
         self._held: list[Line] = []
         self._open: str | None = None
         """The transaction of which a part was returned and more may follow."""
 
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
-        lines = [*self._held, *map(decoded_line, self.files.next_lines(MOST_BYTES))]
+        following = self.files.next_lines(MOST_BYTES, fresh=everything)
+        lines = [*self._held, *(Line(raw=raw, content=self._decode(raw)) for raw in following)]
         self._held = []
         parts = _parts(lines)
         continues = self._open is not None and (not parts or _transaction(parts[0]) in (None, self._open))
@@ -98,8 +106,9 @@ class PartitionLines:
         ]
 
 
-def decoded_line(raw: RawLine) -> Line:
-    return Line(raw=raw, content=content_of(raw.text))
+def debezium_content(raw: RawLine) -> Content:
+    """Decodes a line with Debezium's envelope."""
+    return content_of(raw.text)
 
 
 def _parts(lines: Sequence[Line]) -> list[list[Line]]:

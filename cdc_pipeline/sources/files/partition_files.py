@@ -14,8 +14,8 @@ SUFFIX = ".jsonl"
 FILE_DIGEST = "file"
 """Key in `last_position` for the digest of the lines that were read of the present file. No table has this name."""
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-_LINE_BITS = 32
-_LINE_MASK = (1 << _LINE_BITS) - 1
+LINE_BITS = 32
+LINE_MASK = (1 << LINE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class PartitionFiles:
         self._begun = dict(begun)
         self._begin = begin
         self._on_step = on_step
-        self._number, self._line = offset >> _LINE_BITS, offset & _LINE_MASK
+        self._number, self._line = offset >> LINE_BITS, offset & LINE_MASK
         self._digest = digest
         self._file: EventFile | None = None
         self._is_checked = False
@@ -99,15 +99,16 @@ class PartitionFiles:
     @property
     def offset(self) -> int:
         """The offset after the last line that was returned."""
-        return self._number << _LINE_BITS | self._line
+        return self._number << LINE_BITS | self._line
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
-        first, last = start >> _LINE_BITS, end >> _LINE_BITS
+        first, last = start >> LINE_BITS, end >> LINE_BITS
         return {number: name for number, name in self._begun.items() if first < number <= last}
 
-    def next_lines(self, most_bytes: int) -> list[RawLine]:
+    def next_lines(self, most_bytes: int, *, fresh: bool = True) -> list[RawLine]:
         """Returns lines of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then."""
+        del fresh  # Looking at local files costs too little to wait for it.
         lines: list[RawLine] = []
         self._is_checked = False
         left = most_bytes
@@ -119,6 +120,9 @@ class PartitionFiles:
                     break
             self.at_end = left > 0
         return lines
+
+    def check(self) -> None:
+        """Raises nothing: `next_lines` raises what stops the stream partition."""
 
     def close(self) -> None:
         if self._file is not None:

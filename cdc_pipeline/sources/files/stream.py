@@ -124,8 +124,13 @@ class DebeziumStream:
         return {}
 
     def confirm(self, commit_position: int) -> None:
-        """Does nothing: the offsets are in the metadata store, and the pipeline does not delete files."""
+        """Keeps nothing: the offsets are in the metadata store, and the pipeline does not delete files.
+
+        Raises SourceError if a folder of a stream partition cannot be read on: the others are registered by now.
+        """
         del commit_position
+        for lines in self._partitions.values():
+            lines.files.check()
 
     def close(self) -> None:
         for lines in self._partitions.values():

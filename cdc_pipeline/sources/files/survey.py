@@ -1,50 +1,75 @@
-"""Surveys a folder of events, and opens the stream of its files."""
+"""Surveys files with events, and opens the stream of their lines."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from datetime import timedelta
+from typing import Protocol
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
-from cdc_pipeline.settings import DebeziumFilesSource, TableSettings
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import PartitionLines
+from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, declared_schema
-from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
-from cdc_pipeline.steps import OnStep
 from cdc_pipeline.time_slice import EPOCH
 
 _NO_ID = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSurvey:
-    """Implements `SourceSurvey`. `listed`: the tables of pipeline.yml. `folders`: by stream partition."""
+class EventOrder:
+    """What decides which of two events is newer. `name`: what registered versions were made by; it never changes.
 
-    folder: Path
-    settings: DebeziumFilesSource
+    `sequence_by`: fields of the events; empty if the order of the files decides. `late_by`: how late an event may be.
+    """
+
+    name: str
+    sequence_by: tuple[str, ...] = ()
+    late_by: timedelta | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the files have the events of an id in the order of their versions."""
+        return not self.sequence_by
+
+
+class FileTransport(Protocol):
+    """Where files are, and what a line of them means."""
+
+    def check_found(self) -> None:
+        """Raises SourceError if there is no file at all. Called before the first file is read."""
+
+    def stream_partitions(self) -> Collection[int]:
+        """Returns the stream partitions that there are now. Raises SourceError if the files are not laid out so."""
+
+    def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> LineSource:
+        """Returns a reader of one stream partition from `reached` on."""
+
+    def decode(self, raw: RawLine) -> Content:
+        """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSurvey:
+    """Implements `SourceSurvey`. `listed`: the tables of pipeline.yml."""
+
+    kind: str
+    order: EventOrder
     listed: tuple[TableSettings, ...]
-    folders: Mapping[int, Path]
-    on_step: OnStep
+    stream_partitions: Collection[int]
+    transport: FileTransport
 
     @property
     def identity(self) -> StreamIdentity:
-        """The kind of source and the fields that order the events. Versions of another order cannot be compared."""
-        order = self.settings.sequence_by
-        return StreamIdentity(
-            system=self.settings.kind, timeline=0, channel=" ".join(("sequence_by", *order)) if order else "ordered"
-        )
+        """The kind of source and the order of its events. Versions of another order cannot be compared."""
+        return StreamIdentity(system=self.kind, timeline=0, channel=self.order.name)
 
     @property
     def is_successor(self) -> bool:
         return False
-
-    @property
-    def stream_partitions(self) -> Collection[int]:
-        return self.folders.keys()
 
     @property
     def first_offset(self) -> str:
@@ -74,7 +99,7 @@ class FolderSurvey:
     def statements(self) -> tuple[str, ...]:
         return ()
 
-    def set_up(self) -> "FolderSurvey":
+    def set_up(self) -> "FileSurvey":
         """Creates nothing: the files do not belong to the pipeline."""
         return self
 
@@ -84,33 +109,22 @@ class FolderSurvey:
     def open(self, start: StreamStart) -> DebeziumStream:
         cut = start.last_cut
         return DebeziumStream(
-            partitions={number: self._lines(number, reached, start) for number, reached in start.progress.items()},
+            partitions={
+                number: PartitionLines(self.transport.reader(number, reached, start), self.transport.decode)
+                for number, reached in start.progress.items()
+            },
             progress=start.progress,
             decoder=self._decoder(start),
             position=0 if cut is None else decode_position(cut.position),
             commit_time=start.commit_time or EPOCH,
-            folders=lambda: partition_folders(self.folder),
-        )
-
-    def _lines(self, number: int, reached: PartitionProgress, start: StreamStart) -> PartitionLines:
-        folder = self.folders[number]
-        return PartitionLines(
-            PartitionFiles(
-                folder=folder,
-                offset=decode_position(reached.offset),
-                begun=start.begun.get(number, {}),
-                begin=partial(start.begin_file, number),
-                on_step=self.on_step,
-                root=folder.parent,
-                digest=reached.last_position.get(FILE_DIGEST, ""),
-            )
+            folders=self.transport.stream_partitions,
         )
 
     def _decoder(self, start: StreamStart) -> DebeziumDecoder:
         known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
         return DebeziumDecoder(
             tables=DebeziumTables(self.listed, known),
-            sequence_by=self.settings.sequence_by,
+            sequence_by=self.order.sequence_by,
             last_position={
                 number: {
                     TableName.parse(table): seen
@@ -120,5 +134,5 @@ class FolderSurvey:
                 for number, reached in start.progress.items()
             },
             horizons={name: table.horizon for name, table in start.tables.items()},
-            late_by=self.settings.late_by,
+            late_by=self.order.late_by,
         )

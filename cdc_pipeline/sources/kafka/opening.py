@@ -89,13 +89,16 @@ class RestingPartition:
     offset: int
     at_end: bool = True
 
-    def next_lines(self, most_bytes: int) -> list[RawLine]:
-        del most_bytes
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+        del most_bytes, fresh
         return []
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         del start, end
         return {}
+
+    def check(self) -> None:
+        """Raises nothing: there is nothing to read."""
 
     def close(self) -> None:
         """Does nothing."""

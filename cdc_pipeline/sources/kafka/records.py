@@ -57,8 +57,9 @@ class PartitionRecords:
     def at_end(self) -> bool:
         return not self.waiting and self.ended_at is not None and self.ended_at >= self.must_reach
 
-    def next_lines(self, most_bytes: int) -> list[RawLine]:
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
         """Returns the records that are here, of about `most_bytes`. Asks the broker for more if none is here."""
+        del fresh  # The broker is asked each time.
         if not self.waiting:
             self.fetch()
         lines: list[RawLine] = []
@@ -92,6 +93,9 @@ class PartitionRecords:
         """Returns nothing: a topic has no files."""
         del start, end
         return {}
+
+    def check(self) -> None:
+        """Raises nothing: what stops a topic partition is raised where it is fetched."""
 
     def close(self) -> None:
         """Does nothing: the client is closed for all partitions at once."""

@@ -1,0 +1,108 @@
+"""Complete files of AWS DMS, Google Datastream, Debezium or plain rows, below a folder or a prefix of a bucket."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+
+from cdc_pipeline.errors import SettingsError, SourceError
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import decode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
+from cdc_pipeline.sources.debezium.one_line import attempt
+from cdc_pipeline.sources.debezium.partition import Content
+from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
+from cdc_pipeline.sources.files.listed_files import ListedFiles, folder_of
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
+from cdc_pipeline.sources.files.record_file import FileLayout
+from cdc_pipeline.sources.files.row_format import csv_columns, order_fields, row_event
+from cdc_pipeline.sources.files.survey import EventOrder
+from cdc_pipeline.sources.known import PartitionProgress, StreamStart
+from cdc_pipeline.steps import OnStep
+
+_PARTITION = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFolders:
+    """Implements `FileTransport`. All files are one stream partition, whose folders take turns file by file.
+
+    `objects`: the folder or the prefix. `folders`: each table's folder below it.
+    """
+
+    objects: ObjectStore
+    settings: ChangeFilesSource
+    folders: dict[str, TableSettings | None]
+    on_step: OnStep
+
+    def check_found(self) -> None:
+        if all(next(self.objects.list_prefix(folder), None) is None for folder in self.folders):
+            raise SourceError(
+                f"{self.objects.url} holds no file of any table",
+                expected=f"files in folders such as {next(iter(self.folders)) or 'the folder itself'}",
+                remedy="correct source.path or source.folder in pipeline.yml, or write the first file",
+            )
+
+    def stream_partitions(self) -> Collection[int]:
+        return (_PARTITION,)
+
+    def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> ListedFiles:
+        return ListedFiles(
+            objects=self.objects,
+            layouts={folder: self._layout(table) for folder, table in self.folders.items()},
+            settings=self.settings,
+            offset=decode_position(reached.offset),
+            begun=start.begun.get(number, {}),
+            begin=partial(start.begin_file, number),
+            on_step=self.on_step,
+            digest=reached.last_position.get(FILE_DIGEST, ""),
+        )
+
+    def decode(self, raw: RawLine) -> Content:
+        folder = folder_of(raw.file, list(self.folders))
+        if folder is None:
+            return Skipped(kind="row of a table that is not listed")
+        table = self.folders[folder]
+        return attempt(partial(self._event, raw.text, table))
+
+    def _event(self, text: bytes, table: TableSettings | None) -> EnvelopeEvent | Skipped:
+        if table is None or self.settings.format == "debezium":
+            return read_line(text)
+        if self.settings.format == "datastream":
+            return datastream_event(text, table.table)
+        return row_event(text, table.table, table.columns, self.settings)
+
+    def _layout(self, table: TableSettings | None) -> FileLayout:
+        columns = () if table is None else csv_columns(self.settings, table.columns)
+        return FileLayout(csv=self.settings.csv, columns=columns)
+
+
+def table_folders(settings: ChangeFilesSource, tables: Collection[TableSettings]) -> dict[str, TableSettings | None]:
+    """Returns each table by its folder. Only Debezium's events may share a folder: they name their tables.
+
+    Raises SettingsError if two tables have one folder.
+    """
+    folders: dict[str, TableSettings | None] = {}
+    for table in tables:
+        folder = settings.folder_of(table.table)
+        if folder in folders and settings.format != "debezium":
+            raise SettingsError(
+                f"{table.name} and another table have the folder {folder!r} below source.path",
+                expected="one folder per table: such files do not name their table",
+                remedy="write {table} into source.folder in pipeline.yml",
+            )
+        folders[folder] = None if folder in folders else table
+    return folders
+
+
+def change_order(settings: ChangeFilesSource) -> EventOrder:
+    match settings.format:
+        case "datastream":
+            fields = order_fields(ORDER_FIELDS)
+        case "debezium":
+            fields = settings.order_by
+        case "dms" | "upserts":
+            fields = order_fields(len(settings.order_by))
+    name = " ".join((settings.format, *settings.order_by)) if fields else f"{settings.format} in order"
+    return EventOrder(name=name, sequence_by=fields, late_by=settings.late_by)

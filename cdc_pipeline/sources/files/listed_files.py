@@ -1,0 +1,268 @@
+"""Reads the records of change files below a folder or a bucket's prefix, file by file, from an offset."""
+
+import re
+import time
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from cdc_pipeline.errors import ObjectMissing, SourceError
+from cdc_pipeline.object_store import ObjectInfo, ObjectStore
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.debezium.one_line import printable
+from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
+from cdc_pipeline.sources.files.record_file import SUFFIXES, FileLayout, RecordFile, is_readable
+from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
+
+LOOK_BACK_FILES = 500
+"""So many of the last files of a folder are listed again, to see files whose names are below the newest one."""
+_MOST_WAITING = 1_000
+_WHOLE = " whole"
+"""Follows the digest of a file that was read to its end: it is not opened again."""
+_HIDDEN = (".", "_")
+_UNFINISHED = (".tmp", ".part", ".inprogress", ".crc")
+_FULL_LOAD = re.compile(r"LOAD[0-9A-Fa-f]+\..*")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Folder:
+    """A folder of files and what is known of its names.
+
+    `known`: the last names that were begun or wait, in their order. `after`: names up to here are not listed again.
+    `sizes`: for files that have to settle, how they were found first, and when.
+    """
+
+    path: str
+    layout: FileLayout
+    known: list[str] = field(default_factory=list)
+    after: str = ""
+    waiting: deque[str] = field(default_factory=deque)
+    sizes: dict[str, tuple[str, float]] = field(default_factory=dict)
+    stopped: SourceError | None = None
+
+    def stop(self, why: SourceError) -> None:
+        """Remembers why the folder is not read on, and logs each reason once."""
+        if str(self.stopped) != str(why):
+            log.error("the folder is not read on", folder=self.path, found=why.found, remedy=why.remedy)
+        self.stopped = why
+
+    def forget_old(self) -> None:
+        while len(self.known) > LOOK_BACK_FILES:
+            self.after = self.known.pop(0)
+
+
+class ListedFiles:
+    """Reads complete files: folders take turns by file, and the files of a folder are read in the order of their names.
+
+    `layouts`: by folder, relative to the store's root. `begun`, `begin`, `digest`: as for `PartitionFiles`. A folder
+    whose next file cannot be read is stopped until that file is replaced, and the others are read on; `check` raises
+    the reason.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: ObjectStore,
+        layouts: Mapping[str, FileLayout],
+        settings: ChangeFilesSource,
+        offset: int,
+        begun: Mapping[int, str],
+        begin: Callable[[str], int],
+        on_step: OnStep,
+        digest: str = "",
+    ) -> None:
+        self._objects = objects
+        self._settings = settings
+        self._folders = deque(_Folder(path=path, layout=layout) for path, layout in layouts.items())
+        self._begun = dict(begun)
+        self._begin = begin
+        self._on_step = on_step
+        self._number, self._line = offset >> LINE_BITS, offset & LINE_MASK
+        self._digest = digest.removesuffix(_WHOLE)
+        self._is_whole = self._number == 0 or digest.endswith(_WHOLE)
+        self._file: RecordFile | None = None
+        self._next_look = 0.0
+        self.at_end = False
+        for name in sorted(self._begun.values()):
+            folder = self._folder_of(name)
+            if folder is not None:
+                folder.known.append(name)
+
+    @property
+    def offset(self) -> int:
+        """The offset after the last record that was returned."""
+        return self._number << LINE_BITS | self._line
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
+        first, last = start >> LINE_BITS, end >> LINE_BITS
+        return {number: name for number, name in self._begun.items() if first < number <= last}
+
+    def next_lines(self, most_bytes: int, *, fresh: bool = False) -> list[RawLine]:
+        """Returns records of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then.
+
+        `fresh`: looks for new files now, and not only every `list_every`.
+        """
+        lines: list[RawLine] = []
+        left = most_bytes
+        with step(self._on_step, "source_file.read"):
+            for line in self._lines(fresh=fresh):
+                lines.append(line)
+                left -= len(line.text)
+                if left <= 0:
+                    break
+            self.at_end = left > 0
+        return lines
+
+    def check(self) -> None:
+        """Raises the reason of the first folder that is stopped."""
+        for folder in self._folders:
+            if folder.stopped is not None:
+                raise folder.stopped
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _lines(self, *, fresh: bool) -> Iterator[RawLine]:
+        if self._file is None and not self._is_whole:
+            self._open_present()
+        while True:
+            while self._file is not None and not self._file.is_read:
+                yield self._given(self._file)
+            self.close()
+            self._is_whole = True
+            if not self._go_on(fresh=fresh):
+                return
+
+    def _given(self, file: RecordFile) -> RawLine:
+        text = file.take()
+        place, self._line = self.offset, file.line
+        self._digest = file.digest
+        return RawLine(
+            place=place,
+            file=file.key,
+            number=file.line,
+            text=text,
+            written=file.written,
+            digest=file.digest + (_WHOLE if file.is_read else ""),
+        )
+
+    def _open_present(self) -> None:
+        """Opens the file that was read in part. Raises SourceGap if it is gone or has other records."""
+        name = self._begun[self._number]
+        folder = self._folder_of(name)
+        file = RecordFile(self._objects, name, FileLayout(csv=self._settings.csv) if folder is None else folder.layout)
+        self._file, self._is_whole = file, False
+        if self._line:
+            file.skip(self._line, self._digest)
+
+    def _go_on(self, *, fresh: bool) -> bool:
+        """Begins the next file. Returns whether there is one.
+
+        A file is opened before it is begun, so that a damaged one is refused before it is registered.
+        """
+        if self._number + 1 in self._begun:
+            self._number, self._line, self._digest = self._number + 1, 0, ""
+            self._open_present()
+            return True
+        if not fresh and time.monotonic() < self._next_look:
+            return False
+        for _ in range(len(self._folders)):
+            folder = self._folders[0]
+            self._folders.rotate(-1)
+            file = self._opened_next(folder)
+            if file is not None:
+                self._number, self._line, self._digest = self._begin(file.key), 0, ""
+                self._begun[self._number] = file.key
+                folder.waiting.popleft()
+                self._file, self._is_whole = file, False
+                return True
+        self._next_look = time.monotonic() + self._settings.list_every.total_seconds()
+        return False
+
+    def _opened_next(self, folder: _Folder) -> RecordFile | None:
+        """Returns the folder's next file, open; None if there is none, or if the folder is stopped."""
+        try:
+            if not folder.waiting:
+                self._look(folder)
+            opened = RecordFile(self._objects, folder.waiting[0], folder.layout) if folder.waiting else None
+        except SourceError as error:
+            if error.outage:
+                raise
+            folder.stop(error)
+            return None
+        folder.stopped = None
+        return opened
+
+    def _look(self, folder: _Folder) -> None:
+        """Lists the folder's new complete files. The first look lists the whole folder, later ones its last names.
+
+        Raises SourceError for a file that comes too late in the order of names, and for one that nobody can read.
+        """
+        known, newest = set(folder.known), folder.known[-1] if folder.known else ""
+        for found in self._objects.list_prefix(folder.path, folder.after):
+            if found.key in known or self._is_no_data(found.key):
+                continue
+            self._check_name(found.key, newest)
+            if self._is_complete(folder, found):
+                folder.waiting.append(found.key)
+                insort(folder.known, found.key)
+            elif self._settings.ordered:
+                break
+            if len(folder.waiting) >= _MOST_WAITING:
+                break
+        folder.forget_old()
+
+    def _is_no_data(self, key: str) -> bool:
+        name = key.rpartition("/")[2]
+        full_load = self._settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
+        return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, self._settings.marker))
+
+    def _check_name(self, key: str, newest: str) -> None:
+        if not key.isprintable() or not is_readable(key):
+            raise SourceError(
+                f"the file {printable(ascii(key) if not key.isprintable() else key)} has a name that says no format",
+                expected=f"a name that ends with one of {', '.join(SUFFIXES)}, also with .gz",
+                remedy="rename it, or move it out of the folder",
+            )
+        if self._settings.ordered and key < newest:
+            raise SourceError(
+                f"the file {key} came after {newest} was begun",
+                expected="names that rise: files are read in the order of their names",
+                remedy="give it a later name, or set order_by: then files may come in any order",
+            )
+
+    def _is_complete(self, folder: _Folder, found: ObjectInfo) -> bool:
+        """Returns whether the file may be read, by the rule that `complete` chooses."""
+        if self._settings.complete == "marked":
+            try:
+                self._objects.head(found.key + self._settings.marker)
+            except ObjectMissing:
+                return False
+        if self._settings.complete == "settled":
+            now = time.monotonic()
+            before, since = folder.sizes.get(found.key, ("", now))
+            if before != found.written:
+                folder.sizes[found.key] = (found.written, now)
+                return False
+            if now - since < self._settings.settled_after.total_seconds():
+                return False
+            del folder.sizes[found.key]
+        return True
+
+    def _folder_of(self, name: str) -> _Folder | None:
+        """Returns the folder of a file, None if pipeline.yml lists its table no more."""
+        path = folder_of(name, [folder.path for folder in self._folders])
+        return next((folder for folder in self._folders if folder.path == path), None)
+
+
+def folder_of(name: str, folders: Sequence[str]) -> str | None:
+    """Returns the innermost of these folders that has the file, None if none has it."""
+    return max((path for path in folders if not path or name.startswith(f"{path}/")), key=len, default=None)

@@ -1,0 +1,145 @@
+"""Decodes rows with an operation, such as those of AWS DMS: a record of a change file -> a change event."""
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fields, Skipped
+from cdc_pipeline.sources.debezium.one_line import Undecodable, parsed_json, printable
+from cdc_pipeline.sources.files.record_file import UNREAD, WHY
+from cdc_pipeline.time_slice import EPOCH
+
+ORDER = "order"
+"""The field of an event's value with its order: a list of numbers and texts, by their number as text."""
+_OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
+_MICROSECOND = timedelta(microseconds=1)
+_DMS_OPERATION = "Op"
+
+
+def csv_columns(source: ChangeFilesSource, columns: Collection[str]) -> tuple[str, ...]:
+    """Returns the columns of a CSV file without a header: operation and time, if there are any, then the table's."""
+    return tuple(name for name in (operation_column(source), source.time_column, *columns) if name is not None)
+
+
+def operation_column(source: ChangeFilesSource) -> str | None:
+    return source.operation_column or (_DMS_OPERATION if source.format == "dms" else None)
+
+
+def order_fields(count: int) -> tuple[str, ...]:
+    """Returns the fields that order events, as `sequence_by` names them."""
+    return tuple(f"{ORDER}.{number}" for number in range(count))
+
+
+def read_record(text: bytes) -> Fields | None:
+    """Parses a record, None for a blank line. Raises Undecodable for what is no JSON object, and for an unread row."""
+    try:
+        line = text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Undecodable(f"is no JSON: {error}") from error
+    if not line.strip():
+        return None
+    record = parsed_json(line)
+    if not isinstance(record, dict):
+        raise Undecodable("is no JSON object")
+    if UNREAD in record:
+        raise Undecodable(str(record.get(WHY)))
+    return record
+
+
+def row_event(
+    text: bytes, table: TableName, columns: Collection[str], source: ChangeFilesSource
+) -> EnvelopeEvent | Skipped:
+    """Returns the event of one row. `columns`: those that pipeline.yml declares. Raises Undecodable."""
+    record = read_record(text)
+    if record is None:
+        return Skipped(kind="blank line")
+    named = operation_column(source)
+    operation = "insert" if named is None else _operation(record, named, source)
+    old = _old_values(record, source.before_prefix)
+    own = {named, source.time_column} - set(columns)
+    row = {name: value for name, value in record.items() if name not in own and name not in old}
+    before = {name.removeprefix(source.before_prefix): value for name, value in old.items()}
+    images = {
+        "insert": (None, row),
+        "update": (before or None, row),
+        "delete": ({**row, **before}, None),
+        "truncate": (None, None),
+    }
+    return table_event(
+        table,
+        operation=_OPERATIONS[operation],
+        images=images[operation],
+        order=[_ordering(record, name) for name in source.order_by],
+        commit_time=None if source.time_column is None else time_of(record.get(source.time_column), source.time_column),
+        connector=source.format,
+    )
+
+
+def table_event(
+    table: TableName,
+    *,
+    operation: str,
+    images: tuple[Fields | None, Fields | None],
+    order: list[object],
+    commit_time: int | None,
+    connector: str,
+    key: Fields | None = None,
+    transaction: str | None = None,
+) -> EnvelopeEvent:
+    """Returns the event as Debezium would have written it. `images`: the row before and after."""
+    before, after = images
+    value: dict[str, Any] = {"op": operation, "before": before, "after": after}
+    value[ORDER] = {str(number): part for number, part in enumerate(order)}
+    where = {"db": table.database, "schema": table.schema, "table": table.table, "connector": connector}
+    return EnvelopeEvent(
+        operation=operation,
+        value=value,
+        source=where,
+        key=key,
+        headers=None,
+        fields=None,
+        key_fields=None,
+        transaction=transaction,
+        commit_time=commit_time,
+    )
+
+
+def time_of(value: object, name: str) -> int | None:
+    """Returns an ISO time in microseconds since 1970, without an offset in UTC. None for NULL. Raises Undecodable."""
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(value).strip())
+        known = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        found = (known - EPOCH) // _MICROSECOND
+    except (ValueError, OverflowError) as error:
+        raise Undecodable(f"has a {name} that is no time: {printable(str(value))!r}") from error
+    if not 0 <= found < LAST_TIME:
+        raise Undecodable(f"has a {name} that is no time between the years 1970 and 9000: {printable(str(value))!r}")
+    return found
+
+
+def _operation(record: Fields, name: str, source: ChangeFilesSource) -> str:
+    if name not in record:
+        raise Undecodable(f"has no {name}, which says what the row does")
+    value = record[name]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    operation = source.operation_of(text)
+    if operation is None:
+        raise Undecodable(f"has the unknown operation {printable(text)!r} in {name}")
+    return operation
+
+
+def _old_values(record: Fields, prefix: str) -> Mapping[str, object]:
+    """Returns the columns of the old row: those whose name without `prefix` is a column of the record, too."""
+    return {
+        name: value for name, value in record.items() if name.startswith(prefix) and name.removeprefix(prefix) in record
+    }
+
+
+def _ordering(record: Fields, name: str) -> object:
+    if record.get(name) is None:
+        raise Undecodable(f"has no version: {name}, which order_by names, is missing or NULL")
+    return record[name]
