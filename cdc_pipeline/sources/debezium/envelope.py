@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cdc_pipeline.sources.debezium.mongodb import MONGODB, mongodb_key, mongodb_value
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, parsed_json
 
 Fields = Mapping[str, Any]
@@ -113,6 +114,8 @@ def _read_value(
         raise Undecodable("has a payload that is no JSON object")
     if "op" not in value:
         return _other(value)
+    if (_mapping(value.get("source")) or {}).get("connector") == MONGODB:
+        value, key = mongodb_value(value), mongodb_key(key)
     operation, source = value["op"], _mapping(value.get("source")) or {}
     commit_time = _microseconds(source) or _microseconds(value)
     if operation == "m":
@@ -153,8 +156,9 @@ def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
     block = _mapping(value.get("transaction")) or {}
     if block.get("id") is not None:
         return f"transaction {block['id']}"
-    if source.get("lsn") is not None:
-        return f"lsn {source['lsn']}"
+    for name in ("lsn", "commit_lsn"):
+        if source.get(name) is not None:
+            return f"{name} {source[name]}"
     if source.get("file") is not None and source.get("pos") is not None:
         return f"log {source['file']} {source['pos']}"
     return None

@@ -14,6 +14,7 @@ _HALF_BITS = 64
 _ROW_BITS = 32
 _POSITION_DIGITS = 32
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_COMMIT_LSN = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}")
 _LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
 _END, _NEGATIVE_END = "!", ":"
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
@@ -37,9 +38,13 @@ def source_position(event: EnvelopeEvent) -> int:
     """Returns the event's position in its source's log, comparable between stream partitions; 0 if it has none.
 
     PostgreSQL: (last commit before it, its own LSN), since transactions come in the order of their commits, not of
-    their writes. Sources with log files: (file number, position, row). Others: the time in milliseconds.
+    their writes. Oracle: (SCN of the commit, its own SCN). SQL Server and Db2: the LSN of the commit. Sources with log
+    files: (file number, position, row). MongoDB: (time, order in the second). Others: the time in milliseconds.
     """
     source = event.source
+    of_commit = _commit_position(source)
+    if of_commit is not None:
+        return of_commit
     own = _whole(source.get("lsn"))
     if own is not None:
         committed = _last_commit(source.get("sequence"))
@@ -52,7 +57,19 @@ def source_position(event: EnvelopeEvent) -> int:
     if number is not None and number < _FILE_NUMBERS and position is not None:
         row = min(_whole(source.get("row")) or 0, _LAST_ROW)
         return (number << _HALF_BITS | position) << _ROW_BITS | row
-    return _whole(source.get("ts_ms")) or 0
+    time = _whole(source.get("ts_ms")) or 0
+    return time << _ROW_BITS | min(_whole(source["ord"]) or 0, _LAST_ROW) if "ord" in source else time
+
+
+def _commit_position(source: Fields) -> int | None:
+    """Returns the position of the commit of Oracle, SQL Server and Db2; None for other sources, and for a snapshot."""
+    scn, commit_scn, commit_lsn = (source.get(name) for name in ("scn", "commit_scn", "commit_lsn"))
+    if _whole(commit_scn) is not None or _whole(scn) is not None:
+        own = _whole(scn) or 0
+        return (_whole(commit_scn) or own) << _HALF_BITS | own
+    if isinstance(commit_lsn, str) and _COMMIT_LSN.fullmatch(commit_lsn):
+        return int(commit_lsn.replace(":", ""), 16)
+    return None
 
 
 def is_exact(event: EnvelopeEvent) -> bool:
@@ -67,12 +84,19 @@ def sequence_version(event: EnvelopeEvent, fields: Sequence[str], *, rank: int, 
     """Returns `<sequence>~<rank><hash>`. At equal sequences an upsert beats a delete, else the greater hash wins."""
     text = json.dumps(content, default=str, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{sequence(event.value, fields)}~{rank}{digest}"
+    return f"{_sequence_of(event, fields)}~{rank}{digest}"
 
 
 def truncate_version(event: EnvelopeEvent, fields: Sequence[str]) -> str:
     """Returns the version of a truncate, which is above every event with the same sequence."""
-    return f"{sequence(event.value, fields)}~~"
+    return f"{_sequence_of(event, fields)}~~"
+
+
+def _sequence_of(event: EnvelopeEvent, fields: Sequence[str]) -> str:
+    """Encodes the fields. A row that a snapshot read was not committed at a place of the log: what it lacks is 0."""
+    if not event.is_of_snapshot:
+        return sequence(event.value, fields)
+    return "".join(_encoded(_value(event.value, name) or 0, name) for name in fields)
 
 
 def sequence(value: Fields, fields: Sequence[str]) -> str:
@@ -80,10 +104,15 @@ def sequence(value: Fields, fields: Sequence[str]) -> str:
     return "".join(_encoded(_found(value, name), name) for name in fields)
 
 
-def _found(value: Fields, dotted: str) -> object:
+def _value(value: Fields, dotted: str) -> object:
     found: object = value
     for name in dotted.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _found(value: Fields, dotted: str) -> object:
+    found = _value(value, dotted)
     if found is None:
         raise Unordered(f"has no version: {dotted} is missing or NULL")
     return found

@@ -1,0 +1,87 @@
+"""Events of Oracle, SQL Server, Db2 and MongoDB, as Debezium documents them: their rows and their order."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
+from cdc_pipeline.sources.debezium.versions import UPSERT_RANK, sequence_version, source_position
+from tests.support.change_files import ChangeFolder
+
+DATA = Path(__file__).parents[2] / "data" / "connectors"
+LOWER = {"id": "bigint", "first_name": "text", "email": "text"}
+UPPER = {name.upper(): type_ for name, type_ in LOWER.items()}
+DOCUMENT = {
+    "_id": "text",
+    "first_name": "text",
+    "visits": "bigint",
+    "tags": "json",
+    "since": "timestamptz",
+    "owed": "numeric(6,2)",
+}
+TABLES: dict[str, tuple[Mapping[str, Any], list[str]]] = {
+    "oracle": (
+        {"name": "ORCLPDB1.DEBEZIUM.CUSTOMERS", "id": ["ID"], "columns": UPPER},
+        ["source.commit_scn", "source.scn"],
+    ),
+    "sqlserver": (
+        {"name": "testDB.dbo.customers", "id": ["id"], "columns": LOWER},
+        ["source.commit_lsn", "source.change_lsn", "source.event_serial_no"],
+    ),
+    "db2": (
+        {"name": "MYDATABASE.MYSCHEMA.CUSTOMERS", "id": ["ID"], "columns": UPPER},
+        ["source.commit_lsn", "source.change_lsn"],
+    ),
+    "mongodb": (
+        {"name": "shop.inventory.customers", "columns": DOCUMENT},
+        ["source.ts_ms", "source.ord"],
+    ),
+}
+
+
+def events(connector: str) -> list[EnvelopeEvent]:
+    lines = (DATA / f"{connector}.jsonl").read_bytes().splitlines()
+    found = [read_line(line) for line in lines]
+    assert all(isinstance(event, EnvelopeEvent) for event in found)
+    return [event for event in found if isinstance(event, EnvelopeEvent)]
+
+
+@pytest.mark.parametrize("connector", TABLES)
+def test_positions_and_sequences_rise_with_the_commits(connector: str) -> None:
+    found, (_, order) = events(connector), TABLES[connector]
+    positions = [source_position(event) for event in found]
+    assert positions == sorted(set(positions))
+    assert max(positions).bit_length() <= 128
+    versions = [sequence_version(event, order, rank=UPSERT_RANK, content=[]) for event in found]
+    assert versions == sorted(set(versions))
+
+
+@pytest.mark.parametrize("order", ["of the lines", "of the events"])
+@pytest.mark.parametrize("connector", TABLES)
+def test_events_become_rows(tmp_path: Path, connector: str, order: str) -> None:
+    table, fields = TABLES[connector]
+    source = {"format": "debezium", "order_by": fields if order == "of the events" else []}
+    folder = ChangeFolder(folder=tmp_path, source=source, tables=(table,))
+    folder.write("events.jsonl", (DATA / f"{connector}.jsonl").read_bytes())
+    read = folder.read()
+    assert read.unfit == []
+    assert [kind for kind, _ in read.changes] == ["i", "i", "u", "d"]
+    assert read.versions == sorted(set(read.versions))
+
+
+def test_documents_of_mongodb_are_rows_with_a_column_per_field(tmp_path: Path) -> None:
+    table, _ = TABLES["mongodb"]
+    folder = ChangeFolder(folder=tmp_path, source={"format": "debezium"}, tables=(table,))
+    folder.write("events.jsonl", (DATA / "mongodb.jsonl").read_bytes())
+    (_, first), (_, second), (_, third), (_, fourth) = folder.read().changes
+    assert (first["_id"], first["visits"], json.loads(first["tags"])) == ("596e275826f08b2730779e1f", 1004, ["a", "b"])
+    assert (second["_id"], str(second["owed"]), second["since"].isoformat()) == (
+        "1005",
+        "1.50",
+        "2026-01-09T23:06:40.123000+00:00",
+    )
+    assert (third["first_name"], third["visits"]) == ("Anne Marie", 1005)
+    assert fourth["_id"] == "1005"
