@@ -21,7 +21,7 @@ from benchmarks.results import RowFigures
 from cdc_pipeline.areas import DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.copy_stream import TEXT_FORMAT
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
 from cdc_pipeline.sources.postgres.position import hold_position, snapshot_connection

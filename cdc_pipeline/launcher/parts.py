@@ -18,7 +18,8 @@ from cdc_pipeline.launcher.marked import marked, marks
 from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import DATABASES, POSTGRES, SPARK, Process, with_dependencies
 from cdc_pipeline.launcher.users import one_user, parts_mark, watch
-from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.work import EMBEDDED
 
 TIMEOUT_SECONDS = 180
 POLL_SECONDS = 0.1

@@ -12,7 +12,8 @@ from cdc_pipeline.launcher.deployment import this_machine
 from cdc_pipeline.launcher.java import require_java
 from cdc_pipeline.launcher.postgres import PostgresServer, find_binaries, initialize, reachable_binaries
 from cdc_pipeline.launcher.processes import Process, processes
-from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.work import EMBEDDED
 
 
 def plan(

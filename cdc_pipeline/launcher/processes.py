@@ -17,7 +17,8 @@ from cdc_pipeline.launcher.health import heartbeat_url
 from cdc_pipeline.launcher.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.launcher.postgres import SUPERUSER
 from cdc_pipeline.launcher.spark import AUTHENTICATION_VARIABLE, s3_settings, server_command
-from cdc_pipeline.settings import EMBEDDED, Settings
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.work import EMBEDDED
 
 POSTGRES = "postgres"
 DATABASES = "databases"

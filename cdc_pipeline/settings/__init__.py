@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -12,10 +12,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import OWN_PREFIX, TableName
 from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import is_on_s3, parse_endpoint, parse_s3
+from cdc_pipeline.settings.mysql import MysqlSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.settings.table_patterns import checked_pattern
 from cdc_pipeline.settings.work import (
+    EMBEDDED,
     DriverSettings,
     Duration,
     Frozen,
@@ -26,7 +30,6 @@ from cdc_pipeline.settings.work import (
 from cdc_pipeline.types import declared_type
 
 _MINIMUM_SLICE = timedelta(seconds=1)
-EMBEDDED = "embedded"
 
 
 def parse_type(written: str) -> str:
@@ -35,109 +38,6 @@ def parse_type(written: str) -> str:
         return declared_type(written)
     except UsageError as error:
         raise ValueError(str(error)) from error
-
-
-class PostgresSource(Frozen):
-    """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
-
-    unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "columns": "PostgreSQL's catalogue has their types, so leave them out"
-    }
-    kind: Literal["postgres"]
-    url: str = EMBEDDED
-    publication: str = Field(default="cdc", pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)
-    slot: str = Field(default="cdc", pattern=r"^[a-z0-9_]+$", max_length=63)
-    stream_partitions: int = Field(default=1, ge=1, le=64)
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
-    log_alarm_bytes: int = Field(
-        default=64 << 30,
-        ge=1 << 20,
-        description="raise an alarm when the slot keeps back more of the source's log than this",
-    )
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """A server is read by its URL."""
-        del base
-        return ()
-
-
-class DebeziumFilesSource(Frozen):
-    """A folder of files with one Debezium event per line: `<path>/<stream partition>/*.jsonl`, read in name order."""
-
-    kind: Literal["debezium_files"]
-    path: str = Field(min_length=1)
-    ordered: bool = Field(
-        default=True, description="whether each stream partition has the events of an id in their order"
-    )
-    sequence_by: tuple[str, ...] = Field(
-        default=(), description="fields of an event that show which of two events is newer"
-    )
-    late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
-
-    unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "as_text": "events in files do not contain the source's text, so leave it out"
-    }
-
-    @property
-    def url(self) -> str:
-        """Files have no server."""
-        return ""
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """Folders that are read. Relative paths start at `base`."""
-        return (base / self.path,)
-
-    @model_validator(mode="after")
-    def _one_order(self) -> "DebeziumFilesSource":
-        if self.ordered and self.sequence_by:
-            message = "sequence_by is for ordered: false; the order of ordered files is that of their lines"
-            raise ValueError(message)
-        if not self.ordered and not self.sequence_by:
-            message = "ordered: false needs sequence_by, such as [source.lsn]: it shows which event is newer"
-            raise ValueError(message)
-        if self.ordered and self.late_by is not None:
-            message = "late_by is for ordered: false; in ordered files the position shows what can still come"
-            raise ValueError(message)
-        return self
-
-
-class MysqlSource(Frozen):
-    """A MariaDB server 10.5 or newer with `log_bin` and `binlog_row_metadata = FULL`, read by its binary log."""
-
-    unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "columns": "the server's catalogue has their types, so leave them out"
-    }
-    kind: Literal["mysql"]
-    url: str = Field(
-        min_length=1,
-        repr=False,
-        description="mysql://user@host:port; the password also in a file or in CDC_SOURCE__URL",
-    )
-    password_file: str | None = Field(default=None, description="a file with the password of the user")
-    tls: Literal["off", "require", "verify"] | None = Field(
-        default=None, description="verify: check the server's certificate. Default: require, for another machine"
-    )
-    tls_ca: str | None = Field(default=None, description="a file with the certificates that `verify` trusts")
-    marker_table: str = Field(
-        default="cdc_pipeline.cdc_marker",
-        pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_]+$",
-        description="database.table on the source, through which marker messages are sent; set-up creates it",
-    )
-    server_id: int | None = Field(
-        default=None, ge=1, lt=1 << 32, description="by which the source knows the consumer; default: from the name"
-    )
-    copy_address: str = Field(
-        default="127.0.0.1",
-        description="the address at which the process that holds a snapshot lets worker slots read it",
-    )
-    stream_partitions: int = Field(default=1, ge=1, le=64)
-    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """A server is read by its URL."""
-        del base
-        return ()
 
 
 class PartitionBy(Frozen):

@@ -11,6 +11,8 @@ from cdc_pipeline.libpq import is_this_machine
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SHORTEST_KEPT = timedelta(days=1)
+EMBEDDED = "embedded"
+"""Stands for a server that the pipeline itself starts, in place of its URL."""
 ENCRYPTION = "spark.network.crypto.enabled"
 _THE_PIPELINES_OWN = (
     *("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.memory", "spark.connect."),

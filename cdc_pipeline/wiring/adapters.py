@@ -10,10 +10,12 @@ from cdc_pipeline.installation.endpoints import Endpoints
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
-from cdc_pipeline.settings import MysqlSource, ObjectStoreSettings, PostgresSource, Settings
+from cdc_pipeline.settings import ObjectStoreSettings, Settings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
+from cdc_pipeline.settings.mysql import MysqlSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.files.change_folders import ChangeFolders, change_order, table_folders
 from cdc_pipeline.sources.files.debezium_folders import DebeziumFolders, debezium_order
 from cdc_pipeline.sources.files.source import FileSource
@@ -49,24 +51,28 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
             stream=settings.name, settings=source, folder=settings.folder, tables=settings.tables, on_step=on_step
         )
     if isinstance(source, ChangeFilesSource):
-        return FileSource(
-            stream=settings.name,
-            kind=source.kind,
-            order=change_order(source),
-            tables=settings.tables,
-            transport=ChangeFolders(
-                objects=_open_object_store_at(source.location(settings.folder), settings.object_store),
-                settings=source,
-                folders=table_folders(source, settings.tables),
-                on_step=on_step,
-            ),
-        )
+        return _change_files(source, settings, on_step)
     return FileSource(
         stream=settings.name,
         kind=source.kind,
         order=debezium_order(source),
         tables=settings.tables,
         transport=DebeziumFolders(folder=(settings.folder / source.path).resolve(), on_step=on_step),
+    )
+
+
+def _change_files(source: ChangeFilesSource, settings: Settings, on_step: OnStep) -> FileSource:
+    return FileSource(
+        stream=settings.name,
+        kind=source.kind,
+        order=change_order(source),
+        tables=settings.tables,
+        transport=ChangeFolders(
+            objects=_open_object_store_at(source.location(settings.folder), settings.object_store),
+            settings=source,
+            folders=table_folders(source, settings.tables),
+            on_step=on_step,
+        ),
     )
 
 

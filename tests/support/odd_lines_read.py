@@ -20,7 +20,8 @@ import structlog
 
 from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter
 from cdc_pipeline.record import VERSION, TableName
-from cdc_pipeline.settings import DebeziumFilesSource, Settings
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.slice_file import write_slice_file
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.kept_lines import KeptLine

@@ -7,7 +7,8 @@ from datetime import timedelta
 import psycopg2
 
 from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter
-from cdc_pipeline.settings import PostgresSource, Settings, TableSettings
+from cdc_pipeline.settings import Settings, TableSettings
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import read_slot
 from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.sources.postgres.setup import SourcePlan, execute_plan, plan_source

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from cdc_pipeline.record import decode_position
-from cdc_pipeline.settings import DebeziumFilesSource
+from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.sources.debezium.partition import Content, debezium_content
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, RawLine, partition_folders
 from cdc_pipeline.sources.files.survey import EventOrder

@@ -15,7 +15,7 @@ from pymysql.err import InterfaceError, MySQLError
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError, SourceGap
 from cdc_pipeline.libpq import is_this_machine
-from cdc_pipeline.settings import MysqlSource
+from cdc_pipeline.settings.mysql import MysqlSource
 
 URL_FORM = "mysql://user@host:port, with special characters of a password encoded: %40 for @, %2F for /"
 _SCHEMES = ("mysql", "mariadb")
@@ -121,7 +121,7 @@ def _file_text(path: Path, setting: str) -> str:
 
 
 def connect(address: MysqlAddress, **more: Any) -> "Connection[Any]":
-    """Opens a connection with the text formats of the house. Raises SourceAway if no server answers.
+    """Opens a connection with the text formats that the pipeline parses. Raises SourceAway if no server answers.
 
     Opening the driver's socket and its first statement change nothing on the server.
     """

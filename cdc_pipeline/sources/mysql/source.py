@@ -10,7 +10,8 @@ from pymysql.connections import Connection
 
 from cdc_pipeline.errors import LeaseBusy, RegistryError, SnapshotError, SourceError, SourceGap
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
-from cdc_pipeline.settings import MysqlSource, TableSettings
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import (
     FoundTable,
@@ -77,7 +78,7 @@ class MysqlServer:
         """Surveys the server. If no table is registered and none can be read, raises the first refusal."""
         tables = known.tables()
         with session(self._address) as connection:
-            registered = known.next_offset()  # before the log's end: a running consumer moves it behind this end
+            registered = known.next_offset()  # read before the log's end, which a running consumer may pass meanwhile
             plan = plan_source(connection, self._markers, self.tables, tables)
             if not tables and not plan.tables:
                 raise next(iter(plan.refused.values()))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
-from cdc_pipeline.settings import MysqlSource
+from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid, parse_gtid, position_behind
 from cdc_pipeline.sources.mysql.markers import MarkerTable

@@ -8,7 +8,7 @@ from psycopg2 import sql
 
 from cdc_pipeline.errors import LeaseBusy, SourceAway, SourceError
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import read_slot, rows
 from cdc_pipeline.sources.postgres.publication import read_publication
 from cdc_pipeline.sources.postgres.session import session

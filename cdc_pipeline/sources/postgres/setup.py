@@ -8,7 +8,8 @@ import psycopg2.extensions
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
-from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.column_checks import check_column_names, check_named_columns
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types

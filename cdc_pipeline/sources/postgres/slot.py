@@ -4,7 +4,7 @@ import psycopg2.errors
 import psycopg2.extensions
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import KeptLog, shown_bytes
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_slot, rows
 from cdc_pipeline.sources.postgres.statements import PLUGIN

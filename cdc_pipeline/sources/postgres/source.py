@@ -8,7 +8,8 @@ import structlog
 
 from cdc_pipeline.errors import RegistryError, SourceError
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
-from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import (
     FoundTable,

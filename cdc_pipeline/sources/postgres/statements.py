@@ -6,7 +6,8 @@ import psycopg2.extensions
 from psycopg2 import sql
 
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_server, read_slot, read_types, rows
 from cdc_pipeline.sources.postgres.publication import FIRST_VERSION_WITH_GENERATED, Publication, read_publication
 from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable, read_table

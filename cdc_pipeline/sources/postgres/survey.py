@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
-from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.postgres.catalogue import Server, read_server, read_slot
 from cdc_pipeline.sources.postgres.publication import read_publication

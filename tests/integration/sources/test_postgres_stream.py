@@ -13,7 +13,8 @@ import pytest
 from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
 from cdc_pipeline.errors import SourceAway, SourceError, StreamMoved
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import PostgresSource, TableSettings
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.postgres.catalogue import read_slot
 from cdc_pipeline.sources.postgres.session import connect
 from cdc_pipeline.sources.postgres.setup import plan_source

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
 from cdc_pipeline.errors import SettingsError
-from cdc_pipeline.settings import EMBEDDED, DebeziumFilesSource
+from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.file import json_schema, load_settings, parse_settings, settings_path
-from cdc_pipeline.settings.work import parse_duration
+from cdc_pipeline.settings.work import EMBEDDED, parse_duration
 from tests.support.settings_texts import FILE, WHOLE, changed, parsed, refusal
 from tests.support.streams import postgres_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc_pipeline.settings import PostgresSource
+from cdc_pipeline.settings.postgres import PostgresSource
 from cdc_pipeline.sources.known import shown_bytes
 from cdc_pipeline.sources.postgres.slot import log_warning
 

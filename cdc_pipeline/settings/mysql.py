@@ -1,0 +1,47 @@
+"""The section of pipeline.yml about a MariaDB source."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from cdc_pipeline.settings.work import Frozen
+
+
+class MysqlSource(Frozen):
+    """A MariaDB server 10.5 or newer with `log_bin` and `binlog_row_metadata = FULL`, read by its binary log."""
+
+    unfit_table_settings: ClassVar[Mapping[str, str]] = {
+        "columns": "the server's catalogue has their types, so leave them out"
+    }
+    kind: Literal["mysql"]
+    url: str = Field(
+        min_length=1,
+        repr=False,
+        description="mysql://user@host:port; the password also in a file or in CDC_SOURCE__URL",
+    )
+    password_file: str | None = Field(default=None, description="a file with the password of the user")
+    tls: Literal["off", "require", "verify"] | None = Field(
+        default=None, description="verify: check the server's certificate. Default: require, for another machine"
+    )
+    tls_ca: str | None = Field(default=None, description="a file with the certificates that `verify` trusts")
+    marker_table: str = Field(
+        default="cdc_pipeline.cdc_marker",
+        pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_]+$",
+        description="database.table on the source, through which marker messages are sent; set-up creates it",
+    )
+    server_id: int | None = Field(
+        default=None, ge=1, lt=1 << 32, description="by which the source knows the consumer; default: from the name"
+    )
+    copy_address: str = Field(
+        default="127.0.0.1",
+        description="the address at which the process that holds a snapshot lets worker slots read it",
+    )
+    stream_partitions: int = Field(default=1, ge=1, le=64)
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+
+    def folders(self, base: Path) -> tuple[Path, ...]:
+        """A server is read by its URL."""
+        del base
+        return ()

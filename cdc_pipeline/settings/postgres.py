@@ -1,0 +1,33 @@
+"""The section of pipeline.yml about a PostgreSQL source."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from cdc_pipeline.settings.work import EMBEDDED, Frozen
+
+
+class PostgresSource(Frozen):
+    """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
+
+    unfit_table_settings: ClassVar[Mapping[str, str]] = {
+        "columns": "PostgreSQL's catalogue has their types, so leave them out"
+    }
+    kind: Literal["postgres"]
+    url: str = EMBEDDED
+    publication: str = Field(default="cdc", pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)
+    slot: str = Field(default="cdc", pattern=r"^[a-z0-9_]+$", max_length=63)
+    stream_partitions: int = Field(default=1, ge=1, le=64)
+    slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
+    log_alarm_bytes: int = Field(
+        default=64 << 30,
+        ge=1 << 20,
+        description="raise an alarm when the slot keeps back more of the source's log than this",
+    )
+
+    def folders(self, base: Path) -> tuple[Path, ...]:
+        """A server is read by its URL."""
+        del base
+        return ()
