@@ -9,16 +9,16 @@ from pymysql.connections import Connection
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.column_checks import check_column_names, check_named_columns
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTable, read_server, read_tables
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
+from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_named_columns
 from cdc_pipeline.types.mysql_charsets import KNOWN
 
 MARK = "row"
-"""How every table is registered: the log has its rows, whole."""
+"""Every table is registered as published in this way: the log has its whole rows."""
 _ENGINES = frozenset({"innodb", "rocksdb"})
 
 
@@ -65,7 +65,8 @@ def plan_source(
     """
     listed = {table.table: table.as_text for table in tables}
     found = read_tables(connection, list(listed), listed)
-    server = read_server(connection)  # after the tables: an older catalogue is behind at this end of the log
+    # Read after the tables, so that the catalogue is never newer than this end of the log.
+    server = read_server(connection)
     check_server(connection, server)
     look = _Look(
         connection=connection, listed=tables, found=found, server=server, registered=known, begun_again=begun_again
@@ -98,11 +99,13 @@ class _Look:
 
     def tables(self) -> list[PlannedMysqlTable]:
         """Returns the tables that can be read. Puts the others into `stale` or `refused`."""
-        ready = []
+        registered, ready = self.registered or {}, []
         for settings in self.listed:
             name = settings.table
-            before = None if name in self.begun_again else (self.registered or {}).get(name)
+            before = None if name in self.begun_again else registered.get(name)
             try:
+                if before is None:
+                    check_folder(settings, () if name in registered else self.listed)
                 new = self.new(settings)
                 ready.append(new if before is None else self.known(settings, before, new))
             except TableStale as error:

@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import psycopg2.extensions
 
-from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
-from cdc_pipeline.sources.column_checks import check_column_names, check_named_columns
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
@@ -20,6 +18,7 @@ from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres.tables import CatalogueTable, read_table
+from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_named_columns
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -121,7 +120,7 @@ class _Look:
             try:
                 in_catalogue = read_table(self.connection, types, table.table, table.as_text)
                 if before is None:
-                    _check_folder(table, () if table.table in registered else self.listed)
+                    check_folder(table, () if table.table in registered else self.listed)
                     found.append(self.new(table, in_catalogue))
                 else:
                     found.append(self.known(table, before, in_catalogue))
@@ -234,18 +233,6 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
     check_column_names(settings, names)
     _check_identity(settings, found, key)
     return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
-
-
-def _check_folder(settings: TableSettings, listed: Sequence[TableSettings]) -> None:
-    """Raises SourceError for tables whose folders differ only in capitals: some disks make one folder of them."""
-    folder = lake_key(settings.table)
-    for other in listed:
-        if other.table != settings.table and lake_key(other.table).lower() == folder.lower():
-            raise SourceError(
-                f"the tables {settings.name} and {other.name} differ only in capitals",
-                expected="tables whose folders in the lake stay apart where capitals do not count",
-                remedy="rename one of them, or list it in a pipeline with a lake of its own",
-            )
 
 
 def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:

@@ -159,6 +159,19 @@ def test_a_table_that_would_lack_changes_is_refused_by_name_and_the_others_are_r
         assert part in words[table]
 
 
+def test_new_tables_whose_folders_differ_only_in_capitals_are_refused_by_both_names(shop: MysqlShop) -> None:
+    for name in ("orders", "Orders", "other"):
+        shop.run(ORDERS.replace("orders", name))
+    with shop.opened("orders", "Orders", "other") as pipeline:
+        found = pipeline.source_setup().set_up()
+    assert found.tables == (shop.name("other"),)
+    assert found.refused.keys() == {shop.name("orders"), shop.name("Orders")}
+    for refused in found.refused.values():
+        assert "orders" in refused.found
+        assert "Orders" in refused.found
+        assert "differ only in capitals" in refused.found
+
+
 def test_a_second_reader_is_refused_while_the_first_one_reads(shop: MysqlShop) -> None:
     shop.run(ORDERS)
     with shop.opened("orders") as pipeline:

@@ -1,11 +1,26 @@
-"""What every database source requires of the columns of a table."""
+"""What every database source requires of a table: its folder in the lake, and its columns."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
+from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import OWN_PREFIX
 from cdc_pipeline.settings import TableSettings
+
+
+def check_folder(settings: TableSettings, listed: Iterable[TableSettings]) -> None:
+    """Raises SourceError for tables whose folders differ only in capitals: some disks make one folder of them."""
+    name, folder = settings.name.lower(), lake_key(settings.table).lower()
+    for other in listed:
+        if other.name.lower() != name or other.table == settings.table:
+            continue
+        if lake_key(other.table).lower() == folder:
+            raise SourceError(
+                f"the tables {settings.name} and {other.name} differ only in capitals",
+                expected="tables whose folders in the lake stay apart where capitals do not count",
+                remedy="rename one of them, or list it in a pipeline with a lake of its own",
+            )
 
 
 def check_named_columns(settings: TableSettings, key: tuple[str, ...], names: Collection[str]) -> None:
