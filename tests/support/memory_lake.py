@@ -243,15 +243,7 @@ class MemoryLake:
         with step(on_step, "lake_schema.read"):
             metadata = log.metadata(read)
         return follow(
-            log,
-            table,
-            work,
-            read,
-            metadata,
-            actions_of=actions,
-            may_commit=always,
-            clock=self._clock,
-            on_step=on_step,
+            log, table, work, read, metadata, actions_of=actions, may_commit=always, clock=self._clock, on_step=on_step
         )
 
     def _merge(

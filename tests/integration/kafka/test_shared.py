@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -66,15 +67,14 @@ def test_every_event_is_registered_once_while_consumers_and_broker_die(
     cdc = CommandLine(folder=tmp_path, source_url=store_url, store_url=store_url)
     cdc.write_settings(**feed.document | {"slice_length": "1s"})
     feed.create(ORDERS, partitions=len(PARTITIONS))
-    written = 0
+    written = count(ROUND, ROUND)
 
     def write() -> int:
-        """Rounds of events in every partition; returns how many there are by now."""
-        nonlocal written
-        for number in range(written, written + ROUND):
+        """Writes a round of events, in every partition. Returns the number of all events."""
+        end = next(written)
+        for number in range(end - ROUND, end):
             feed.write(ORDERS, number, "new", partition=number % len(PARTITIONS))
-        written += ROUND
-        return written
+        return end
 
     assert cdc.run("setup-source").exit_code == 0
     with consuming(cdc, "first") as first, consuming(cdc, "second") as second:
@@ -98,5 +98,5 @@ def test_every_event_is_registered_once_while_consumers_and_broker_die(
         second.kill()
         assert registers(cdc, write())
         assert first.poll() is None
-    assert feed.notes(ORDERS) == dict.fromkeys(range(written), "new")
+    assert feed.notes(ORDERS) == dict.fromkeys(range(next(written) - ROUND), "new")
     assert query(store_url, _NAMES) == [(f"{feed.topic(ORDERS)} [{number}]",) for number in PARTITIONS]

@@ -28,18 +28,17 @@ from tests.support.eventually import eventually
 from tests.support.lake import NOW, Feed, event, lake_values, table_of
 from tests.support.tcp_proxy import Proxy, proxied
 
-SLEEPER = """
+ENDLESS = """
 import sys, threading
 from cdc_pipeline.lake.session import claim_tag, connect, session_name, tagged
 
 session = connect(sys.argv[1])
 
-def sleep():
+def count():
     with tagged(session, claim_tag("dead")):
-        slow = session.range(0, 10**7, 1, 2).selectExpr("length(java_method('java.lang.Thread', 'sleep', 1L)) AS slept")
-        slow.filter("slept > 100").collect()
+        session.range(0, 10**15, 1, 1).filter("xxhash64(id) = 0").collect()
 
-threading.Thread(target=sleep, daemon=True).start()
+threading.Thread(target=count, daemon=True).start()
 while not session.client._get_operation_statuses().operation_statuses:
     pass
 print(session_name(session), flush=True)
@@ -146,7 +145,7 @@ def test_a_commit_whose_answer_was_lost_is_recognised_and_leaves_no_trace_in_the
 
 
 def test_what_a_killed_client_left_running_is_cancelled_and_its_session_ended(spark_url: str) -> None:
-    with another_process(SLEEPER, spark_url) as dead:
+    with another_process(ENDLESS, spark_url) as dead:
         name = first_line(dead)
         dead.send_signal(signal.SIGKILL)
         dead.wait()

@@ -21,6 +21,15 @@ FIRST = TableSchema(
     ),
     key=("id",),
 )
+LAST = TableSchema(
+    columns=(
+        Column(name="id", type="int8", number=1),
+        Column(name="day", type="text", number=2),
+        Column(name="the, day", type="timestamp", number=3),
+        Column(name="n", type="int4[]", number=5, missing="{1,NULL}"),
+    ),
+    key=("id",),
+)
 
 
 def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default(
@@ -43,16 +52,7 @@ def test_names_that_are_mapped_and_data_partitions_follow_a_rename_and_a_default
     described = DeltaLog(store, lake_key(table.name)).read(3)
     assert described is not None
     assert (described.of_kind("add"), described.of_kind("remove"), len(described.of_kind("metaData"))) == ([], [], 1)
-    after = TableSchema(
-        columns=(
-            Column(name="id", type="int8", number=1),
-            Column(name="day", type="text", number=2),
-            Column(name="the, day", type="timestamp", number=3),
-            Column(name="n", type="int4[]", number=5, missing="{1,NULL}"),
-        ),
-        key=("id",),
-    )
-    lake.upsert(table, feed.claim([event("u", 7, 1, day="last", n=[2])], schema=after))
+    lake.upsert(table, feed.claim([event("u", 7, 1, day="last", n=[2])], schema=LAST))
     found = {row["id"]: row for row in rows_by_spark(session, store, table)}
     seen = {
         id_: (row["day"], str(row["the, day"]), row["n"], row["_cdc_the, day_month"], row[DELETED])

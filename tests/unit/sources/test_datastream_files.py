@@ -1,0 +1,138 @@
+"""Change files of Google Datastream: their order, Avro beside JSON, and events that lack what orders or names them."""
+
+import gzip
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.change_files import ORDERS, ChangeFolder, avro_bytes, json_lines
+
+
+def datastream(change: str, id_: int, name: str | None, time: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "stream_name": "projects/p/locations/l/streams/s",
+        "read_method": "backfill" if change == "BACKFILL" else "cdc",
+        "object": "public_orders",
+        "uuid": "d7989206-380f-0e81-8056-240501101100",
+        "read_timestamp": "2026-01-01T10:00:09.000Z",
+        "source_timestamp": time,
+        "source_metadata": {
+            "schema": "public",
+            "table": "orders",
+            "is_deleted": change == "DELETE",
+            "change_type": "INSERT" if change == "BACKFILL" else change,
+            "primary_keys": ["id"],
+            **metadata,
+        },
+        "payload": {"id": id_, "name": name, "amount": "1.00"},
+    }
+
+
+PLACES: dict[str, list[dict[str, Any]]] = {
+    "PostgreSQL": [{"lsn": "0/FF", "tx_id": 7}, {"lsn": "0/100", "tx_id": 7}, {"lsn": "1/0", "tx_id": 8}],
+    "MySQL": [
+        {"log_file": "mysql-bin.000999", "log_position": 900},
+        {"log_file": "mysql-bin.001000", "log_position": 4},
+        {"log_file": "mysql-bin.001000", "log_position": 20},
+    ],
+    "Oracle": [
+        {"scn": 15869116216871, "rs_id": "0x0073c9.000a4e4c.01d0", "ssn": 9},
+        {"scn": 15869116216871, "rs_id": "0x0073c9.000a4e4c.01d0", "ssn": 67},
+        {"scn": 15869116216872, "rs_id": "0x0073c9.000a4e4c.0010", "ssn": 0},
+    ],
+}
+DATASTREAM_AVRO = {
+    "type": "record",
+    "name": "event",
+    "fields": [
+        *({"name": name, "type": "string"} for name in ("stream_name", "read_method", "object", "uuid")),
+        {"name": "read_timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "source_timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "source_metadata",
+            "type": {
+                "type": "record",
+                "name": "metadata",
+                "fields": [
+                    {"name": "schema", "type": "string"},
+                    {"name": "table", "type": "string"},
+                    {"name": "is_deleted", "type": "boolean"},
+                    {"name": "change_type", "type": "string"},
+                    {"name": "primary_keys", "type": {"type": "array", "items": "string"}},
+                    {"name": "lsn", "type": ["null", "string"], "default": None},
+                ],
+            },
+        },
+        {
+            "name": "payload",
+            "type": {
+                "type": "record",
+                "name": "row",
+                "fields": [
+                    {"name": "id", "type": "long"},
+                    {"name": "name", "type": ["null", "string"]},
+                    {"name": "amount", "type": "string"},
+                ],
+            },
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("source", PLACES)
+def test_events_of_datastream_are_ordered_by_their_place_in_the_log_whatever_file_has_them(
+    tmp_path: Path, source: str
+) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "datastream"}, tables=({**ORDERS, "id": []},))
+    first, second, third = PLACES[source]
+    time = "2026-01-01T10:00:00.000Z"
+    folder.write("public_orders/2026/01/01/10/00/b.jsonl", json_lines([datastream("INSERT", 1, "1", time, **first)]))
+    later = [datastream("UPDATE", 1, "2", time, **second), datastream("DELETE", 1, None, time, **third)]
+    folder.write("public_orders/2026/01/01/10/00/a.jsonl.gz", gzip.compress(json_lines(later)))
+    folder.write("public_orders/2026/01/01/10/00/c.jsonl", json_lines([datastream("BACKFILL", 1, "0", time, lsn=None)]))
+    read = folder.read()
+    assert read.unfit == []
+    in_order = sorted(zip(read.versions, read.changes, strict=True))
+    assert [(kind, row["name"]) for _, (kind, row) in in_order] == [("i", "0"), ("i", "1"), ("u", "2"), ("d", None)]
+
+
+def test_datastream_writes_the_same_events_as_avro(tmp_path: Path) -> None:
+    events = [
+        datastream("INSERT", 1, "Ada", "2026-01-01T10:00:00.000Z", lsn="0/10"),
+        datastream("UPDATE-DELETE", 1, "Ada", "2026-01-01T10:00:01.000Z", lsn="0/20"),
+        datastream("UPDATE-INSERT", 2, "Ada", "2026-01-01T10:00:01.000Z", lsn="0/21"),
+    ]
+    times = ("read_timestamp", "source_timestamp")
+    typed = [
+        {**event, **{name: datetime.fromisoformat(event[name]).astimezone(UTC) for name in times}} for event in events
+    ]
+    lines = ChangeFolder(folder=tmp_path / "lines", source={"format": "datastream"})
+    avro = ChangeFolder(folder=tmp_path / "avro", source={"format": "datastream"})
+    lines.write("public_orders/2026/01/01/10/00/a.jsonl", json_lines(events))
+    avro.write("public_orders/2026/01/01/10/00/a.avro", avro_bytes(typed, DATASTREAM_AVRO))
+    one, other = lines.read(), avro.read()
+    assert [(kind, row["id"]) for kind, row in one.changes] == [("i", 1), ("d", 1), ("i", 2)]
+    assert (one.changes, one.versions) == (other.changes, other.versions)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"payload": None}, "it has no source_metadata or no payload"),
+        ({"source_timestamp": None}, "source_timestamp is missing or NULL"),
+        ({"source_metadata": {"change_type": "MERGE"}}, "has the unknown change_type 'MERGE'"),
+        ({"source_metadata": {"change_type": "INSERT", "lsn": "x"}}, "has an lsn that is none: 'x'"),
+        ({"source_metadata": {"change_type": "INSERT", "table": "other"}}, "is of the table other, in the folder of"),
+    ],
+)
+def test_an_event_of_datastream_that_lacks_what_orders_or_names_it_is_quarantined(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "datastream"})
+    event = datastream("INSERT", 1, "Ada", "2026-01-01T10:00:00.000Z", lsn="0/10")
+    folder.write("public_orders/2026/01/01/10/00/a.jsonl", json_lines([event | change, event]))
+    read = folder.read()
+    assert len(read.changes) == 1
+    assert why in read.unfit[0].reason
