@@ -1,4 +1,4 @@
-"""Actions of a checkpoint: from Arrow columns to dictionaries as the log's JSON has them."""
+"""Turns actions of a checkpoint from Arrow columns into dictionaries, as the log's JSON has them."""
 
 from typing import Any
 

@@ -55,7 +55,7 @@ def write_checkpoint(store: ObjectStore, log: DeltaLog, version: int, kept_since
         with step(on_step, "lake_log.checkpoint"):
             try:
                 store.put_file_if_absent(log.checkpoint_key(version), file)
-            except ObjectExists:  # another writer's checkpoint of this version says the same
+            except ObjectExists:  # another writer's checkpoint of this version has the same content
                 return
     pointer = {
         "version": version,

@@ -1,4 +1,4 @@
-"""Finds the files whose statistics allow values within ranges, without a look at each file."""
+"""Finds the files whose statistics allow values within ranges, without looking at each file."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -22,7 +22,7 @@ def clean_log(
     """Deletes objects that only versions older than `delta.logRetentionDuration` need. Returns their number.
 
     Every version that was the latest at some time since then can still be read. Like Delta, this counts whole days, so
-    it deletes once a day. At other times the cost is that of a few reads, whatever the length of the log.
+    it deletes once a day. At other times it reads a few objects, whatever the length of the log.
     """
     retention = duration_of(configuration.get(_RETENTION, _LONGEST))
     if configuration.get(_SWITCH) == "false" or retention is None:
@@ -51,7 +51,7 @@ def duration_of(text: str) -> timedelta | None:
 
 
 def _time_of(log: DeltaLog, version: int) -> datetime:
-    """Returns the time of a commit. A commit that does not say counts as young, so that nothing is deleted."""
+    """Returns the time of a commit. A commit without a time counts as young and is kept."""
     commit = log.read(version)
     return commit.time if commit is not None and "timestamp" in commit.info else datetime.max.replace(tzinfo=UTC)
 

@@ -1,7 +1,7 @@
 """The data files of a lake table at one version: Arrow columns as of a checkpoint, and what changed since.
 
-Nothing is done for each file of the table: a search costs with the files that it finds, a change with the files that it
-changes. After many changes the columns are built again, which costs little for each of them.
+No call looks at every file of the table. The cost of a search grows with the files that it finds, the cost of a change
+with the files that it changes. The columns are built again after many changes, which costs little for each change.
 """
 
 from bisect import bisect_left
@@ -76,7 +76,7 @@ class TableFiles:
         return [*self._paths_of(rows[self._is_live[rows]]), *newer]
 
     def follow(self, actions: Iterable[Action]) -> None:
-        """Follows the `add` and `remove` actions of one commit.
+        """Applies the `add` and `remove` actions of one commit.
 
         A file is removed only if its deletion vector is the one that is held, because a commit may list a file with
         its new vector before it removes the file with the old one.

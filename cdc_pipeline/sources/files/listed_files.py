@@ -20,7 +20,7 @@ from cdc_pipeline.steps import OnStep, step
 log = structlog.get_logger()
 
 LOOK_BACK_FILES = 500
-"""So many of the last files of a folder are listed again, to see files whose names are below the newest one."""
+"""This many of the last files of a folder are listed again, to find files with a name below the newest one."""
 _MOST_WAITING = 1_000
 _WHOLE = " whole"
 """Follows the digest of a file that was read to its end: it is not opened again."""
@@ -34,7 +34,7 @@ class _Folder:
     """A folder of files and what is known of its names.
 
     `known`: the last names that were begun or wait, in their order. `after`: names up to here are not listed again.
-    `sizes`: for files that have to settle, how they were found first, and when.
+    `settling`: for each file that has to settle, its last change, and when that was found.
     """
 
     path: str
@@ -42,7 +42,7 @@ class _Folder:
     known: list[str] = field(default_factory=list)
     after: str = ""
     waiting: deque[str] = field(default_factory=deque)
-    sizes: dict[str, tuple[str, float]] = field(default_factory=dict)
+    settling: dict[str, tuple[str, float]] = field(default_factory=dict)
     stopped: SourceError | None = None
 
     def stop(self, why: SourceError) -> None:
@@ -248,13 +248,13 @@ class ListedFiles:
                 return False
         if self._settings.complete == "settled":
             now = time.monotonic()
-            before, since = folder.sizes.get(found.key, ("", now))
+            before, since = folder.settling.get(found.key, ("", now))
             if before != found.written:
-                folder.sizes[found.key] = (found.written, now)
+                folder.settling[found.key] = (found.written, now)
                 return False
             if now - since < self._settings.settled_after.total_seconds():
                 return False
-            del folder.sizes[found.key]
+            del folder.settling[found.key]
         return True
 
     def _folder_of(self, name: str) -> _Folder | None:

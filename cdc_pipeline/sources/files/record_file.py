@@ -117,7 +117,7 @@ class RecordFile:
             yield from block
 
     def _reopened(self) -> BinaryIO:
-        """Opens the local file at its beginning. A second opening has a place of its own in it."""
+        """Opens the local file at its beginning. Each opening has a read position of its own."""
         path = f"/proc/self/fd/{self._file.fileno()}"
         return cast("BinaryIO", gzip.open(path)) if self.key.endswith(_GZIP) else Path(path).open("rb")
 

@@ -12,7 +12,7 @@ from cdc_pipeline.sources.files.record_file import UNREAD, WHY
 from cdc_pipeline.time_slice import EPOCH
 
 ORDER = "order"
-"""The field of an event's value with its order: a list of numbers and texts, by their number as text."""
+"""The field of an event that has the values by which events are ordered: a dictionary with the keys "0", "1", …"""
 _OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
 _MICROSECOND = timedelta(microseconds=1)
 _DMS_OPERATION = "Op"

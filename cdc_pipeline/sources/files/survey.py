@@ -43,7 +43,7 @@ class FileTransport(Protocol):
         """Raises SourceError if there is no file at all. Called before the first file is read."""
 
     def stream_partitions(self) -> Collection[int]:
-        """Returns the stream partitions that there are now. Raises SourceError if the files are not laid out so."""
+        """Returns the stream partitions that there are now. Raises SourceError if the folders have another layout."""
 
     def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> LineSource:
         """Returns a reader of one stream partition from `reached` on."""

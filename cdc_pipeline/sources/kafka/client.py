@@ -62,7 +62,7 @@ class KafkaClient:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The last error of a connection since `forget_trouble`. The client itself tries to connect again."""
+        """The last error of a connection since `forget_trouble`. The client connects again by itself."""
         return self._trouble
 
     def forget_trouble(self) -> None:
@@ -80,7 +80,7 @@ class KafkaClient:
         return self.ask(lambda: future.result(CALL_SECONDS))
 
     def fail(self, error: KafkaError) -> Never:
-        """Raises the error as ours. A refused login shows itself as a connection that does not come."""
+        """Raises the error as one of ours. The client reports a refused login only as a connection that fails."""
         cause = self._trouble if self._trouble is not None and self._trouble.code() in _REFUSED else error
         if cause.code() in _REFUSED:
             raise SourceError(

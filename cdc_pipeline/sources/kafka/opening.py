@@ -56,7 +56,7 @@ def open_stream(
     """Opens a client that reads `partitions`, and returns the stream of all stream partitions of `start`.
 
     A stream partition that is not in `partitions` stays at its offset. `shown`: the names of all partitions of the
-    topics, those that other consumers read, too. `alone`: the whole stream has one partition.
+    topics, also of those that other consumers read. `alone`: the whole stream has one partition.
     """
     client = KafkaClient(settings, folder, group=stream)
     try:

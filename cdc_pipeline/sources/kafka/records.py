@@ -58,7 +58,7 @@ class PartitionRecords:
         return not self.waiting and self.ended_at is not None and self.ended_at >= self.must_reach
 
     def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
-        """Returns the records that are here, of about `most_bytes`. Asks the broker for more if none is here."""
+        """Returns fetched records of about `most_bytes`. Asks the broker for more if there are none."""
         del fresh  # The broker is asked each time.
         if not self.waiting:
             self.fetch()

@@ -23,7 +23,7 @@ from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
 
 HEARTBEAT = timedelta(milliseconds=50)
-"""The server sends a sign of life when the log has nothing new for this long."""
+"""The server sends a heartbeat when the log has nothing new for this long."""
 _SILENCE_SECONDS = 20
 _WITHOUT_ROWS = frozenset({0, 3, 5, 13, 14, 15, 17, 18, 28, 29, 34, 35, 38, 160, 161, 163, 164, 27, 41})
 """Types of events that the library does not read and that carry no change of a row."""
@@ -45,10 +45,10 @@ _EVENTS = (
 
 @dataclass(slots=True, kw_only=True)
 class _Connections:
-    """Opens the two connections of one reader, and no third one.
+    """Opens the two connections that one reader needs, and refuses a third one.
 
-    The library opens its connection again when it breaks, without an end and from where the reader began. Each of the
-    two begins a reader of its own here, from what is registered.
+    When a connection breaks, the library would connect again without limit, and read again from where the reader began.
+    Here a broken connection ends the reader. The next reader begins at the registered offset.
     """
 
     opened: list[Any] = field(default_factory=list)
@@ -57,10 +57,10 @@ class _Connections:
         if len(self.opened) > 1:
             raise SourceAway(
                 f"the source's log was silent for {_SILENCE_SECONDS} s, or its connection broke",
-                expected="events, or the server's signs of life",
+                expected="events, or the server's heartbeats",
                 remedy="start the server, or repair the network between",
             )
-        if "db" in parameters:  # the library's word, of which the driver warns
+        if "db" in parameters:  # the library's old name, of which the driver warns
             parameters["database"] = parameters.pop("db")
         self.opened.append(pymysql.connect(**parameters))
         return self.opened[-1]
@@ -72,9 +72,9 @@ class _Connections:
 
 
 class BinlogReader:
-    """Reads the log behind the transaction `start`. `server_id`: the number by which the server knows this reader.
+    """Reads the log after the transaction `start`. `server_id` identifies this reader to the server, like a replica.
 
-    `schemas` and `tables`: whose rows are read; those of other tables are skipped undecoded.
+    Only rows of the databases `schemas` and the tables `tables` are read. Others are skipped without being decoded.
     """
 
     def __init__(

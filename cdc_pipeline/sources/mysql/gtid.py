@@ -1,10 +1,10 @@
-"""MariaDB's global transaction ids, and the positions of the house that stand for them.
+"""MariaDB's global transaction ids, and the pipeline's positions that stand for them.
 
-A position is the sequence number of a transaction in the server's one replication domain: the server gives these
+A position is the sequence number of a transaction in the server's only replication domain. The server gives these
 numbers in the order of commits, which is the order of its binary log. The transaction n commits at the position n, and
-the position behind it is n + 1. So a position needs no other state, it survives a rotation of log files, and it names
-the same place on every server of the domain. A log with several domains has no such order: `position_behind` refuses
-it.
+the position behind it is n + 1. A position needs no other state, it stays valid when log files are rotated, and it
+names the same place on every server of the domain. A log with several domains has no such order: `position_behind`
+refuses it.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Gtid:
         return self.sequence + 1
 
     def before(self, position: int) -> "Gtid":
-        """Returns the last transaction before `position`, as the server accepts it as a place to read from."""
+        """Returns the last transaction before `position`, in the form in which a reader names its start."""
         return Gtid(domain=self.domain, server=self.server, sequence=position - 1)
 
 

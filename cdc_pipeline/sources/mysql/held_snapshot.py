@@ -1,8 +1,9 @@
 """Holds a consistent snapshot of the source at a known position, and lets other processes read it.
 
 MariaDB cannot give a transaction's snapshot to another connection. So the process that holds the snapshot runs the
-queries of all: it listens on a port of `source.copy_address`, where a reader proves that it knows the snapshot's random
-key, sends a SELECT, and gets blocks of texts. Rows are never waiting in memory: a block is sent when it is full.
+queries of all readers. It listens on a port of `source.copy_address`. A reader proves that it knows the snapshot's
+random key, sends a SELECT, and gets blocks of texts. A block is sent as soon as it is full, so memory does not grow
+with the table.
 """
 
 import json
@@ -62,7 +63,7 @@ def hold_snapshot(address: MysqlAddress, *, lock: str, listen_on: str, on_step: 
 
 
 def _snapshot_position(connection: "Session[Any]") -> str:
-    """Returns the GTID position of the snapshot, from the place in the log that the server noted with it."""
+    """Returns the GTID position of the snapshot, from the log file and offset that the server recorded with it."""
     noted = dict(rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     file, place = noted.get(b"Binlog_snapshot_file"), noted.get(b"Binlog_snapshot_position")
     if not file or not place:

@@ -56,7 +56,7 @@ class MarkerTable:
         return str(found[0][0]) if found else None
 
     def begin_again(self, connection: "Connection[Any]", binlog_position: str) -> None:
-        """Keeps another beginning of the stream."""
+        """Records a new beginning of the stream."""
         with connection.cursor() as cursor:
             cursor.execute(_BEGIN_AGAIN.format(table=self.sql), (binlog_position, self.pipeline))
 

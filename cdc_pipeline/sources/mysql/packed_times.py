@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from cdc_pipeline.types.mysql import UTC_OFFSET
 
 Reader = Callable[[bytes, int], tuple[bytes, int]]
-"""Reads a value at a place; returns its text and the place behind it."""
+"""Reads the value that begins at an index; returns its text and the index behind it."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR = 1900
 
@@ -25,7 +25,7 @@ def read_date(octets: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _fraction(octets: bytes, at: int, decimals: int) -> tuple[int, int]:
-    """Returns the fraction's number in its own digits, which are an even number, and the place behind it."""
+    """Returns the fraction as a number with an even count of digits, and the index behind it."""
     size = (decimals + 1) // 2
     check_end(octets, at + size)
     return int.from_bytes(octets[at : at + size]), at + size
@@ -39,7 +39,7 @@ def _with_fraction(text: bytes, fraction: int, decimals: int) -> bytes:
 
 
 def time_reader(decimals: int) -> Reader:
-    """A TIME is one number over its fraction, with an offset for the sign."""
+    """Reads a TIME: seconds and fraction as one number, to which an offset is added so that it is never negative."""
     size = 3 + (decimals + 1) // 2
 
     def read(octets: bytes, at: int) -> tuple[bytes, int]:
@@ -85,7 +85,7 @@ def timestamp_reader(decimals: int) -> Reader:
 
 
 def check_end(octets: bytes, end: int) -> None:
-    """Raises IndexError for a value that goes over the end of the event: a slice of bytes would just be shorter."""
+    """Raises IndexError for a value that passes the end of the event: a slice would be shorter."""
     if end > len(octets):
         message = f"a value ends {end - len(octets)} bytes behind the event"
         raise IndexError(message)

@@ -182,7 +182,7 @@ def _finish(column: ImageColumn) -> Callable[[bytes], bytes]:
 
 
 def _recoded(value: bytes, encoding: str) -> bytes:
-    """Returns the text in UTF-8. Bytes that are no text stay as they are, so that the value is refused as no UTF-8."""
+    """Returns the text in UTF-8. Bytes that are no text stay as they are; they are refused later, as invalid UTF-8."""
     try:
         return decoded(value, encoding).encode()
     except UnicodeDecodeError:

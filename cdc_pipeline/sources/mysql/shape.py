@@ -100,7 +100,7 @@ def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()
 
 
 def with_order_of(before: TableShape, now: TableShape) -> TableShape:
-    """Returns `now` with the generation of `before` if rows are read as before, else `now` as it is."""
+    """Returns `now` with the generation of `before` if rows are decoded as before, else `now` unchanged."""
     return replace(now, generation=before.generation) if before.schema(()).columns == now.schema(()).columns else now
 
 

@@ -61,7 +61,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEffect:
-    """What a statement does to one table. `table` is None for any table of `database`, which is "" for any of all."""
+    """What a statement does to one table. `table` None: every table of `database`; if that is "", every table."""
 
     effect: Effect
     database: str
@@ -72,7 +72,10 @@ class TableEffect:
 
 
 def ends_transaction(statement: str) -> bool:
-    """Returns whether the statement ends a transaction: COMMIT, or ROLLBACK of all but tables without transactions."""
+    """Returns whether the statement ends a transaction: COMMIT, or ROLLBACK.
+
+    The log has a transaction with ROLLBACK only if it changed tables without transactions, whose changes stay.
+    """
     words = statement.split(None, 1)
     first = words[0].upper() if words else ""
     return first == "COMMIT" or (first == "ROLLBACK" and not is_partial_rollback(statement))

@@ -185,7 +185,8 @@ class MysqlStream:
         groups, ended, markers = self._transactions.take_batch()
         if not (groups or ended):
             return None
-        for gtid, _ in ended:  # from which position on the transactions are of which server
+        # A GTID names the server that wrote it: each entry is the first position from which on a server writes.
+        for gtid, _ in ended:
             if gtid.server != self._servers[-1][1].server:
                 self._servers.append((gtid.position, gtid))
         ordered = sorted(groups, key=lambda group: group.first_position)
@@ -214,5 +215,5 @@ class MysqlStream:
 
 
 def _server_id_of(lock: str) -> int:
-    """Returns a number for a reader without `source.server_id`, in the half that administrators seldom use."""
+    """Returns the default of `source.server_id`: from the name, in the upper half, which administrators seldom use."""
     return _FIRST_SERVER_ID + zlib.crc32(lock.encode()) % (_FIRST_SERVER_ID - 1)

@@ -1,4 +1,4 @@
-"""Finds how the rows of a table are decoded in the stream, and which statements of the log it survives."""
+"""Finds how the rows of a table are decoded in the stream, and which changes of the table can be followed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinlogLayout:
-    """How rows of one description in the log are read."""
+    """How rows are decoded whose columns the log describes in one way."""
 
     schema: TableSchema
     decoder: RowDecoder
 
 
 class BinlogTable:
-    """One table of the stream, with the shapes that its next events may have. Shapes follow each other in order.
+    """One table of the stream, with the shapes that its next events may have, oldest first.
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
     of the log when the catalogue was read.
@@ -48,7 +48,7 @@ class BinlogTable:
         return self._shapes[0].schema(self.key)
 
     def layout(self, columns: tuple[LogColumn, ...]) -> BinlogLayout:
-        """Returns how rows with these columns are read.
+        """Returns how rows with these columns are decoded.
 
         Raises StreamMoved if the table may have changed since the catalogue was read, TableStale if it had these
         columns only between two reads of the catalogue.

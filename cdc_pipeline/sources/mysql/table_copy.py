@@ -93,7 +93,7 @@ class MysqlCopy:
             return read_tables(connection, [table], self.as_text).get(table)
 
     def _keep(self, table: TableName) -> None:
-        """Reads nothing of the table, so that nobody can alter it before the snapshot ends.
+        """Reads one row, which locks the definition of the table: nobody can alter it before the snapshot ends.
 
         Raises SourceError if it was altered or truncated behind the snapshot.
         """
@@ -138,7 +138,7 @@ def _selected(shape: TableShape, name: str) -> str:
 def copied_rows(
     batch: pa.RecordBatch, schema: TableSchema, texts_of: Sequence[Callable[[bytes], bytes] | None]
 ) -> CopiedRows:
-    """Parses one block. `texts_of`: by column, how the server's text becomes the text that the house parses."""
+    """Parses one block. `texts_of`: by column, how the server's text becomes the text that `types` parses."""
     texts = {
         name: column if convert is None else _converted(column, convert)
         for name, column, convert in zip(schema.names, batch.columns, texts_of, strict=True)

@@ -1,7 +1,7 @@
 """Puts the events of the log into transactions: changes of tables, marker messages and commits, with their positions.
 
 A transaction begins with its GTID and ends with its commit; a statement that changes a table itself is a transaction of
-its own. Events of tables that are not read have no part in it but their place.
+its own. Events of tables that are not read are skipped; their transactions still end, at their positions.
 """
 
 from collections.abc import Mapping
