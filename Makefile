@@ -1,7 +1,8 @@
 # Everything starts here: `make demo` shows the product, `make test` checks it. Each sets up what it needs.
 PYTHON ?= python3.11
 BIN := .venv/bin
-DEMO := .cdc/demo/pipeline.yml
+# What the demo of a source needs besides the plain one: `make demo SOURCE=mysql`.
+DEMO_NEEDS_mysql := --mariadb
 SET_UP := $(PYTHON) -m cdc_pipeline.launcher.set_up $(if $(JARS),--jars $(JARS))
 # Tests make and delete files by the hundred thousand: in memory, where there are 8 GB for it.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
@@ -20,11 +21,12 @@ setup: python
 setup-dev: python
 	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3
 
-demo: setup
-	@$(BIN)/cdc demo
+demo: python
+	@$(SET_UP) $(DEMO_NEEDS_$(SOURCE))
+	@$(BIN)/cdc demo $(if $(SOURCE),--source $(SOURCE))
 
 down:
-	@test ! -f $(DEMO) || $(BIN)/cdc down --config $(DEMO)
+	@for config in $(wildcard .cdc/demo*/pipeline.yml); do $(BIN)/cdc down --config $$config || exit; done
 
 packages: python
 	@$(SET_UP) --lock requirements-dev.txt --no-jars

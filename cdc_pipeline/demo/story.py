@@ -2,14 +2,13 @@
 
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
-from importlib.resources import as_file, files
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
-from cdc_pipeline.demo.seed import seed
+from cdc_pipeline.demo.sources import DemoSource
 from cdc_pipeline.demo.workload import Workload
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.installation.endpoints import Endpoints
@@ -27,7 +26,6 @@ from cdc_pipeline.installation.state import home_of
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
-from cdc_pipeline.launcher.parts import running
 from cdc_pipeline.launcher.processes import WARM_UP
 from cdc_pipeline.launcher.rights import become_account
 from cdc_pipeline.operations.verification import Verified
@@ -43,6 +41,8 @@ VICTIM, FIRST = "orders", "products"
 TRANSACTIONS_PER_SECOND = 60.0
 _POLL_SECONDS = 0.2
 _HELD_BACK_SECONDS = 8.0
+_WITHOUT_CUTOFF = timedelta(hours=1)
+"""How far the backfill reaches back for tables that began without a snapshot: a demo takes minutes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,25 +68,28 @@ class Phases:
         self.console.print(f"after {spent:.0f} s the first table, {verdict.table}, {words} at {verdict.position}")
 
 
-def run_demo(folder: Path, console: Console) -> bool:
+def run_demo(folder: Path, console: Console, source: DemoSource) -> bool:
     """Returns whether lake equals source in every table. All processes stay up; Ctrl-C or an error ends them."""
     become_account([folder], say=console.print)
-    config = prepare_folder(folder)
+    config = source.prepare(folder)
     settings = load_settings(config)
     home = home_of(settings, os.environ)
     phases = Phases(console=console)
     try:
-        with (
-            phases.phase("source: four shop tables and pgbench"),
-            running(settings, config=config, home=home, parts=frozenset({"postgres"})) as endpoints,
-        ):
-            seed(endpoints.source_url)
+        with phases.phase(source.title):
+            written_url = source.begin(settings, config)
         started = time.monotonic()
         with progress(console) as on_states:
             endpoints = up(settings, config=config, home=home, on_states=on_states, later={WARM_UP})
         phases.seconds["processes up"] = time.monotonic() - started
         with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints) as airflow:
-            verdicts = _main_job(pipeline, airflow, phases)
+            writers = Workload(
+                written_url or endpoints.source_url,
+                chance=random.Random(7),
+                transactions_per_second=TRANSACTIONS_PER_SECOND,
+                shop=source.shop,
+            )
+            verdicts = _main_job(pipeline, airflow, phases, writers, source)
             _show_verdicts(pipeline, verdicts, console)
     except BaseException:
         # A second Ctrl-C must not interrupt this and leave processes behind.
@@ -98,32 +101,17 @@ def run_demo(folder: Path, console: Console) -> bool:
     return all(verdict.is_equal for verdict in verdicts)
 
 
-def prepare_folder(folder: Path) -> Path:
-    """Returns the path of the demo's pipeline.yml, which is copied from the template if it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "pipeline.yml"
-    with as_file(files("cdc_pipeline.demo") / "pipeline.yml") as template:
-        if not config.exists():
-            shutil.copyfile(template, config)
-    return config
-
-
-def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[Verified, ...]:
+def _main_job(
+    pipeline: Pipeline, airflow: AirflowApi, phases: Phases, workload: Workload, source: DemoSource
+) -> tuple[Verified, ...]:
     tables = pipeline.table_names()
     dags = tuple(slice_dag_id(table) for table in tables)
     with phases.phase("Airflow: one DAG per table, snapshot, backfill, maintenance"):
         airflow.wait_for_dags((*dags, "cdc_snapshot", "cdc_backfill", "cdc_maintenance"), TIMEOUT_SECONDS)
-    workload = Workload(
-        pipeline.endpoints.source_url, chance=random.Random(7), transactions_per_second=TRANSACTIONS_PER_SECOND
-    )
     workload.start()
     try:
-        with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
-            run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
-            airflow.wait_for_run("cdc_snapshot", run, TIMEOUT_SECONDS)
-        with phases.phase(f"first proof: every row of {FIRST} compared at one position, while the sessions write"):
-            (first,) = pipeline.verification().verify([table for table in tables if table.table == FIRST])
-        phases.show_first(first)
+        if pipeline.source.capabilities.copies_tables:
+            _take_snapshot(pipeline, airflow, tables, phases)
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as show:
             _kill_a_worker(pipeline, tables, show)
             _wait_for_slices(pipeline, tables, show)
@@ -142,7 +130,17 @@ def _main_job(pipeline: Pipeline, airflow: AirflowApi, phases: Phases) -> tuple[
         show("the last slices")
         pipeline.slice_runs().apply(tables)
         show("reading both sides")
-        return pipeline.verification().verify(tables)
+        return source.verify(pipeline, tables)
+
+
+def _take_snapshot(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableName, ...], phases: Phases) -> None:
+    """A lake without a snapshot begins with the first event, and is compared at the end alone."""
+    with phases.phase("snapshot DAG: initial lake at one cutoff, while four sessions write"):
+        run = airflow.trigger("cdc_snapshot", {"poll_seconds": 1})
+        airflow.wait_for_run("cdc_snapshot", run, TIMEOUT_SECONDS)
+    with phases.phase(f"first proof: every row of {FIRST} compared at one position, while the sessions write"):
+        (first,) = pipeline.verification().verify([table for table in tables if table.table == FIRST])
+    phases.show_first(first)
 
 
 def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:
@@ -175,7 +173,8 @@ def applied_slices(pipeline: Pipeline, table: TableName) -> int:
 
 def _backfill(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableName, ...]) -> None:
     cutoffs = [pipeline.store.tables.table(table).cutoff_time for table in tables]
-    start = min(cutoff for cutoff in cutoffs if cutoff is not None).replace(minute=0, second=0, microsecond=0)
+    known = [cutoff for cutoff in cutoffs if cutoff is not None]
+    start = min(known, default=utc_now() - _WITHOUT_CUTOFF).replace(minute=0, second=0, microsecond=0)
     conf = {"tables": [str(table) for table in tables]}
     backfill = airflow.backfill("cdc_backfill", start=start, end=utc_now(), conf=conf)
     airflow.wait_for_backfill(backfill, TIMEOUT_SECONDS)
@@ -187,7 +186,7 @@ def _wait_until(condition: Callable[[], Any]) -> Any:
         if time.monotonic() > deadline:
             raise CdcError(
                 f"the demo waited {TIMEOUT_SECONDS:.0f} s without success",
-                remedy="read the logs in .cdc/demo/.cdc/logs",
+                remedy="read the logs in .cdc/logs beside the demo's pipeline.yml",
             )
         Event().wait(_POLL_SECONDS)
     return found

@@ -7,15 +7,13 @@ from threading import Event
 from typing import Any
 from uuid import UUID
 
-import psycopg2.extensions
-
 _ANY_ROWS = """
 SELECT {table}_id FROM {table}s
 WHERE {table}_id >= (SELECT (max({table}_id) * %(place)s)::bigint FROM {table}s)
 ORDER BY {table}_id LIMIT {rows} FOR {lock} SKIP LOCKED
 """
 _CHANGED_ROWS = 2
-_PAUSE = "pause"
+PAUSE = "pause"
 """Instead of a statement: the transaction stays open for one to four seconds."""
 
 _INSERT_CUSTOMER = """
@@ -91,24 +89,28 @@ _DRAWN: Mapping[str, Sequence[object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`share`: relative frequency. With `table`, two of its rows are locked first: %(id)s and %(other)s."""
+    """`share`: relative frequency. With `table`, two of its rows are locked first: %(id)s and %(other)s.
+
+    `any_rows`: the statement that finds and locks them, with the placeholders {table}, {rows} and {lock}.
+    """
 
     name: str
     share: int
     table: str | None = None
     statements: tuple[str, ...]
+    any_rows: str = _ANY_ROWS
 
-    def run(self, cursor: psycopg2.extensions.cursor, chance: Random, stopping: Event) -> bool:
+    def run(self, cursor: Any, chance: Random, stopping: Event) -> bool:
         """Executes the statements in the open transaction. Returns False if there were not two rows to lock."""
         parameters = _parameters(chance)
         if self.table is not None:
-            cursor.execute(_ANY_ROWS.format(table=self.table, rows=_CHANGED_ROWS, lock="UPDATE"), parameters)
+            cursor.execute(self.any_rows.format(table=self.table, rows=_CHANGED_ROWS, lock="UPDATE"), parameters)
             ids = [number for (number,) in cursor.fetchall()]
             if len(ids) < _CHANGED_ROWS:
                 return False
             parameters |= {"id": ids[0], "other": ids[1]}
         for statement in self.statements:
-            if statement == _PAUSE:
+            if statement == PAUSE:
                 stopping.wait(chance.uniform(1, 4))
             else:
                 cursor.execute(statement, parameters)
@@ -154,6 +156,6 @@ KINDS = (
     ),
 )
 LONG = Kind(
-    name="long transactions", share=1, table="order", statements=(_INSERT_ORDER, _UPDATE_ORDER, _PAUSE, _UPDATE_ORDER)
+    name="long transactions", share=1, table="order", statements=(_INSERT_ORDER, _UPDATE_ORDER, PAUSE, _UPDATE_ORDER)
 )
 """It stays open across the ends of slices."""

@@ -2,13 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from random import Random
 from threading import Event, Lock
+from typing import Any
 
-import psycopg2.extensions
 from psycopg2.extensions import (
     ISOLATION_LEVEL_READ_COMMITTED,
     ISOLATION_LEVEL_REPEATABLE_READ,
@@ -27,10 +28,27 @@ _PGBENCH_PER_SECOND = 20.0
 _ISOLATION = (ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """How sessions write to the shop of one kind of database.
+
+    `session`: opens a connection (PEP 249) of the session with this number, whose statements begin transactions.
+    `conflicts`: the driver's errors after which a transaction is repeated, if `is_conflict` says so too.
+    `has_pgbench`: whether pgbench writes to the same database.
+    """
+
+    session: Callable[[str, int], AbstractContextManager[Any]]
+    conflicts: type[Exception]
+    is_conflict: Callable[[Exception], bool] = lambda _: True
+    kinds: Sequence[Kind] = KINDS
+    long: Kind = LONG
+    has_pgbench: bool = False
+
+
 class Workload:
     """Writes until `stop` is called or `stopping` is set. One additional session runs only long transactions.
 
-    `chance` decides what each session does and when.
+    `source_url`: the database, as the shop's sessions take it. `chance` decides what each session does and when.
     """
 
     def __init__(
@@ -40,8 +58,10 @@ class Workload:
         chance: Random,
         transactions_per_second: float = 120.0,
         stopping: Event | None = None,
+        shop: Shop | None = None,
     ) -> None:
         self._url = source_url
+        self._shop = shop or POSTGRES_SHOP
         self._chances = [Random(chance.getrandbits(64)) for _ in range(_SESSIONS + 1)]
         self._rate_of_session = transactions_per_second / _SESSIONS
         self._stopping = stopping or Event()
@@ -52,15 +72,10 @@ class Workload:
         self._pgbench_before = 0
 
     def start(self) -> None:
-        self._pgbench_before = finished_transactions(self._url)
-        pgbench = running_pgbench(
-            self._url,
-            clients=_PGBENCH_CLIENTS,
-            transactions_per_second=_PGBENCH_PER_SECOND,
-            environment=os.environ,
-        )
         with ExitStack() as starting:
-            starting.enter_context(pgbench)
+            if self._shop.has_pgbench:
+                self._pgbench_before = finished_transactions(self._url)
+                starting.enter_context(_pgbench(self._url))
             threads = starting.enter_context(ThreadPoolExecutor(len(self._chances), "shop"))
             starting.callback(self._stopping.set)
             self._sessions = [threads.submit(self._work, *session) for session in enumerate(self._chances)]
@@ -75,16 +90,18 @@ class Workload:
 
     def counts(self) -> dict[str, int]:
         """The number of finished transactions so far, by the name of their kind."""
-        pgbench = finished_transactions(self._url) - self._pgbench_before
+        beside = Counter[str]()
+        if self._shop.has_pgbench:
+            beside[PGBENCH] = finished_transactions(self._url) - self._pgbench_before
         with self._lock:
-            return dict(sorted((self._counts | Counter({PGBENCH: pgbench})).items()))
+            return dict(sorted((self._counts | beside).items()))
 
     def _work(self, number: int, chance: Random) -> None:
         """Runs one session. If it fails, all sessions stop."""
-        kinds, rate = ((LONG,), _LONG_PER_SECOND) if number == 0 else (KINDS, self._rate_of_session)
+        shop = self._shop
+        kinds, rate = ((shop.long,), _LONG_PER_SECOND) if number == 0 else (shop.kinds, self._rate_of_session)
         try:
-            with answering(), closing(connect(self._url)) as connection:
-                connection.set_session(_ISOLATION[number % 2])
+            with shop.session(self._url, number) as connection:
                 for kind in dealt(kinds, chance):
                     if self._stopping.wait(chance.expovariate(rate)):
                         return
@@ -92,14 +109,16 @@ class Workload:
         finally:
             self._stopping.set()
 
-    def _do(self, connection: psycopg2.extensions.connection, kind: Kind, chance: Random) -> None:
+    def _do(self, connection: Any, kind: Kind, chance: Random) -> None:
         """Runs a transaction, and repeats it after conflicts with other sessions."""
         while True:
             try:
                 with connection.cursor() as cursor:
                     done = kind.run(cursor, chance, self._stopping)
                 connection.commit()
-            except TransactionRollbackError:
+            except self._shop.conflicts as error:
+                if not self._shop.is_conflict(error):
+                    raise
                 connection.rollback()
                 if self._stopping.is_set():
                     return
@@ -115,3 +134,22 @@ def dealt(kinds: Sequence[Kind], chance: Random) -> Iterator[Kind]:
     cards = [kind for kind in kinds for _ in range(kind.share)]
     while True:
         yield from chance.sample(cards, len(cards))
+
+
+@contextmanager
+def _postgres_session(source_url: str, number: int) -> Iterator[Any]:
+    with answering(), closing(connect(source_url)) as connection:
+        connection.set_session(_ISOLATION[number % 2])
+        yield connection
+
+
+def _pgbench(source_url: str) -> AbstractContextManager[None]:
+    return running_pgbench(
+        source_url,
+        clients=_PGBENCH_CLIENTS,
+        transactions_per_second=_PGBENCH_PER_SECOND,
+        environment=os.environ,
+    )
+
+
+POSTGRES_SHOP = Shop(session=_postgres_session, conflicts=TransactionRollbackError, has_pgbench=True)

@@ -16,7 +16,7 @@ from cdc_pipeline.launcher.marked import SUPERVISOR, end_marked, marked, marks
 from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import POSTGRES, Process
 from cdc_pipeline.launcher.supervisor import POLL, Condition, ProcessState
-from cdc_pipeline.launcher.users import nobody_uses
+from cdc_pipeline.launcher.users import nobody_uses, source_mark
 from cdc_pipeline.settings import Settings
 
 MANY_FAILURES = 3
@@ -72,7 +72,9 @@ def down(home: Path) -> int:
     """Ends exactly the processes of this installation and returns their number, which may be zero."""
     if not (home / "installation.json").exists():
         return 0
-    return end_marked(open_installation(home).identity, last=POSTGRES)
+    installation = open_installation(home)
+    ended = end_marked(installation.identity, last=POSTGRES)
+    return ended + end_marked(source_mark(installation), last="")
 
 
 def is_up(installation: Installation) -> bool:

@@ -1,6 +1,6 @@
 """From a fresh clone to a working installation: virtual environment, this project, Java, Spark's jars.
 
-    python3.11 -m cdc_pipeline.launcher.set_up [--lock requirements-dev.txt] [--jars s3] [--no-jars]
+    python3.11 -m cdc_pipeline.launcher.set_up [--lock requirements-dev.txt] [--jars s3] [--no-jars] [--mariadb]
 
 Uses only the standard library, because it runs before anything is installed. Without changes a second run does nothing.
 """
@@ -42,7 +42,7 @@ UNPACKED = ("--config-settings-package", "pyspark:--build-option=--compression=s
 Say = Callable[[str], None]
 
 
-def set_up(lock: str, jar_sets: list[str], say: Say) -> None:
+def set_up(lock: str, jar_sets: list[str], say: Say, *, mariadb: bool = False) -> None:
     """Sets up what is missing. What a killed run left unfinished is set up from the start.
 
     The packages are complete before the jars are fetched, so that another command can use them meanwhile.
@@ -50,7 +50,7 @@ def set_up(lock: str, jar_sets: list[str], say: Say) -> None:
     CACHE.mkdir(exist_ok=True)
     with _alone("packages"):
         _set_up_java(say)
-        if lock == DEVELOPMENT_LOCK:
+        if mariadb or lock == DEVELOPMENT_LOCK:
             _set_up_mariadb(say)
         if not _is_current(lock):
             _set_up_packages(lock, say)
@@ -82,12 +82,12 @@ def _set_up_java(say: Say) -> None:
 
 
 def _set_up_mariadb(say: Say) -> None:
-    """Installs the server that tests of MariaDB start; no service comes with it. If it cannot, says so and goes on."""
+    """Installs the server that tests and the demo start, without a service. If it cannot, says so and goes on."""
     if shutil.which("mariadbd", path="/usr/sbin:/usr/bin"):
         return
     found = "this user may not install packages"
     if may_install():
-        say("installing MariaDB, for tests")
+        say("installing MariaDB")
         try:
             for package in MARIADB:
                 install_package(package)
@@ -95,7 +95,7 @@ def _set_up_mariadb(say: Say) -> None:
             found = error.found
         else:
             return
-    say(f"tests marked mysql will fail without MariaDB ({found}): run `apt-get install {' '.join(MARIADB)}` as root")
+    say(f"there is no MariaDB for tests and its demo ({found}): run `apt-get install {' '.join(MARIADB)}` as root")
 
 
 def _set_up_packages(lock: str, say: Say) -> None:
@@ -234,6 +234,7 @@ def main() -> int:
     parser.add_argument("--lock", default=LOCK, choices=[LOCK, DEVELOPMENT_LOCK])
     parser.add_argument("--jars", action="append", default=[], help="another set of jars.lock, such as s3")
     parser.add_argument("--no-jars", action="store_true", help="the packages alone")
+    parser.add_argument("--mariadb", action="store_true", help="a MariaDB server too, for the demo that reads one")
     arguments = parser.parse_args()
     began = time.monotonic()
 
@@ -241,7 +242,7 @@ def main() -> int:
         sys.stderr.write(f"set-up: {line} ...\n")
 
     try:
-        set_up(arguments.lock, [] if arguments.no_jars else [DELTA, *arguments.jars], say)
+        set_up(arguments.lock, [] if arguments.no_jars else [DELTA, *arguments.jars], say, mariadb=arguments.mariadb)
     except SetupError as error:
         sys.stderr.write(f"set-up: {error}\n")
         return error.exit_code

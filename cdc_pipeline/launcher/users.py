@@ -30,6 +30,11 @@ def parts_mark(installation: Installation) -> str:
     return f"{installation.identity}/parts"
 
 
+def source_mark(installation: Installation) -> str:
+    """The mark of servers that the demo reads from. They start before the stack, and `down` ends them after it."""
+    return f"{installation.identity}/source"
+
+
 @contextmanager
 def nobody_uses(installation: Installation) -> Iterator[None]:
     """Keeps commands from using servers of their own inside the block. Raises LeaseBusy while one does."""
