@@ -17,7 +17,7 @@ from pymysql.err import OperationalError
 
 from cdc_pipeline.demo.mariadb_transactions import MARIADB_KINDS, MARIADB_LONG
 from cdc_pipeline.demo.seed import DEMO_SCALE, Scale
-from cdc_pipeline.demo.servers import Server, ensure_server
+from cdc_pipeline.demo.servers import SourceServer, ensure_server
 from cdc_pipeline.demo.workload import Shop
 from cdc_pipeline.errors import SetupError, SourceAway
 from cdc_pipeline.installation.ports import LOOPBACK
@@ -72,7 +72,9 @@ def start_mariadb(installation: Installation, folder: Path, port: int, *, more_r
     command = (server, "--no-defaults", *_OPTIONS, f"--port={port}", *where, f"--init-file={folder}/users.sql")
     ensure_server(
         installation,
-        Server(name="mariadb", command=(*command, *_as_this_user()), folder=folder, answers=lambda: _answers(url)),
+        SourceServer(
+            name="mariadb", command=(*command, *_as_this_user()), folder=folder, answers=lambda: _answers(url)
+        ),
     )
     return url
 

@@ -20,7 +20,7 @@ _TAIL_LINES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class SourceServer:
     """`name`: of the process and its log. `answers`: whether it can be used; raises nothing while it starts."""
 
     name: str
@@ -30,7 +30,7 @@ class Server:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def ensure_server(installation: Installation, server: Server) -> None:
+def ensure_server(installation: Installation, server: SourceServer) -> None:
     """Starts the server unless it runs, and returns when it answers. Raises SetupError if it ends before that."""
     if server.name not in marked(source_mark(installation)).values():
         with installation.log(server.name).open("ab") as output:
