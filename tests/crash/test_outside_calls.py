@@ -74,6 +74,8 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/mysql/session.py:connect": OWN_SESSION,
     "cdc_pipeline/sources/mysql/session.py:rows": READS_ONLY,
     "cdc_pipeline/sources/mysql/setup.py:execute_plan": IN_A_STEP + "source.set_up",
+    "cdc_pipeline/sources/files/first_file.py:_first_key": IN_A_STEP + "source_file.read",
+    "cdc_pipeline/sources/files/first_file.py:_is_marked": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/listed_files.py:_is_complete": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/listed_files.py:_look": IN_A_STEP + "source_file.read",
     "cdc_pipeline/sources/files/record_file.py:_copied": "a file of this process's own, without a name",

@@ -47,6 +47,8 @@ def changes_of(
         raise Undecodable("has no after: the row is missing")
     new_id = _id_in(after, layout) or _id_in({**(event.key or {}), **after}, layout) or {}
     old_id = _old_id(event, layout, before_it)
+    if old_id is None and event.operation == "u":
+        _refuse_hidden_id(event, layout)
     moved = old_id is not None and old_id != new_id
     hidden = _may_hide_values(event, moved=moved, alone=alone)
     here = {name: after[name] for name in layout.schema.names if name in after}
@@ -97,6 +99,18 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
     if before_it is not None and is_key_change(before_it, event, layout):
         return _id_in({**(before_it.key or {}), **(before_it.before or {})}, layout)
     return None
+
+
+def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:
+    """Raises SourceError for an update that could have changed the id without showing it: the old row would stay."""
+    outside = [name for name in layout.schema.key if event.key is not None and name not in event.key]
+    if outside:
+        table = layout.table
+        raise SourceError(
+            f"an update of {table} came without the old {outside[0]}, which is of its id and not of the event's key",
+            expected="rows before with the id, or events whose key has the id",
+            remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, or make id of {table} the columns of the key",
+        )
 
 
 def _may_hide_values(event: EnvelopeEvent, *, moved: bool, alone: bool) -> bool:

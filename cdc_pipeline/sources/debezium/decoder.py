@@ -13,6 +13,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import Change, changes_of, is_key_change
+from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
@@ -87,6 +88,7 @@ class DebeziumDecoder:
         for (_, table), memory in self._memory.items():
             memory.horizon.version = max(memory.horizon.version, horizons.get(table, ""))
         self._taken = _Taken()
+        self._watch = ConnectorWatch()
         self._noted: set[tuple[TableName, str]] = set()
 
     def add(self, number: int, lines: Sequence[Line], commit_position: int) -> Decoded:
@@ -169,6 +171,8 @@ class DebeziumDecoder:
                 expected="id in pipeline.yml, where rows may stand in other stream partitions",
                 remedy=f"give id under {settings.name}",
             )
+        if layout is not None:
+            self._watch.look(event, layout)
         return layout
 
     def _place(

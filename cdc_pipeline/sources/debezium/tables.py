@@ -1,7 +1,7 @@
 """Finds the table of an event, the table's id, and the types of its columns."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -13,12 +13,16 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.sources.known import KnownTable
-from cdc_pipeline.types import changed_types, debezium_column
+from cdc_pipeline.types import changed_types, debezium_column, declared_type
 
 log = structlog.get_logger()
 
 MOST_COLUMNS = 4_096
 _MOST_NOTES = 100
+_FLOATS = frozenset({"double", "float64", "float", "float32"})
+_EXACT = ("numeric", "decimal", "money")
+_SOURCE_TYPE = "__debezium.source.column.type"
+"""What the connector writes beside a column's type if `column.propagate.source.type` names the column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +41,7 @@ class Layout:
 class DebeziumTables:
     """The tables of pipeline.yml, as their events show them. `known`: their registered schemas.
 
-    `of_partition`: the table of a stream partition, if each has one.
+    `of_partition`: the table of a stream partition, if each has one. `upserts`: tables of compacted topics.
     """
 
     def __init__(
@@ -45,10 +49,12 @@ class DebeziumTables:
         tables: Sequence[TableSettings],
         known: Mapping[TableName, TableSchema],
         of_partition: Mapping[int, TableName] = MappingProxyType({}),
+        upserts: Collection[TableName] = (),
     ) -> None:
         self._tables = tuple(tables)
         self._known = dict(known)
         self._of_partition = of_partition
+        self._upserts = frozenset(upserts)
         self._layouts: dict[TableName, tuple[Fields | None, Layout]] = {}
         self._left_out: set[tuple[TableName, str]] = set()
 
@@ -86,12 +92,15 @@ class DebeziumTables:
 
     def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
+        _refuse_rounded(settings, fields)
         columns = self._columns(settings, fields)
         key = self._key(event, settings)
         if key is None:
             return None
         schema = TableSchema(columns=columns, key=key)
         _check(schema, settings)
+        if settings.table in self._upserts:
+            _refuse_coarse_key(event, schema, settings)
         return Layout(table=settings.table, schema=schema, fields=fields)
 
     def _columns(self, settings: TableSettings, fields: Mapping[str, Fields]) -> tuple[Column, ...]:
@@ -157,6 +166,28 @@ def refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None
         )
 
 
+def _refuse_rounded(settings: TableSettings, fields: Mapping[str, Fields]) -> None:
+    """Raises SourceError for a decimal column that the connector sends as a double (`decimal.handling.mode`).
+
+    The column is known as a decimal if pipeline.yml declares it so, or if the events' schema has the source's type.
+    """
+    for name, field in fields.items():
+        if field.get("type") in _FLOATS and _is_exact(settings.columns.get(name), field):
+            raise SourceError(
+                f"the column {name} of {settings.name} is a decimal, and its events round it to {field['type']}",
+                expected="decimal.handling.mode = precise or string in the connector",
+                remedy=f"change the connector and have it send the rows again; or declare {name} as float8",
+            )
+
+
+def _is_exact(declared: str | None, field: Fields) -> bool:
+    if declared is not None:
+        return declared_type(declared).startswith(_EXACT)
+    parameters = field.get("parameters")
+    source = parameters.get(_SOURCE_TYPE) if isinstance(parameters, dict) else None
+    return isinstance(source, str) and source.lower().startswith(_EXACT)
+
+
 def _is_named(table: TableName, source: Fields) -> bool:
     """Returns whether an event's source names the table.
 
@@ -186,6 +217,17 @@ def _named_fields(struct: Fields) -> dict[str, Fields]:
             raise Undecodable(f"has a schema whose fields are no list of fields with names of their own: {field!r}")
         found[name] = field
     return found
+
+
+def _refuse_coarse_key(event: EnvelopeEvent, schema: TableSchema, settings: TableSettings) -> None:
+    """Raises SourceError for events of a compacted topic whose key several rows share."""
+    outside = [name for name in schema.key if name not in (event.key or {})]
+    if outside:
+        raise SourceError(
+            f"the compacted topic of {settings.name} keeps one record of each key, and its key lacks {outside[0]}",
+            expected=f"a key with the columns of the id: {', '.join(schema.key)}",
+            remedy="correct id in pipeline.yml, or message.key.columns of the connector",
+        )
 
 
 def _column_type(field: Fields, settings: TableSettings) -> str:

@@ -1,25 +1,26 @@
 """Complete files of AWS DMS, Google Datastream, Debezium or plain rows, below a folder or a prefix of a bucket."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import decode_position
+from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
 from cdc_pipeline.sources.debezium.one_line import attempt
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
+from cdc_pipeline.sources.files.first_file import first_file
 from cdc_pipeline.sources.files.listed_files import ListedFiles, folder_of
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
 from cdc_pipeline.sources.files.record_file import FileLayout
 from cdc_pipeline.sources.files.row_format import csv_columns, order_fields, row_event
 from cdc_pipeline.sources.files.survey import EventOrder
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
-from cdc_pipeline.steps import OnStep
+from cdc_pipeline.steps import OnStep, step
 
 _PARTITION = 0
 
@@ -43,6 +44,24 @@ class ChangeFolders:
                 expected=f"files in folders such as {next(iter(self.folders)) or 'the folder itself'}",
                 remedy="correct source.path or source.folder in pipeline.yml, or write the first file",
             )
+
+    def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
+        if self.settings.format == "debezium":
+            return {}
+        found, folders = {}, list(self.folders)
+        for folder, table in self.folders.items():
+            if table is None or table not in tables:
+                continue
+            with step(self.on_step, "source_file.read"):
+                first = first_file(self.objects, folder, self._layout(table), self.settings, folders)
+            why = None if first is None else first.check(table, self.settings)
+            if why is not None:
+                found[table.table] = why
+        return found
+
+    def without(self, tables: Collection[TableName]) -> "ChangeFolders":
+        left = {folder: of for folder, of in self.folders.items() if of is None or of.table not in tables}
+        return replace(self, folders=left)
 
     def stream_partitions(self) -> Collection[int]:
         return (_PARTITION,)

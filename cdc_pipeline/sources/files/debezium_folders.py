@@ -1,11 +1,13 @@
 """Folders of files with one Debezium event per line, one folder per stream partition. Files may grow."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cdc_pipeline.record import decode_position
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.sources.debezium.partition import Content, debezium_content
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, RawLine, partition_folders
@@ -23,6 +25,15 @@ class DebeziumFolders:
 
     def check_found(self) -> None:
         """Raises nothing: `stream_partitions` does, for a folder without any."""
+
+    def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
+        """Returns nothing: the events themselves say which table and which columns they have."""
+        del tables
+        return {}
+
+    def without(self, tables: Collection[TableName]) -> "DebeziumFolders":
+        del tables
+        return self
 
     def stream_partitions(self) -> Collection[int]:
         return partition_folders(self.folder).keys()

@@ -208,7 +208,7 @@ class ListedFiles:
         """
         known, newest = set(folder.known), folder.known[-1] if folder.known else ""
         for found in self._objects.list_prefix(folder.path, folder.after):
-            if found.key in known or self._is_no_data(found.key):
+            if found.key in known or is_no_data(found.key, self._settings):
                 continue
             self._check_name(found.key, newest)
             if self._is_complete(folder, found):
@@ -219,11 +219,6 @@ class ListedFiles:
             if len(folder.waiting) >= _MOST_WAITING:
                 break
         folder.forget_old()
-
-    def _is_no_data(self, key: str) -> bool:
-        name = key.rpartition("/")[2]
-        full_load = self._settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
-        return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, self._settings.marker))
 
     def _check_name(self, key: str, newest: str) -> None:
         if not key.isprintable() or not is_readable(key):
@@ -261,6 +256,13 @@ class ListedFiles:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""
         path = folder_of(name, [folder.path for folder in self._folders])
         return next((folder for folder in self._folders if folder.path == path), None)
+
+
+def is_no_data(key: str, settings: ChangeFilesSource) -> bool:
+    """Returns whether a file is never read: it is hidden, unfinished, a marker, or of a full load."""
+    name = key.rpartition("/")[2]
+    full_load = settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
+    return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, settings.marker))
 
 
 def folder_of(name: str, folders: Sequence[str]) -> str | None:

@@ -53,6 +53,7 @@ class FileSource(EventsAlone):
             listed=self.tables,
             stream_partitions=self.transport.stream_partitions(),
             transport=self.transport,
+            refused=self.transport.check_tables([table for table in self.tables if table.table not in tables]),
         )
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:

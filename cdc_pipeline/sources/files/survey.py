@@ -42,6 +42,12 @@ class FileTransport(Protocol):
     def check_found(self) -> None:
         """Raises SourceError if there is no file at all. Called before the first file is read."""
 
+    def check_tables(self, tables: Collection[TableSettings]) -> Mapping[TableName, SourceError]:
+        """Returns tables of which no row could be applied, as their first files show. Called before their first run."""
+
+    def without(self, tables: Collection[TableName]) -> "FileTransport":
+        """Returns the transport that does not read the files of these tables."""
+
     def stream_partitions(self) -> Collection[int]:
         """Returns the stream partitions that there are now. Raises SourceError if the folders have another layout."""
 
@@ -54,13 +60,14 @@ class FileTransport(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSurvey:
-    """Implements `SourceSurvey`. `listed`: the tables of pipeline.yml."""
+    """Implements `SourceSurvey`. `listed`: the tables of pipeline.yml. The files of `refused` ones are not read."""
 
     kind: str
     order: EventOrder
     listed: tuple[TableSettings, ...]
     stream_partitions: Collection[int]
     transport: FileTransport
+    refused: Mapping[TableName, SourceError]
 
     @property
     def identity(self) -> StreamIdentity:
@@ -81,6 +88,7 @@ class FileSurvey:
         return tuple(
             FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
             for table in self.listed
+            if table.table not in self.refused
         )
 
     @property
@@ -90,10 +98,6 @@ class FileSurvey:
     @property
     def mendable(self) -> Collection[TableName]:
         return ()
-
-    @property
-    def refused(self) -> Mapping[TableName, SourceError]:
-        return {}
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -107,17 +111,17 @@ class FileSurvey:
         """Raises nothing: the survey finds only what can be read."""
 
     def open(self, start: StreamStart) -> DebeziumStream:
-        cut = start.last_cut
+        cut, transport = start.last_cut, self.transport.without(self.refused)
         return DebeziumStream(
             partitions={
-                number: PartitionLines(self.transport.reader(number, reached, start), self.transport.decode)
+                number: PartitionLines(transport.reader(number, reached, start), transport.decode)
                 for number, reached in start.progress.items()
             },
             progress=start.progress,
             decoder=self._decoder(start),
             position=0 if cut is None else decode_position(cut.position),
             commit_time=start.commit_time or EPOCH,
-            folders=self.transport.stream_partitions,
+            folders=transport.stream_partitions,
         )
 
     def _decoder(self, start: StreamStart) -> DebeziumDecoder:

@@ -120,8 +120,10 @@ def _decoder(
     listed: tuple[TableSettings, ...], partitions: Mapping[int, ReadPartition], start: StreamStart, *, alone: bool
 ) -> DebeziumDecoder:
     known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
+    of_partition = {number: part.tables[0] for number, part in partitions.items()}
+    upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
-        tables=DebeziumTables(listed, known, {number: part.tables[0] for number, part in partitions.items()}),
+        tables=DebeziumTables(listed, known, of_partition, upserts),
         sequence_by=(),
         last_position={
             number: {

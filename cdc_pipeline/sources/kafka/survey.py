@@ -23,6 +23,7 @@ log = structlog.get_logger()
 
 _NO_ID = 0
 _SHORT_RETENTION = timedelta(hours=1)
+_MILLISECOND = timedelta(milliseconds=1)
 _CHANNEL = "kafka"
 _AGAIN = "have Debezium send the table's rows again (an ad hoc snapshot)"
 _NEW_LAKE = f"{_AGAIN}, and read the topic with begin: kept under another pipeline name and lake"
@@ -139,7 +140,11 @@ class TopicSurvey:
         for topic in self.topics.values():
             if topic.retention is not None and topic.retention < _SHORT_RETENTION:
                 log.warning(
-                    "records may be deleted before they are read", topic=topic.name, retention=str(topic.retention)
+                    "records may be deleted before they are read",
+                    topic=topic.name,
+                    found=f"retention.ms = {topic.retention // _MILLISECOND}",
+                    expected="days: the table of a consumer that was stopped for longer is stale",
+                    remedy="raise retention.ms of the topic",
                 )
         return self
 

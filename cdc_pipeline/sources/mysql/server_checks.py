@@ -1,6 +1,6 @@
 """Checks before the first run: that the server writes a log from which no change is missing, and keeps it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -8,6 +8,7 @@ from pymysql.connections import Connection
 from pymysql.err import MySQLError
 
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer
 from cdc_pipeline.sources.mysql.session import rows
 
@@ -42,6 +43,39 @@ def check_server(connection: "Connection[Any]", server: BinlogServer) -> None:
         )
     _check_rights(connection)
     _check_filters(connection)
+
+
+def has_whole_images(server: BinlogServer) -> bool:
+    """Returns whether updates are logged with every column of the row. A session may have another setting."""
+    return server.variables["binlog_row_image"].upper() in ("FULL", "FULL_NODUP")
+
+
+def check_images(
+    settings: TableSettings, key: Collection[str], primary_key: Collection[str], server: BinlogServer
+) -> None:
+    """Raises SourceError if the log leaves out values of old rows by which the table's rows are found."""
+    if has_whole_images(server):
+        return
+    outside = [name for name in key if name not in primary_key]
+    if key and not outside:
+        return
+    identity = f"is identified by {', '.join(key)}" if key else "has no key"
+    raise SourceError(
+        f"the log shows only the primary key of old rows, and {settings.name} {identity}",
+        expected="binlog_row_image = FULL, or an id within the primary key",
+        remedy="run SET GLOBAL binlog_row_image = 'FULL', and have older sessions end",
+    )
+
+
+def warn_of_partial_images(server: BinlogServer) -> None:
+    """Warns if updates leave columns out: they are absent in the slices, and stay as they are in the lake."""
+    if not has_whole_images(server):
+        log.warning(
+            "updates leave columns out",
+            found=f"binlog_row_image = {server.variables['binlog_row_image']}",
+            expected="FULL: otherwise an update does not correct a column that differs in the lake",
+            remedy="run SET GLOBAL binlog_row_image = 'FULL', and have older sessions end",
+        )
 
 
 def _is_on(value: str) -> bool:

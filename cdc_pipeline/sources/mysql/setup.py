@@ -12,7 +12,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTable, read_server, read_tables
 from cdc_pipeline.sources.mysql.markers import MarkerTable
-from cdc_pipeline.sources.mysql.server_checks import check_server
+from cdc_pipeline.sources.mysql.server_checks import check_images, check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
 from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_named_columns
 from cdc_pipeline.types.mysql_charsets import KNOWN
@@ -128,7 +128,7 @@ class _Look:
             )
         key = settings.id or found.primary_key
         _check_table(settings, found, key)
-        _check_images(settings, found, key, self.server)
+        check_images(settings, key, found.primary_key, self.server)
         shape = replace(found.shape, generation=self.server.end)
         return PlannedMysqlTable(name=found.name, key=key, shapes=(shape,))
 
@@ -217,20 +217,3 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
             )
     check_named_columns(settings, key, found.shape.names)
     check_column_names(settings, found.shape.names)
-
-
-def _check_images(
-    settings: TableSettings, found: MysqlCatalogueTable, key: tuple[str, ...], server: BinlogServer
-) -> None:
-    """Raises SourceError if the log leaves out values of old rows by which the table's rows are found."""
-    if server.variables["binlog_row_image"].upper() in ("FULL", "FULL_NODUP"):
-        return
-    outside = [name for name in key if name not in found.primary_key]
-    if key and not outside:
-        return
-    identity = f"is identified by {', '.join(key)}" if key else "has no key"
-    raise SourceError(
-        f"the log shows only the primary key of old rows, and {settings.name} {identity}",
-        expected="binlog_row_image = FULL, or an id within the primary key",
-        remedy="run SET GLOBAL binlog_row_image = 'FULL', and have older sessions end",
-    )

@@ -9,6 +9,7 @@ from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
 from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid, parse_gtid, position_behind
 from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.server_checks import warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import MysqlAddress, session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
 from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
@@ -74,6 +75,7 @@ class MysqlSurvey:
             with step(self.on_step, "source.set_up"):
                 execute_plan(connection, self.plan.statements)
             begun = self.markers.begun(connection)
+        warn_of_partial_images(self.plan.server)
         return replace(self, plan=replace(self.plan, begun=begun))
 
     def check_ready(self) -> None:

@@ -1,0 +1,94 @@
+"""Finds settings of a Debezium connector that make values wrong, as far as its events show them."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+import structlog
+
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.tables import Layout
+
+log = structlog.get_logger()
+
+_DOUBLE_DIGITS = 17
+"""The most digits that a double is written with."""
+
+
+class ConnectorWatch:
+    """Looks at events for the two settings that only values show, and warns once per table.
+
+    `value.converter.replace.null.with.default`: where a schema has a column that may be NULL and has a default, a value
+    that equals the default may stand for NULL. One NULL in such a column shows that the connector sends NULL.
+    `decimal.handling.mode = double`, in events without schemas: a number where the other modes write a text. A number
+    with more digits than a double has, or a whole one, shows that the number is exact (`decimal.format = NUMERIC`).
+    """
+
+    def __init__(self) -> None:
+        self._defaults: dict[TableName, Mapping[str, object]] = {}
+        self._decimals: dict[TableName, tuple[str, ...]] = {}
+        self._settled: set[tuple[TableName, str]] = set()
+        self._layouts: dict[TableName, Layout] = {}
+
+    def look(self, event: EnvelopeEvent, layout: Layout) -> None:
+        """Looks at one event. Costs next to nothing once its table has shown what is to be known."""
+        if self._layouts.get(layout.table) is not layout:
+            self._layouts[layout.table] = layout
+            self._begin(layout)
+        if self._defaults:
+            self._look_for_null(event, layout.table)
+        if self._decimals and "version" in event.source:
+            self._look_for_double(event, layout.table)
+
+    def _begin(self, layout: Layout) -> None:
+        table = layout.table
+        defaults = {
+            name: field["default"]
+            for name, field in layout.fields.items()
+            if field.get("optional") is True and field.get("default") is not None and name not in layout.schema.key
+        }
+        if defaults and (table, "null") not in self._settled:
+            self._defaults[table] = defaults
+        decimals = tuple(column.name for column in layout.schema.columns if column.type.startswith("numeric"))
+        if decimals and not layout.fields and (table, "decimal") not in self._settled:
+            self._decimals[table] = decimals
+
+    def _look_for_null(self, event: EnvelopeEvent, table: TableName) -> None:
+        for name, default in self._defaults.get(table, {}).items():
+            values = [image[name] for image in (event.before, event.after) if image is not None and name in image]
+            if None in values:
+                self._settle(table, "null")
+                return
+            if default in values:
+                self._settle(table, "null")
+                log.warning(
+                    "NULL may arrive as the column's default",
+                    table=str(table),
+                    column=name,
+                    found=f"the default {default!r} in an event, and no NULL in a column with a default",
+                    expected="value.converter.replace.null.with.default = false in the connector",
+                    remedy="if it was not set, set it and have the rows sent again",
+                )
+                return
+
+    def _look_for_double(self, event: EnvelopeEvent, table: TableName) -> None:
+        for name in self._decimals.get(table, ()):
+            value = (event.after or {}).get(name)
+            if type(value) is int or (isinstance(value, Decimal) and len(value.as_tuple().digits) > _DOUBLE_DIGITS):
+                self._settle(table, "decimal")
+                return
+            if isinstance(value, Decimal):
+                self._settle(table, "decimal")
+                log.warning(
+                    "decimals may be rounded",
+                    table=str(table),
+                    column=name,
+                    found="a number where the connector writes a text by default",
+                    expected="decimal.handling.mode = precise or string, or decimal.format = NUMERIC beside it",
+                    remedy="if the connector sends doubles, change it and have the rows sent again",
+                )
+                return
+
+    def _settle(self, table: TableName, what: str) -> None:
+        self._settled.add((table, what))
+        (self._defaults if what == "null" else self._decimals).pop(table, None)

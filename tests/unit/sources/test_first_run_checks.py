@@ -1,0 +1,273 @@
+"""What would go wrong silently is said before, or at the first event that shows it: one error or warning per cause."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymysql.connections import Connection
+from structlog.testing import capture_logs
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
+from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic
+from cdc_pipeline.sources.mysql.catalogue import BinlogServer
+from cdc_pipeline.sources.mysql.server_checks import check_images, check_server, warn_of_partial_images
+from tests.support.change_files import ChangeFolder, NothingKnown, Read, csv_text, json_lines
+from tests.support.recordings import WITH_SCHEMA, recorded
+
+ORDERS = TableName.parse("shop.public.orders")
+Row = Mapping[str, Any]
+
+
+def event(
+    after: Row | None, *fields: Row, before: Row | None = None, operation: str = "c", key: Row | None = None
+) -> Row:
+    """A record of a sink, with the schema that has `fields`, or without one."""
+    source = {"version": "3.4.0.Final", "connector": "postgresql", "db": "shop", "schema": "public", "table": "orders"}
+    value: dict[str, Any] = {"op": operation, "before": before, "after": after, "source": source}
+    if fields:
+        value = {"schema": {"fields": [{"field": "after", "fields": list(fields)}]}, "payload": value}
+    return {"key": {"id": 1} if key is None else key, "value": value}
+
+
+def read(folder: Path, *events: Row, table: Row) -> tuple[Read, list[str]]:
+    """What becomes of the events, and the names of the warnings."""
+    orders = ChangeFolder(
+        folder=folder, source={"format": "debezium"}, tables=[{"name": "shop.public.orders", **table}]
+    )
+    orders.write("1.jsonl", json_lines(events))
+    with capture_logs() as logs:
+        found = orders.read()
+    return found, [log["event"] for log in logs if log["log_level"] == "warning"]
+
+
+ID = {"field": "id", "type": "int32"}
+BY_DEFAULT = {"field": "n", "type": "int32", "optional": True, "default": 7}
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "warnings"),
+    [
+        (BY_DEFAULT, [8, 7, 7], ["NULL may arrive as the column's default"]),
+        (BY_DEFAULT, [8, None, 7], []),
+        (BY_DEFAULT | {"optional": False}, [7], []),
+    ],
+    ids=["default", "null", "never null"],
+)
+def test_a_connector_that_may_replace_null_is_warned_of_once(
+    field: Row, values: list[int | None], warnings: list[str], tmp_path: Path
+) -> None:
+    events = [event({"id": number, "n": value}, ID, field) for number, value in enumerate(values)]
+    found, warned = read(tmp_path, *events, table={"id": ["id"]})
+    assert warned == warnings
+    assert len(found.changes) == len(values)
+
+
+def test_the_recording_of_a_connector_that_replaced_null_is_warned_of(tmp_path: Path) -> None:
+    orders = [message for message in recorded("postgres_with_schema") if message["topic"].endswith("public.orders")]
+    (table, _) = WITH_SCHEMA
+    _, warned = read(tmp_path, *orders, table={**table, "name": "shop.public.orders"})
+    assert warned == ["NULL may arrive as the column's default"]
+
+
+DOUBLE = {"field": "price", "type": "double"}
+PROPAGATED = DOUBLE | {"parameters": {"__debezium.source.column.type": "NUMERIC"}}
+
+
+@pytest.mark.parametrize(
+    ("field", "columns", "is_refused"),
+    [
+        (DOUBLE, {"price": "decimal(12,2)"}, True),
+        (PROPAGATED, {}, True),
+        (PROPAGATED, {"price": "float8"}, False),
+        (DOUBLE, {}, False),
+    ],
+    ids=["declared", "propagated", "accepted", "a double"],
+)
+def test_a_decimal_that_is_sent_as_a_double_is_quarantined(
+    field: Row, columns: Row, *, is_refused: bool, tmp_path: Path
+) -> None:
+    found, _ = read(tmp_path, event({"id": 1, "price": 9.5}, ID, field), table={"id": ["id"], "columns": columns})
+    assert [len(found.changes), len(found.unfit)] == ([0, 1] if is_refused else [1, 0])
+    assert all(
+        "round it to double" in unfit.reason and "decimal.handling.mode" in unfit.reason for unfit in found.unfit
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "is_warned"), [(9.5, True), ("9.50", False), (9, False), (None, False)], ids=["9.5", "text", "9", "null"]
+)
+def test_a_decimal_as_a_number_without_a_schema_is_warned_of(value: object, *, is_warned: bool, tmp_path: Path) -> None:
+    events = [event({"id": number, "price": value}) for number in (1, 2)]
+    table = {"id": ["id"], "columns": {"id": "int", "price": "numeric(12,2)"}}
+    found, warned = read(tmp_path, *events, table=table)
+    assert (len(found.changes), warned) == (2, ["decimals may be rounded"] if is_warned else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "is_refused"),
+    [
+        (None, {"id": 1}, True),
+        ({"id": 1, "email": None}, {"id": 1}, True),
+        ({"id": 1, "email": "old"}, {"id": 1}, False),
+        (None, {"email": "new"}, False),
+    ],
+    ids=["no image", "key alone", "whole image", "key is the id"],
+)
+def test_an_update_that_may_hide_a_change_of_the_id_is_quarantined(
+    before: Row | None, key: Row, *, is_refused: bool, tmp_path: Path
+) -> None:
+    update = event({"id": 1, "email": "new"}, before=before, operation="u", key=key)
+    table = {"id": ["email"], "columns": {"id": "int", "email": "text"}}
+    found, _ = read(tmp_path, event({"id": 1, "email": "old"}), update, table=table)
+    assert bool(found.unfit) is is_refused
+    assert all("came without the old email" in unfit.reason for unfit in found.unfit)
+
+
+def settings(**source: Any) -> Settings:
+    tables = [{"name": str(ORDERS), "id": ["id"], "columns": {"id": "int", "shop": "int"}}]
+    return Settings.model_validate(
+        {"folder": Path("/"), "name": "shop", "lake": "lake", "source": source, "tables": tables}
+    )
+
+
+KAFKA = {"kind": "kafka", "servers": "b:9092", "topic": "{table}"}
+
+
+@pytest.mark.parametrize(("key", "is_refused"), [({"shop": 1}, True), ({"id": 1, "shop": 1}, False)])
+def test_a_compacted_topic_whose_key_several_rows_share_is_refused(key: Row, *, is_refused: bool) -> None:
+    listed = settings(**KAFKA).tables
+    found = read_line(json.dumps(event({"id": 1, "shop": 1}, key=key)).encode())
+    assert isinstance(found, EnvelopeEvent)
+    tables = DebeziumTables(listed, {}, upserts=[ORDERS])
+    if is_refused:
+        with pytest.raises(SourceError, match="keeps one record of each key, and its key lacks id"):
+            tables.layout(found, listed[0])
+    else:
+        assert tables.layout(found, listed[0]) is not None
+
+
+@pytest.mark.parametrize(("minutes", "is_warned"), [(59, True), (60, False), (None, False)])
+def test_a_topic_that_is_soon_deleted_is_warned_of(minutes: int | None, *, is_warned: bool) -> None:
+    shop = settings(**KAFKA)
+    retention = None if minutes is None else timedelta(minutes=minutes)
+    kept = {0: KeptRecords(first=0, end=0)}
+    topic = Topic(name="orders", topic_id="1", is_compacted=False, retention=retention, kept=kept)
+    assert isinstance(shop.source, KafkaSource)
+    survey = TopicSurvey(
+        stream="shop",
+        folder=Path("/"),
+        settings=shop.source,
+        listed=shop.tables,
+        progress={},
+        registered={},
+        cluster=Cluster(cluster_id="c", topics={"orders": 1}),
+        topics={"orders": topic},
+        topic_map=TopicMap.of(shop.source, shop.tables, ["orders"]),
+    )
+    with capture_logs() as logs:
+        survey.set_up()
+    assert [log["event"] for log in logs] == (["records may be deleted before they are read"] if is_warned else [])
+    assert all("retention.ms" in log["remedy"] for log in logs)
+
+
+VARIABLES = {
+    "log_bin": "ON",
+    "binlog_format": "ROW",
+    "binlog_row_metadata": "FULL",
+    "binlog_row_image": "FULL",
+    "log_bin_compress": "OFF",
+}
+
+
+def mariadb(*, keeps: timedelta = timedelta(days=7), **variables: str) -> BinlogServer:
+    return BinlogServer(
+        version_text="10.11.6-MariaDB",
+        version=(10, 11),
+        server_id=1,
+        domain=0,
+        variables=VARIABLES | variables,
+        last=None,
+        retention_seconds=keeps.total_seconds(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (mariadb(log_bin="OFF"), "log_bin = OFF"),
+        (mariadb(binlog_format="MIXED"), "binlog_format = MIXED"),
+        (mariadb(binlog_row_metadata="MINIMAL"), "binlog_row_metadata = MINIMAL"),
+        (mariadb(log_bin_compress="ON"), "log_bin_compress = ON"),
+        (mariadb(keeps=timedelta(minutes=59)), "keeps its log for 3540 s"),
+    ],
+    ids=["no log", "statements", "names", "compressed", "retention"],
+)
+def test_a_mariadb_whose_log_would_lack_changes_is_refused(server: BinlogServer, words: str) -> None:
+    unconnected: Connection[Any] = Connection(defer_connect=True)
+    with pytest.raises(SourceError, match=words):
+        check_server(unconnected, server)
+
+
+@pytest.mark.parametrize(("image", "is_warned"), [("FULL", False), ("MINIMAL", True), ("NOBLOB", True)])
+def test_a_mariadb_whose_updates_leave_columns_out_is_warned_of(image: str, *, is_warned: bool) -> None:
+    with capture_logs() as logs:
+        warn_of_partial_images(mariadb(binlog_row_image=image))
+    assert [log["event"] for log in logs] == (["updates leave columns out"] if is_warned else [])
+
+
+@pytest.mark.parametrize(
+    ("key", "image", "is_refused"),
+    [
+        (["id"], "MINIMAL", False),
+        (["name"], "MINIMAL", True),
+        ([], "NOBLOB", True),
+        (["name"], "FULL", False),
+    ],
+)
+def test_a_table_that_needs_old_rows_is_refused_unless_they_are_logged(
+    key: Sequence[str], image: str, *, is_refused: bool
+) -> None:
+    (orders,), server = settings(**KAFKA).tables, mariadb(binlog_row_image=image)
+    if is_refused:
+        with pytest.raises(SourceError, match="binlog_row_image = FULL, or an id within the primary key"):
+            check_images(orders, key, ["id"], server)
+    else:
+        check_images(orders, key, ["id"], server)
+
+
+UPSERTS = {"format": "upserts", "order_by": ["at"], "operation_column": "op", "time_column": "ts"}
+WHOLE = {"op": "insert", "at": 1, "ts": "2026-01-01T00:00:00Z", "id": 1, "name": "Ada", "amount": "1.00"}
+
+
+@pytest.mark.parametrize("missing", ["id", "at", "op", "ts"])
+def test_a_table_whose_first_file_lacks_a_named_column_is_refused_and_no_other(missing: str, tmp_path: Path) -> None:
+    columns = {"id": "bigint", "name": "text", "amount": "numeric(12,2)"}
+    tables = [{"name": f"shop.public.{name}", "id": ["id"], "columns": columns} for name in ("orders", "items")]
+    folder = ChangeFolder(folder=tmp_path, source=UPSERTS, tables=tables)
+    damaged = {name: value for name, value in WHOLE.items() if name != missing}
+    folder.write("orders/1.csv", csv_text([damaged]))
+    folder.write("items/1.csv", csv_text([WHOLE]))
+    survey = folder.opened().survey(NothingKnown(offset=None))
+    (refused,) = survey.refused.values()
+    assert f"orders/1.csv, the first file of shop.public.orders, has no column {missing}" in str(refused)
+    assert [str(table.name) for table in survey.tables] == ["shop.public.items"]
+    read = folder.read()
+    assert ([row["name"] for _, row in read.changes], read.unfit) == (["Ada"], [])
+
+
+def test_one_bad_row_does_not_speak_for_the_first_file_and_a_missing_column_is_warned_of(tmp_path: Path) -> None:
+    folder = ChangeFolder(folder=tmp_path, source={"format": "upserts"})
+    folder.write("orders/1.jsonl", b"no JSON\n" + json_lines([{"name": "no id"}, {"id": 1, "name": "Ada"}]))
+    with capture_logs() as logs:
+        survey = folder.opened().survey(NothingKnown(offset=None))
+    assert survey.refused == {}
+    assert [(log["event"], log["column"]) for log in logs] == [("column not in the first file", "amount")]
