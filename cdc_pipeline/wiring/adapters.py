@@ -13,6 +13,7 @@ from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, Settings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
@@ -43,6 +44,13 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
 
         return KafkaTopics(
             stream=settings.name, kind=source.kind, folder=settings.folder, settings=source, tables=settings.tables
+        )
+    if isinstance(source, KinesisSource):
+        from cdc_pipeline.sources.kinesis.client import KinesisClient
+        from cdc_pipeline.sources.kinesis.source import kinesis_source
+
+        return kinesis_source(
+            source, stream=settings.name, tables=settings.tables, connect=lambda: KinesisClient(source, settings.folder)
         )
     if isinstance(source, MysqlSource):
         from cdc_pipeline.sources.mysql.source import MysqlServer

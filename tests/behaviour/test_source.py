@@ -15,10 +15,12 @@ from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import Proof
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import events_of
+from tests.support.kinesis_arm import KinesisArm
 from tests.support.memory_source import Change
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
 from tests.support.s3 import s3_objects
+from tests.support.shards import KinesisStreams
 from tests.support.source_arms import (
     ChangeFilesArm,
     FilesArm,
@@ -48,6 +50,7 @@ ARMS = (
     "DMS files",
     "Datastream files on S3",
     "memory",
+    "kinesis",
     pytest.param("kafka", marks=pytest.mark.kafka),
 )
 
@@ -70,6 +73,9 @@ def arm(
                 yield replace(files, more=UNORDERED)
             case "kafka":
                 yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
+            case "kinesis":
+                streams = KinesisStreams(endpoint=request.getfixturevalue("s3_endpoint"))
+                yield KinesisArm(folder=tmp_path, store_url=store_url, streams=streams)
             case "DMS files":
                 objects = LocalObjectStore(tmp_path / "changes")
                 yield ChangeFilesArm(folder=tmp_path, store_url=store_url, objects=objects, source={"format": "dms"})

@@ -1,7 +1,7 @@
 """Decodes lines, in the order of their stream partitions, into change events per table, each with its version."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -109,6 +109,16 @@ class DebeziumDecoder:
                 skipped[kind] += 1
         last_position = {table: self._memory[number, table].encode() for table in touched}
         return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
+
+    def inherit(self, number: int, parents: Collection[int]) -> None:
+        """Lets stream partition `number` continue `parents`, so that its versions are above theirs.
+
+        Call it after the last line of the parents and before the first one of `number`.
+        """
+        for (of, table), memory in list(self._memory.items()):
+            if of in parents:
+                own = self._remembered(number, table)
+                own.position = own.settled = max(own.position, memory.position)
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""

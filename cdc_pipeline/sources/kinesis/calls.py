@@ -1,0 +1,146 @@
+"""Calls to AWS's streams: repeated while that can help; a failure becomes one of the pipeline's errors."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import boto3.session
+import botocore.session
+import structlog
+from botocore import exceptions
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from cdc_pipeline.errors import CdcError, SettingsError, SourceAway, SourceError
+
+log = structlog.get_logger()
+
+Answer = TypeVar("Answer")
+CONNECT_SECONDS, ANSWER_SECONDS = 5, 30
+TIMEOUT = timedelta(seconds=30)
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
+_SERVER_ERROR = 500
+_THROTTLED = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "LimitExceededException",
+        "ThrottlingException",
+        "Throttling",
+        "RequestLimitExceeded",
+        "KMSThrottlingException",
+    }
+)
+_BROKEN_CONNECTIONS = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError)
+_NO_CREDENTIALS = (
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.CredentialRetrievalError,
+)
+_REMEDY = "set AWS's variables in the environment, or profile or credentials_file of source; never write keys here"
+
+
+class StreamCalls:
+    """Waits between tries are random and grow. A call fails when it has been repeated for `timeout`."""
+
+    def __init__(self, timeout: timedelta = TIMEOUT) -> None:
+        self._timeout = timeout
+
+    def __call__(self, doing: str, call: Callable[[], Answer]) -> Answer:
+        """Raises ClientError for what the caller knows better, SourceAway, or an error that somebody has to act on."""
+        retrying = Retrying(
+            retry=retry_if_exception(may_pass),
+            wait=wait_random_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
+            stop=stop_after_delay(self._timeout),
+            before_sleep=_note_throttling,
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        except ClientError as error:
+            if not may_pass(error):
+                raise
+            raise _away(doing, str(error)) from error
+        except _NO_CREDENTIALS as error:
+            raise SettingsError(
+                f"{doing} failed: {error}", expected="credentials that may read the stream", remedy=_REMEDY
+            ) from error
+        except BotoCoreError as error:
+            if may_pass(error):
+                raise _away(doing, str(error)) from error
+            raise SettingsError(
+                f"{doing} failed: {error}", remedy="mend region, endpoint or profile of source in pipeline.yml"
+            ) from error
+
+
+def refusal(doing: str, error: ClientError) -> CdcError:
+    """Returns the error for a call that AWS refuses."""
+    return SourceError(
+        f"{doing} failed: {code_of(error)} {error.response.get('Error', {}).get('Message', '')}".strip(),
+        expected="credentials that may list, describe and read the stream",
+        remedy=f"grant their owner the missing rights, or {_REMEDY}",
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Returns whether the same call may succeed later."""
+    if isinstance(error, ClientError):
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        return code_of(error) in _THROTTLED or status >= _SERVER_ERROR
+    return isinstance(error, _BROKEN_CONNECTIONS)
+
+
+def code_of(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def connected(
+    service: str,
+    *,
+    folder: Path,
+    region: str | None,
+    endpoint: str | None,
+    profile: str | None,
+    credentials_file: str | None,
+) -> Any:
+    """Returns boto3's client of a service. Connects to nothing. Raises SettingsError for settings that it refuses."""
+    try:
+        inner = botocore.session.Session(profile=profile)
+        if credentials_file is not None:
+            inner.set_config_variable("credentials_file", str(folder / credentials_file))
+        session = boto3.session.Session(botocore_session=inner, region_name=region)
+        if session.get_credentials() is None:
+            raise SettingsError(
+                f"there are no credentials for {service}",
+                expected="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, a file, or the machine's role",
+                remedy=_REMEDY,
+            )
+        # Each call is tried once, because `StreamCalls` repeats it.
+        config = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": 1},
+        )
+        client_of: Any = session.client  # its type knows the services that have a package of types
+        client: Any = client_of(service, endpoint_url=endpoint, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise SettingsError(
+            f"AWS's client refuses its settings: {error}",
+            expected="a region, and an endpoint that is a URL if there is one",
+            remedy="mend region, endpoint, profile or credentials_file of source in pipeline.yml",
+        ) from error
+    return client
+
+
+def _note_throttling(state: RetryCallState) -> None:
+    error = None if state.outcome is None else state.outcome.exception()
+    if state.attempt_number == 1 and isinstance(error, ClientError):
+        log.info("call to AWS throttled", found=code_of(error))
+
+
+def _away(doing: str, found: str) -> SourceAway:
+    return SourceAway(
+        f"{doing} failed for {TIMEOUT}: {found}",
+        remedy="the same call is safe to repeat; if a shard is throttled, give its other readers fewer reads",
+    )

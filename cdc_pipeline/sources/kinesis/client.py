@@ -1,0 +1,142 @@
+"""The client of AWS Kinesis."""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, refusal
+from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
+
+_MOST_RECORDS = 10_000
+_MISSING, _EXPIRED, _NO_SUCH_PLACE = "ResourceNotFoundException", "ExpiredIteratorException", "InvalidArgumentException"
+_REFUSED_PLACES = frozenset({_NO_SUCH_PLACE, "ValidationException"})
+
+ToLine = Callable[[Mapping[str, Any]], bytes]
+"""Returns the line for the decoder of a record as boto3 returns it."""
+
+
+class KinesisClient:
+    """Implements `ShardClient` for Kinesis. `folder`: that of pipeline.yml, where paths begin."""
+
+    def __init__(self, settings: KinesisSource, folder: Path, calls: StreamCalls | None = None) -> None:
+        self._client = connected(
+            "kinesis",
+            folder=folder,
+            region=settings.region,
+            endpoint=settings.endpoint,
+            profile=settings.profile,
+            credentials_file=settings.credentials_file,
+        )
+        self._line = keyed_line if settings.format == "debezium" else bare_line
+        self._calls = calls or StreamCalls()
+
+    def describe(self, name: str) -> ShardStream | None:
+        doing = f"describing the stream {name}"
+        try:
+            answer = self._calls(doing, lambda: self._client.describe_stream_summary(StreamName=name))
+            found = answer["StreamDescriptionSummary"]
+            shards = self._shards(doing, name)
+        except ClientError as error:
+            if code_of(error) == _MISSING:
+                return None
+            raise refusal(doing, error) from error
+        created = found["StreamCreationTimestamp"]
+        return ShardStream(
+            name=name,
+            address=name,
+            identity=f"{found['StreamARN']} {created:%Y-%m-%dT%H:%M:%S}",
+            created=created,
+            retention=timedelta(hours=found["RetentionPeriodHours"]),
+            shards=shards,
+        )
+
+    def iterator(self, stream: ShardStream, shard: str, sequence: str) -> str | None:
+        doing = f"opening {shard} of {stream.name}"
+        at: dict[str, str] = {"ShardIteratorType": "TRIM_HORIZON"}
+        if sequence:
+            at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": sequence}
+        try:
+            answer = self._calls(
+                doing, lambda: self._client.get_shard_iterator(StreamName=stream.address, ShardId=shard, **at)
+            )
+        except ClientError as error:
+            if sequence and code_of(error) in _REFUSED_PLACES:
+                return None
+            raise refusal(doing, error) from error
+        return str(answer["ShardIterator"])
+
+    def fetch(self, stream: ShardStream, iterator: str) -> Fetched | None:
+        doing = f"reading {stream.name}"
+        try:
+            answer = self._calls(doing, lambda: self._client.get_records(ShardIterator=iterator, Limit=_MOST_RECORDS))
+        except ClientError as error:
+            if code_of(error) == _EXPIRED:
+                return None
+            raise refusal(doing, error) from error
+        return Fetched(
+            records=tuple(
+                ShardRecord(
+                    sequence=record["SequenceNumber"],
+                    arrived=record["ApproximateArrivalTimestamp"],
+                    line=self._line(record),
+                )
+                for record in answer["Records"]
+            ),
+            following=answer.get("NextShardIterator"),
+            behind=timedelta(milliseconds=answer["MillisBehindLatest"]),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _shards(self, doing: str, name: str) -> dict[str, Shard]:
+        found: dict[str, Shard] = {}
+        asked: dict[str, str] = {"StreamName": name}
+        while True:
+            answer: Mapping[str, Any] = self._calls(doing, partial(self._client.list_shards, **asked))
+            for shard in answer["Shards"]:
+                parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+                found[shard["ShardId"]] = Shard(
+                    name=shard["ShardId"],
+                    parents=tuple(parent for parent in parents if parent),
+                    last=shard["SequenceNumberRange"].get("EndingSequenceNumber", ""),
+                )
+            if "NextToken" not in answer:
+                return found
+            asked = {"NextToken": answer["NextToken"]}
+
+
+def bare_line(record: Mapping[str, Any]) -> bytes:
+    """Returns the content of a record of AWS DMS."""
+    return bytes(record["Data"])
+
+
+def keyed_line(record: Mapping[str, Any]) -> bytes:
+    """Returns a record of Debezium as one line: JSON with key and value, each a text inside of it.
+
+    Debezium writes the event's key as the partition key. Other partition keys are left out. A record with invalid UTF-8
+    becomes a line that is no JSON; it is quarantined with all its bytes.
+    """
+    data, key = bytes(record["Data"]), str(record["PartitionKey"])
+    if not data:
+        return b""
+    try:
+        value = data.decode()
+    except UnicodeDecodeError:
+        return data
+    return json.dumps(
+        {"key": key if _is_object(key) else None, "value": value}, separators=(",", ":"), ensure_ascii=False
+    ).encode()
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return text.startswith("{") and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

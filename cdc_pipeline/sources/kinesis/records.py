@@ -1,0 +1,169 @@
+"""Reads the records of one shard as lines of a stream partition."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+
+from cdc_pipeline.errors import StreamMoved
+from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.kinesis.shards import Fetched, ShardClient, ShardPlace, ShardRecord, ShardStream, shard_name
+from cdc_pipeline.time_slice import EPOCH
+
+log = structlog.get_logger()
+
+_MICROSECOND = timedelta(microseconds=1)
+_NOTES_PER_RETENTION = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardRecords:
+    """The records of one shard from `place` on. Implements `LineSource`.
+
+    `offset` counts the lines that were read of the shard and of its parents: sequence numbers have up to 56 digits, and
+    a line's sequence number is kept beside the offset, as its digest. The same record always has the same offset, since
+    both are registered together. A shard that was read to its end gets a last line without a row. So does a shard that
+    is quiet for long, so that `known_until` is registered. `place` is None for a shard that was never read.
+    """
+
+    client: ShardClient
+    stream: ShardStream
+    shard: str
+    offset: int
+    place: ShardPlace | None
+    pause: timedelta
+    clock: Callable[[], datetime]
+    _waiting: deque[RawLine] = field(default_factory=deque)
+    _iterator: str | None = None
+    _expects: str = ""
+    """The sequence number of the record that an iterator must return first. It was read before."""
+    _at_tip: bool = False
+    _must_look: bool = False
+    _next_fetch: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return shard_name(self.stream.name, self.shard)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the shard is closed and every line of it was returned."""
+        return self.place is not None and self.place.is_ended and not self._waiting
+
+    @property
+    def at_end(self) -> bool:
+        return self.is_ended or (self._at_tip and not self._waiting and not self._must_look)
+
+    @property
+    def next_fetch(self) -> float:
+        """When the shard may be read again, on the monotonic clock."""
+        return self._next_fetch
+
+    def look_again(self) -> None:
+        """Makes `at_end` wait for everything that the shard has now."""
+        self._must_look = True
+
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+        """Returns records of about `most_bytes`. Asks for more if none is here and the pause is over."""
+        del fresh  # The pause between two reads holds for everybody.
+        if not self._waiting:
+            self._fetch()
+        lines: list[RawLine] = []
+        left = most_bytes
+        while self._waiting and left > 0:
+            line = self._waiting.popleft()
+            lines.append(line)
+            left -= len(line.text)
+            self.offset = line.place + 1
+        return lines
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        """Returns nothing: a shard has no files."""
+        del start, end
+        return {}
+
+    def check(self) -> None:
+        """Raises nothing: what stops a shard is raised where it is read."""
+
+    def close(self) -> None:
+        """Does nothing: the client is closed for all shards at once."""
+
+    def _fetch(self) -> None:
+        """Reads once. Raises StreamMoved if records may have expired since the last read: a new survey finds out."""
+        if self.is_ended or time.monotonic() < self._next_fetch:
+            return
+        began = self.clock()
+        if self._iterator is None or (self.place is not None and not self.stream.keeps(self.place.known_until, began)):
+            self._open()
+        fetched = None if self._iterator is None else self.client.fetch(self.stream, self._iterator)
+        self._next_fetch = time.monotonic() + self.pause.total_seconds()
+        if fetched is None:
+            self._iterator = None
+            return
+        self._iterator = fetched.following
+        self._at_tip, self._must_look = not fetched.behind, False
+        self._add(self._new_records(fetched), began - fetched.behind, is_last=fetched.following is None)
+
+    def _open(self) -> None:
+        """Opens an iterator at the last record that was read, which shows that it is still kept."""
+        self._expects = "" if self.place is None else self.place.sequence
+        self._iterator = self.client.iterator(self.stream, self.shard, self._expects)
+        if self._iterator is None:
+            self._refuse_gap()
+            self._expects = ""
+            self._iterator = self.client.iterator(self.stream, self.shard, "")
+
+    def _new_records(self, fetched: Fetched) -> tuple[ShardRecord, ...]:
+        """Returns the records after the last one that was read."""
+        records, expected = fetched.records, self._expects
+        if not records and fetched.behind:
+            return ()
+        self._expects = ""
+        if expected and records and records[0].sequence == expected:
+            return records[1:]
+        # Without the record that was expected, only the time can show that nothing after it expired.
+        self._refuse_gap()
+        return records
+
+    def _refuse_gap(self) -> None:
+        if self.place is not None and not self.stream.keeps(self.place.known_until, self.clock()):
+            raise StreamMoved(
+                f"unread records of {self.name} after {self.place.known_until:%Y-%m-%d %H:%M} UTC may be gone",
+                expected=f"a consumer that is never behind by more than the stream keeps: {self.stream.retention}",
+                remedy="the consumer opens the stream again, and finds out which tables are stale",
+            )
+
+    def _add(self, records: tuple[ShardRecord, ...], known_until: datetime, *, is_last: bool) -> None:
+        after = self.offset
+        for number, record in enumerate(records):
+            is_newest = number == len(records) - 1
+            place = ShardPlace(
+                sequence=record.sequence, known_until=max(record.arrived, known_until) if is_newest else record.arrived
+            )
+            written = (record.arrived - EPOCH) // _MICROSECOND
+            self._waiting.append(self._line(after + number, place, record.line, written))
+            self.place = place
+        if is_last:
+            self._note(ShardPlace(sequence=self._sequence, known_until=known_until, is_ended=True))
+        elif self._at_tip and self._is_due(known_until):
+            self._note(ShardPlace(sequence=self._sequence, known_until=known_until))
+
+    @property
+    def _sequence(self) -> str:
+        return "" if self.place is None else self.place.sequence
+
+    def _is_due(self, known_until: datetime) -> bool:
+        return self.place is None or known_until - self.place.known_until > self.stream.retention / _NOTES_PER_RETENTION
+
+    def _note(self, place: ShardPlace) -> None:
+        """Adds a line without a row, with which the place is registered."""
+        last = self._waiting[-1].place + 1 if self._waiting else self.offset
+        self._waiting.append(self._line(last, place, b"", 0))
+        self.place = place
+
+    def _line(self, offset: int, place: ShardPlace, text: bytes, written: int) -> RawLine:
+        number = int(place.sequence or 0)
+        return RawLine(place=offset, file=self.name, number=number, text=text, written=written, digest=place.encode())

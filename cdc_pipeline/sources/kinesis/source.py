@@ -1,0 +1,126 @@
+"""Streams of shards as a source. They hold changes alone, so their tables begin empty."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.sources.debezium.events_alone import EventsAlone
+from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.partition import Content, Decode, debezium_content
+from cdc_pipeline.sources.debezium.tables import refuse_changed_types
+from cdc_pipeline.sources.debezium.versions import encode_place
+from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.kinesis.dms import dms_content
+from cdc_pipeline.sources.kinesis.opening import ShardOpening, place_of
+from cdc_pipeline.sources.kinesis.shards import ShardClient
+from cdc_pipeline.sources.kinesis.survey import ShardSurvey, surveyed_shards
+from cdc_pipeline.sources.known import KnownStream, PartitionProgress
+from cdc_pipeline.sources.protocol import SourceCapabilities
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSource(EventsAlone):
+    """Implements `Source` for streams of shards.
+
+    `stream_of`: the name of a table's stream. `connect` returns a client, which connects at its first call. `unfit`:
+    why a table of pipeline.yml cannot be read at all. `begins_kept`: a stream that was never read begins with what it
+    still keeps. `pause`: between two reads of a shard.
+    """
+
+    stream_of: Callable[[TableName], str]
+    connect: Callable[[], ShardClient]
+    decode_line: Decode
+    begins_kept: bool
+    pause: timedelta
+    unfit: Mapping[TableName, str] = field(default_factory=dict)
+    clock: Callable[[], datetime] = utc_now
+
+    @property
+    def capabilities(self) -> SourceCapabilities:
+        return SourceCapabilities(
+            copies_tables=False,
+            keeps_order=True,
+            keeps_ids_together=False,
+            adds_partitions=True,
+            follows_partitions=True,
+            proofs=frozenset(),
+        )
+
+    def decode(self, raw: RawLine) -> Content:
+        return self.decode_line(raw)
+
+    def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> ShardSurvey:
+        """Surveys the streams. Raises SourceAway if AWS does not answer, SettingsError for changed types."""
+        del begin_again
+        registered = known.tables()
+        for table in self.tables:
+            refuse_changed_types(table, registered.get(table.table))
+        progress, now = known.progress(), self.clock()
+        names = {table.table: self.stream_of(table.table) for table in self.tables}
+        with closing(self.connect()) as client:
+            described = {name: client.describe(name) for name in sorted(set(names.values()))}
+            streams = {name: stream for name, stream in described.items() if stream is not None}
+            kept = surveyed_shards(client, streams, progress, now)
+        return ShardSurvey(
+            kind=self.kind,
+            begins_kept=self.begins_kept,
+            opening=ShardOpening(listed=self.tables, pause=self.pause, decode=self.decode_line, clock=self.clock),
+            connect=self.connect,
+            listed=self.tables,
+            progress=progress,
+            registered=registered,
+            streams=streams,
+            stream_of=names,
+            unfit=self.unfit,
+            kept=kept,
+            now=now,
+        )
+
+    def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
+        """Returns the lowest version that a shard can still have that was not read to its end."""
+        return min(
+            (
+                encode_place(
+                    PartitionMemory.decode(reached.last_position.get(str(table), "0")).position,
+                    decode_position(reached.offset),
+                )
+                for reached in progress.values()
+                if not is_over(reached)
+            ),
+            default="",
+        )
+
+
+def is_over(progress: PartitionProgress) -> bool:
+    """Returns whether a shard was read to its end."""
+    place = place_of(progress)
+    return place is not None and place.is_ended
+
+
+def kinesis_source(
+    settings: KinesisSource, *, stream: str, tables: tuple[TableSettings, ...], connect: Callable[[], ShardClient]
+) -> ShardSource:
+    """Builds the source for streams of Kinesis. `stream`: the pipeline's name."""
+    is_dms = settings.format == "dms"
+    return ShardSource(
+        stream=stream,
+        kind=settings.kind,
+        tables=tables,
+        stream_of=settings.stream_of,
+        connect=connect,
+        decode_line=dms_content if is_dms else debezium_content,
+        begins_kept=settings.begin == "kept",
+        pause=timedelta(seconds=1) / settings.reads_per_second,
+        unfit={table.table: _UNTYPED for table in tables if is_dms and not (table.columns and table.id)},
+    )
+
+
+_UNTYPED = "records of AWS DMS have no types and no key: the table needs id and columns in pipeline.yml"

@@ -1,0 +1,135 @@
+"""Reads shards in batches of change events: a shard after the shards that were split or merged into it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from threading import Event as Signal
+
+import structlog
+
+from cdc_pipeline.errors import SourceAway, StreamMoved
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.debezium.partition import Decode, Group, PartitionLines
+from cdc_pipeline.sources.files.stream import DebeziumStream
+from cdc_pipeline.sources.kinesis.records import ShardRecords
+from cdc_pipeline.sources.kinesis.shards import ShardClient, shard_name
+from cdc_pipeline.sources.known import Document, PartitionProgress
+from cdc_pipeline.sources.protocol import EventBatch
+
+log = structlog.get_logger()
+
+_CHECK_SECONDS = 30.0
+_NOW = timedelta(0)
+
+
+class ShardLines(PartitionLines):
+    """The lines of one shard. Nothing is returned before everything of `parents` was.
+
+    `begin` is called once, right before the first line: what the parents' lines left behind is known then.
+    """
+
+    def __init__(self, records: ShardRecords, decode: Decode, begin: Callable[[], None]) -> None:
+        super().__init__(records, decode)
+        self.records = records
+        self.parents: Sequence[ShardLines] = ()
+        self._begin = begin
+        self._has_begun = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the shard is closed, and its last line was returned."""
+        return self._has_begun and self.records.is_ended and not self._held
+
+    def next_groups(self, *, everything: bool) -> list[Group]:
+        if not self._has_begun:
+            if not all(parent.is_done for parent in self.parents):
+                return []
+            self._has_begun = True
+            if self.records.place is None:
+                self.records.offset = max([self.records.offset, *(each.records.offset for each in self.parents)])
+            self._begin()
+        groups = super().next_groups(everything=everything)
+        if self._held and self.records.is_ended:
+            # Nothing follows in this shard, so its last transaction is complete.
+            groups += super().next_groups(everything=True)
+        return groups
+
+
+class ShardsStream:
+    """Implements `ChangeStream` for shards.
+
+    `streams`: names of the streams, whose shards are watched for some that are not in `shown`. `inner` turns lines into
+    batches.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: ShardClient,
+        streams: Sequence[str],
+        lines: Mapping[int, ShardLines],
+        shown: frozenset[str],
+        inner: DebeziumStream,
+    ) -> None:
+        self._client = client
+        self._streams = streams
+        self._lines = lines
+        self._shown = shown
+        self._inner = inner
+        self.position = inner.position
+        self._ended = self._count_ended()
+        self._next_check = time.monotonic() + _CHECK_SECONDS
+
+    def read(self, wait: timedelta) -> EventBatch | None:
+        batch = self._inner.read(_NOW)
+        if batch is not None:
+            return batch
+        due = [lines.records.next_fetch for lines in self._lines.values() if not lines.records.is_ended]
+        left = min(due, default=time.monotonic() + wait.total_seconds()) - time.monotonic()
+        Signal().wait(max(0.0, min(left, wait.total_seconds())))
+        return self._inner.read(_NOW)
+
+    def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
+        """Adds a marker message to this reader's own stream; nothing is written to the shards."""
+        if not is_heartbeat:
+            for lines in self._lines.values():
+                lines.records.look_again()
+        self._inner.send_marker(text, is_heartbeat=is_heartbeat)
+
+    def progress_at(self, position: int) -> dict[int, PartitionProgress]:
+        return self._inner.progress_at(position)
+
+    def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
+        """Raises StreamMoved if there is a new shard. Looks every half minute, and when a shard has ended."""
+        ended = self._count_ended()
+        if time.monotonic() >= self._next_check or ended != self._ended:
+            self._next_check, self._ended = time.monotonic() + _CHECK_SECONDS, ended
+            self._check_shards()
+        return self._inner.check(registered)
+
+    def confirm(self, commit_position: int) -> None:
+        """Tells the streams nothing: they keep every record for a fixed time."""
+        self._inner.confirm(commit_position)
+
+    def close(self) -> None:
+        self._inner.close()
+        self._client.close()
+
+    def _count_ended(self) -> int:
+        return sum(lines.is_done for lines in self._lines.values())
+
+    def _check_shards(self) -> None:
+        for name in self._streams:
+            try:
+                stream = self._client.describe(name)
+            except SourceAway as error:
+                log.warning("new shards not looked for", found=error.found)
+                return
+            shards = {} if stream is None else stream.shards
+            new = {shard_name(name, shard) for shard in shards} - self._shown
+            if new:
+                raise StreamMoved(f"{min(new)} is new", remedy="the consumer opens the stream again and reads it, too")
+            if stream is not None:
+                for lines in self._lines.values():
+                    if lines.records.stream.name == name:
+                        lines.records.stream = stream

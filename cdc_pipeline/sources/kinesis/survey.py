@@ -1,0 +1,217 @@
+"""Compares the shards of streams with what is registered of them."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import count
+
+from cdc_pipeline.errors import SourceError, TableStale
+from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.tables import declared_schema
+from cdc_pipeline.sources.kinesis.opening import PARTITION, STREAM, ReadShard, ShardOpening, place_of
+from cdc_pipeline.sources.kinesis.shards import Shard, ShardClient, ShardPlace, ShardStream, keeps_the_rest, shard_name
+from cdc_pipeline.sources.kinesis.stream import ShardsStream
+from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
+
+_NO_ID = 0
+_NEW_LAKE = (
+    "have the table's rows sent again (a snapshot of Debezium, a full load of AWS DMS), and read the stream with"
+    " begin: kept under another pipeline name and lake"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSurvey:
+    """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
+
+    `streams`: by name, those that exist. `stream_of`: the name of each listed table's stream. `unfit`: why a listed
+    table cannot be read from these streams at all. `kept`: of each registered shard by its name, whether the stream
+    surely keeps what was not read.
+    """
+
+    kind: str
+    begins_kept: bool
+    opening: ShardOpening
+    connect: Callable[[], ShardClient]
+    listed: tuple[TableSettings, ...]
+    progress: Mapping[int, PartitionProgress]
+    registered: Mapping[TableName, KnownTable]
+    streams: Mapping[str, ShardStream]
+    stream_of: Mapping[TableName, str]
+    unfit: Mapping[TableName, str]
+    kept: Mapping[str, bool]
+    now: datetime
+
+    @property
+    def identity(self) -> StreamIdentity:
+        """The kind of source alone: each stream's own identity is kept with its shards."""
+        return StreamIdentity(system=self.kind, timeline=0, channel=self.kind)
+
+    @property
+    def is_successor(self) -> bool:
+        return False
+
+    @cached_property
+    def stream_partitions(self) -> Mapping[int, str]:
+        """The name of each stream partition: the registered shards, and new ones with the next numbers."""
+        known = {number: place.last_position.get(PARTITION, "") for number, place in self.progress.items()}
+        names = [
+            shard_name(name, shard) for name in sorted(self.streams) for shard in sorted(self.streams[name].shards)
+        ]
+        new = [name for name in names if name not in known.values()]
+        return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
+
+    @property
+    def first_offset(self) -> str:
+        return encode_position(0)
+
+    @property
+    def tables(self) -> tuple[FoundTable, ...]:
+        return tuple(
+            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
+            for table in self.listed
+            if self._is_live(table.table)
+        )
+
+    @cached_property
+    def stale(self) -> Mapping[TableName, TableStale]:
+        """Registered tables whose streams lack records that were not read, and those that are stale already."""
+        found = {}
+        for name, table in self.registered.items():
+            why = next(self._gaps(name), None)
+            if table.published_as is None:
+                found[name] = TableStale(table.reason, table=name, remedy=_NEW_LAKE)
+            elif why is not None:
+                found[name] = TableStale(why, table=name, expected="every record of its stream", remedy=_NEW_LAKE)
+        return found
+
+    @property
+    def mendable(self) -> Collection[TableName]:
+        """No table: the source cannot copy one."""
+        return ()
+
+    @cached_property
+    def refused(self) -> Mapping[TableName, SourceError]:
+        found = {}
+        for table in (each.table for each in self.listed):
+            why = next(self._refusals(table), None)
+            if why is not None and table not in self.stale:
+                found[table] = SourceError(
+                    why,
+                    expected=f"every change of {table}",
+                    remedy="mend source.stream or the stream; or write begin: kept under source, if what is kept has"
+                    " every row",
+                )
+        return found
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return ()
+
+    def set_up(self) -> "ShardSurvey":
+        """Creates nothing: the streams do not belong to the pipeline."""
+        return self
+
+    def check_ready(self) -> None:
+        """Raises nothing: the survey finds only what can be read."""
+
+    def open(self, start: StreamStart) -> ShardsStream:
+        """Opens a client at the registered places. Streams of which every table is stale stay where they are."""
+        client = self.connect()
+        try:
+            shown = frozenset(shard_name(name, shard) for name, each in self.streams.items() for shard in each.shards)
+            return self.opening.open(client, self._read_shards(start), start, shown)
+        except BaseException:
+            client.close()
+            raise
+
+    def _is_live(self, name: TableName) -> bool:
+        return name not in self.stale and name not in self.refused
+
+    def _read_shards(self, start: StreamStart) -> dict[int, ReadShard]:
+        numbers = {name: number for number, name in self.stream_partitions.items()}
+        found = {}
+        for stream in self.streams.values():
+            tables = tuple(name for name, of in self.stream_of.items() if of == stream.name and self._is_live(name))
+            for shard in stream.shards.values():
+                number = numbers[shard_name(stream.name, shard.name)]
+                if tables and number in start.progress:
+                    parents = (numbers.get(shard_name(stream.name, parent)) for parent in shard.parents)
+                    found[number] = ReadShard(
+                        stream=stream,
+                        shard=shard.name,
+                        place=_reached(shard, place_of(start.progress[number]), self.now),
+                        tables=tables,
+                        parents=tuple(parent for parent in parents if parent is not None),
+                    )
+        return found
+
+    def _refusals(self, table: TableName) -> Iterator[str]:
+        """Yields why a table that was never read, or whose stream is hidden, cannot be read now."""
+        stream = self.streams.get(self.stream_of[table])
+        if table in self.unfit:
+            yield self.unfit[table]
+        if stream is None:
+            yield f"there is no stream {self.stream_of[table]} of {table} that these credentials may read"
+        elif table not in self.registered:
+            if stream.refusal:
+                yield stream.refusal
+            if not self.begins_kept and not stream.keeps(stream.created, self.now):
+                yield (
+                    f"the stream {stream.name} of {table} is older ({stream.created:%Y-%m-%d}) than what it keeps"
+                    f" ({stream.retention})"
+                )
+
+    def _gaps(self, table: TableName) -> Iterator[str]:
+        """Yields why records of the table's stream are missing."""
+        stream = self.streams.get(self.stream_of[table])
+        if stream is None:
+            return
+        known = {
+            place.last_position[PARTITION].removeprefix(f"{stream.name} "): place
+            for place in self.progress.values()
+            if place.last_position.get(PARTITION, "").startswith(f"{stream.name} ")
+        }
+        if any(place.last_position.get(STREAM, stream.identity) != stream.identity for place in known.values()):
+            yield f"the stream {stream.name} was deleted and created again since it was read"
+            return
+        for name, place in known.items():
+            if not self.kept.get(shard_name(stream.name, name), True):
+                until = _until(place_of(place))
+                yield f"{stream.name} keeps records for {stream.retention}, and {name} was read up to {until}"
+        for shard in stream.shards.values() if known else ():
+            begins = shard.name in known or any(parent in stream.shards for parent in shard.parents)
+            if not begins and not stream.keeps(stream.created, self.now):
+                yield f"{shard_name(stream.name, shard.name)} was never read, and its first records may be gone"
+
+
+def surveyed_shards(
+    client: ShardClient, streams: Mapping[str, ShardStream], progress: Mapping[int, PartitionProgress], now: datetime
+) -> dict[str, bool]:
+    """Returns, by the name of each registered shard, whether its stream surely keeps what was not read of it."""
+    found = {}
+    for registered in progress.values():
+        name, place = registered.last_position.get(PARTITION, ""), place_of(registered)
+        stream_name, _, shard = name.rpartition(" ")
+        stream = streams.get(stream_name)
+        if stream is None or place is None or registered.last_position.get(STREAM) != stream.identity:
+            continue
+        if shard in stream.shards:
+            place = _reached(stream.shards[shard], place, now) or place
+            found[name] = keeps_the_rest(client, stream, shard, place, now)
+        else:
+            found[name] = place.is_ended
+    return found
+
+
+def _reached(shard: Shard, place: ShardPlace | None, now: datetime) -> ShardPlace | None:
+    """Returns the place; as ended if it is that of the closed shard's last record."""
+    if place is None or not shard.last or place.is_ended or int(place.sequence or 0) < int(shard.last):
+        return place
+    return ShardPlace(sequence=place.sequence, known_until=now, is_ended=True)
+
+
+def _until(place: ShardPlace | None) -> str:
+    return "its beginning" if place is None else f"{place.known_until:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,118 @@
+"""Streams on a server that speaks Kinesis's protocol."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cdc_pipeline.errors import SettingsError, SourceAway, SourceError
+from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
+from cdc_pipeline.sources.kinesis.client import KinesisClient
+from tests.support.shards import KinesisStreams, debezium_event, kinesis_client
+
+ORDERS = "public.orders"
+
+
+@pytest.fixture
+def streams(s3_endpoint: str) -> KinesisStreams:
+    streams = KinesisStreams(endpoint=s3_endpoint)
+    streams.create(shards=2)
+    return streams
+
+
+def settings(**changes: object) -> KinesisSource:
+    return KinesisSource.model_validate({"kind": "kinesis", "stream": "shop", "region": "eu-west-1"} | changes)
+
+
+def test_shards_show_whom_they_came_from_and_records_their_order_and_time(
+    streams: KinesisStreams, tmp_path: Path
+) -> None:
+    client = KinesisClient(settings(**streams.server), tmp_path)
+    streams.put(*(debezium_event(ORDERS, number, "new") for number in range(3)), b"", b"\xff", key='{"id": 1}')
+    server = kinesis_client(streams.endpoint)
+    first = client.describe(streams.name)
+    assert first is not None
+    assert (len(first.shards), first.retention) == (2, timedelta(hours=24))
+    found = {shard: client.iterator(first, shard, "") for shard in first.shards}
+    fetched = {shard: client.fetch(first, iterator or "") for shard, iterator in found.items()}
+    (records,) = [each.records for each in fetched.values() if each is not None and each.records]
+    assert [int(record.sequence) for record in records] == sorted({int(record.sequence) for record in records})
+    assert records[0].line.startswith(b'{"key":"{\\"id\\": 1}","value":"{')
+    assert [record.line for record in records[3:]] == [b"", b"\xff"]
+    assert {each.behind for each in fetched.values() if each is not None} == {timedelta(0)}
+
+    left, right = sorted(first.shards)
+    server.merge_shards(StreamName=streams.name, ShardToMerge=left, AdjacentShardToMerge=right)
+    merged = client.describe(streams.name)
+    assert merged is not None
+    assert merged.identity == first.identity
+    (child,) = merged.shards.keys() - first.shards.keys()
+    assert set(merged.shards[child].parents) == {left, right}
+    assert merged.shards[child].last == ""
+    assert merged.shards[left].last
+
+
+def test_a_record_is_found_again_by_its_sequence_number(streams: KinesisStreams, tmp_path: Path) -> None:
+    client = KinesisClient(settings(**streams.server), tmp_path)
+    streams.put(*(debezium_event(ORDERS, number, "new") for number in range(3)))
+    stream = client.describe(streams.name)
+    assert stream is not None
+    for shard in stream.shards:
+        whole = client.fetch(stream, client.iterator(stream, shard, "") or "")
+        assert whole is not None
+        for number, record in enumerate(whole.records):
+            again = client.fetch(stream, client.iterator(stream, shard, record.sequence) or "")
+            assert again is not None
+            assert again.records == whole.records[number:]
+
+
+def test_a_stream_that_does_not_exist_is_none(streams: KinesisStreams, tmp_path: Path) -> None:
+    assert KinesisClient(settings(**streams.server), tmp_path).describe("nowhere") is None
+
+
+def test_a_server_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
+    client = KinesisClient(settings(endpoint="http://127.0.0.1:1"), tmp_path, StreamCalls(timedelta(0)))
+    with pytest.raises(SourceAway, match="describing the stream shop failed"):
+        client.describe("shop")
+
+
+def test_credentials_of_a_profile_are_in_the_file_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("[cdc]\naws_access_key_id = a\naws_secret_access_key = hidden\n")
+    KinesisClient(settings(profile="cdc", credentials_file="keys"), tmp_path)
+    with pytest.raises(SettingsError, match=r"nobody.*mend region, endpoint, profile or credentials_file") as caught:
+        KinesisClient(settings(profile="nobody", credentials_file="keys"), tmp_path)
+    assert "hidden" not in str(caught.value)
+
+
+def error(code: str, status: int = 400) -> ClientError:
+    answer: Any = {"Error": {"Code": code, "Message": "so"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, "GetRecords")
+
+
+def failing(errors: list[ClientError]) -> Callable[[], str]:
+    def call() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    return call
+
+
+@pytest.mark.parametrize("code", ["ProvisionedThroughputExceededException", "LimitExceededException"])
+def test_a_throttled_call_is_repeated_until_it_is_taken(code: str) -> None:
+    assert StreamCalls()("reading", failing([error(code), error("InternalFailure", 500)])) == "done"
+    with pytest.raises(SourceAway, match=code):
+        StreamCalls(timedelta(0))("reading", failing([error(code)]))
+
+
+def test_a_refused_call_is_not_repeated_and_names_the_right() -> None:
+    with pytest.raises(ClientError) as caught:
+        StreamCalls()("reading", failing([error("AccessDeniedException")]))
+    said = refusal("reading", caught.value)
+    assert isinstance(said, SourceError)
+    assert "AccessDeniedException so" in said.found
+    assert "grant their owner" in said.remedy
