@@ -70,7 +70,7 @@ chaos: python
 explore: setup-dev
 	$(BIN)/python docs/model/protocol_model.py --bounds explore
 
-# The fold against the reference model on 100,000 random logs.
+# The merge against its reference model on 100,000 random logs.
 fuzz: setup-dev
 	$(BIN)/pytest -n 2 --hypothesis-profile=fuzz tests/property/test_kernel.py
 

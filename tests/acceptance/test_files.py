@@ -15,7 +15,7 @@ from tests.support.acceptance_cases import Case, Row, case_files, load_case
 from tests.support.case_pipeline import Differences, apply, opened, quarantined, replay_misfits, tell, ties
 from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder
-from tests.support.file_cases import Told, as_given, by_kind, every_slicing, shuffled, sliced, twice
+from tests.support.file_cases import WrittenCase, as_given, by_kind, every_slicing, shuffled, sliced, twice
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import set_up_and_consume
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
@@ -29,8 +29,8 @@ CASES = {path.stem: case for path in case_files() if not (case := load_case(path
 
 @pytest.mark.parametrize("source", [{}, {"slice_rows": 1}], ids=["one slice", "a slice per transaction"])
 def test_as_given(source: Mapping[str, Any], store_url: str, tmp_path: Path) -> None:
-    told = [as_given(name, case) for name, case in CASES.items()]
-    for number, group in enumerate(by_kind(told)):
+    written = [as_given(name, case) for name, case in CASES.items()]
+    for number, group in enumerate(by_kind(written)):
         with opened(group, tmp_path / f"kind_{number}", store_url, make_lake=make_lake, source=source) as pipeline:
             assert tell(pipeline, group, read) == {}
             kept = {each.name: quarantined(pipeline, each) for each in group}
@@ -49,21 +49,23 @@ def test_as_given(source: Mapping[str, Any], store_url: str, tmp_path: Path) -> 
     ],
 )
 def test_cut_anywhere(
-    way: Callable[[str, Case, tuple[int, ...]], Told], most: int, number: int, store_url: str, tmp_path: Path
+    way: Callable[[str, Case, tuple[int, ...]], WrittenCase], most: int, number: int, store_url: str, tmp_path: Path
 ) -> None:
     """As it is, and with everything delivered twice. The n-th slicing of all cases together, every other time with a
     new consumer for each chunk. The first is the whole log, which test_as_given has.
     """
     found = {name: every_slicing(case, most) for name, case in CASES.items()}
-    told = [way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)]
-    check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
+    written = [
+        way(f"s{number}_{name}", CASES[name], ends[number]) for name, ends in found.items() if number < len(ends)
+    ]
+    check(written, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=nightly)])
 def test_shuffled_across_partitions(number: int, store_url: str, tmp_path: Path) -> None:
     chance = Random(number)
-    told = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
-    check(told, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
+    written = [shuffled(f"s{number}_{name}", case, chance) for name, case in CASES.items() if case.shuffled]
+    check(written, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
 @pytest.mark.parametrize("layout", ["one", "recorded"])
@@ -82,9 +84,9 @@ def test_what_debezium_recorded_ends_in_the_lake_as_the_server_did(
         assert seen(read(pipeline, keyless)) == []
 
 
-def check(told: list[Told], store_url: str, folder: Path, *, anew: bool) -> None:
+def check(written: list[WrittenCase], store_url: str, folder: Path, *, anew: bool) -> None:
     differences: Differences = {}
-    for number, group in enumerate(by_kind(told)):
+    for number, group in enumerate(by_kind(written)):
         with opened(group, folder.parent / f"{folder.name}_{number}", store_url, make_lake=make_lake) as pipeline:
             differences |= tell(pipeline, group, read, anew=anew)
             differences |= replay_misfits(pipeline, group, read)

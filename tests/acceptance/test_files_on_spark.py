@@ -1,8 +1,8 @@
 """Every acceptance case as Debezium's files on Spark and Delta, and what the real Debezium recorded.
 
-Cases whose tables are alike share a table, each with ids of its own, and so is Spark's fixed cost shared. Each is told
-as given, and once more in two claims. `make test` has the cases over the fast lake (test_files.py), and random logs
-over Spark (tests/property/test_spark_fold.py).
+Cases whose tables are alike share a table, each with its own ids, so that they share the fixed cost of Spark. Each is
+written as given, and once more in two claims. `make test` has the cases over the fast lake (test_files.py), and random
+logs over Spark (tests/property/test_spark_merge.py).
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.acceptance_cases import Case, case_files, load_case
 from tests.support.case_pipeline import apply, opened, replay_misfits, tell, ties
 from tests.support.delta_rows import seen
 from tests.support.event_files import EventFolder
-from tests.support.file_cases import Told, as_given, by_kind, sliced, widened
+from tests.support.file_cases import WrittenCase, as_given, by_kind, sliced, widened
 from tests.support.pipelines import opened_pipeline, set_up_and_consume, stored_rows
 from tests.support.recordings import ORDER_40, PLAIN, WITH_SCHEMA, lay_out, recorded, shown, until_the_last_statement
 
@@ -80,12 +80,12 @@ def test_the_recording_ends_in_the_lake_as_the_server_did(
         assert seen(stored_rows(pipeline, keyless)) == []
 
 
-def files_of(pipeline: Pipeline, told: Told, version: int) -> list[str]:
-    (table,) = told.tables()
+def files_of(pipeline: Pipeline, written: WrittenCase, version: int) -> list[str]:
+    (table,) = written.tables()
     return sorted(file["path"] for file in DeltaLog(pipeline.objects, lake_key(table)).active_files(version).values())
 
 
-def told_together() -> Iterator[Told]:
+def told_together() -> Iterator[WrittenCase]:
     """In two claims first: should the other one truncate, it does so before what comes in the second claim."""
     likes: dict[str, int] = {}
     for name, case in _alike(CASES).items():

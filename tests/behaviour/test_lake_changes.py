@@ -9,9 +9,9 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake import Lake, LakeTable
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
-from tests.support.fold.model import Event
 from tests.support.lake import Feed, event, move, table_of, version
 from tests.support.lakes import Arm
+from tests.support.reference.model import Event
 
 HISTORY = TableSchema(columns=(Column(name="n", type="int4"), Column(name="x", type="float8")), key=())
 SAME = 7.5
@@ -80,7 +80,7 @@ def test_a_claim_that_changes_nothing_leaves_every_data_file_alone(lake: Lake, a
     assert files(arm, table, lake) == before
 
 
-def test_a_bag_counts_its_copies(lake: Lake, arm: Arm) -> None:
+def test_a_keyless_table_counts_its_copies(lake: Lake, arm: Arm) -> None:
     table = table_of(HISTORY)
     feed = opened(arm, lake, table)
     lake.upsert(table, feed.claim([copy("i", number, 1, SAME) for number in (1, 2, 3)], [copy("i", 4, None, 2.5)]))

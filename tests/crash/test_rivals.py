@@ -107,7 +107,7 @@ def test_a_worker_that_wakes_up_after_its_lease_was_taken_changes_nothing(world:
         check(world)
 
 
-def test_rows_of_a_bag_that_a_zombie_added_twice_are_taken_back(world: World) -> None:
+def test_rows_of_a_keyless_table_that_a_zombie_added_twice_are_taken_back(world: World) -> None:
     """Its claim was lost with the store's last transactions; what goes on ends earlier, so Delta lets it pass."""
     notes = world.tables[2]
 

@@ -21,8 +21,8 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION, Column, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
-from tests.support.fold.model import Event
 from tests.support.lake import NOW, Feed, event, lake_table_rows, move, rows_by_spark, table_of
+from tests.support.reference.model import Event
 
 CLAIMS, EVENTS, IDS = 3, 80, 40
 OTHERS = ("name", "full name", "kind")

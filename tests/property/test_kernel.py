@@ -6,37 +6,37 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fold.kernel import (
-    FoldState,
-    KeyedTable,
-    Register,
-    fold,
-    fold_bag,
-    join,
-    join_bag,
-    join_states,
-    purge,
-    show,
-)
-from tests.support.fold.model import Bag, Event, Id, Row, Table, apply_events, apply_to_bag
 from tests.support.fuzzing import logs
 from tests.support.histories import (
     COLUMNS,
     Claims,
     History,
     arrive_anyhow,
-    bag_histories,
     cut_anywhere,
     histories,
+    keyless_histories,
 )
+from tests.support.reference.kernel import (
+    KeyedTable,
+    Register,
+    RowState,
+    deduplicate,
+    join,
+    join_keyless,
+    join_states,
+    net_copies,
+    purge,
+    show,
+)
+from tests.support.reference.model import Event, Id, KeylessRows, Row, Table, apply_events, apply_to_keyless
 
 SEEDS = st.integers(0, 1 << 30)
 VERSIONS = st.sampled_from(["", "1", "2", "3", "4"])
 STATES = st.builds(
-    FoldState,
+    RowState,
     upsert=VERSIONS,
     deletions=st.sets(VERSIONS, max_size=2).map(lambda found: tuple(sorted(found))),
-    told=st.dictionaries(
+    known=st.dictionaries(
         st.sampled_from(COLUMNS), VERSIONS.map(lambda version: Register(version=version, value=f"at {version}"))
     ),
     lacked=st.dictionaries(st.sampled_from(COLUMNS), VERSIONS),
@@ -45,7 +45,7 @@ STATES = st.builds(
 
 @given(STATES, STATES, STATES)
 def test_states_join_in_any_order_any_grouping_and_any_repetition(
-    one: FoldState, two: FoldState, three: FoldState
+    one: RowState, two: RowState, three: RowState
 ) -> None:
     joined = {
         order: join_states(join_states(order_[0], order_[1]), order_[2])
@@ -68,15 +68,15 @@ def test_an_unordered_log_may_arrive_anyhow(history: History, seed: int, deletes
     check_every_boundary(arrive_anyhow(history, Random(seed)), soft=deletes == "soft", tombstones=True)
 
 
-@given(bag_histories(), SEEDS)
+@given(keyless_histories(), SEEDS)
 @logs(0.2)
-def test_a_bag_may_be_cut_anywhere(history: History, seed: int) -> None:
-    bag = Bag()
+def test_a_keyless_table_may_be_cut_anywhere(history: History, seed: int) -> None:
+    rows = KeylessRows()
     arrived: set[str] = set()
     for claim in cut_anywhere(history, Random(seed)):
-        bag = join_bag(bag, fold_bag(claim))
+        rows = join_keyless(rows, net_copies(claim))
         arrived |= {event.version for event in claim}
-        assert bag == apply_to_bag(Bag(), [event for event in history.events if event.version in arrived])
+        assert rows == apply_to_keyless(KeylessRows(), [event for event in history.events if event.version in arrived])
 
 
 @given(histories(ordered=False), SEEDS)
@@ -85,7 +85,7 @@ def test_tombstones_below_what_can_still_come_may_be_purged(history: History, se
     kept, purged = KeyedTable(), KeyedTable()
     for place, claim in enumerate(claims):
         lowest = min((event.version for later in claims[place + 1 :] for event in later), default=None)
-        kept, purged = join(kept, fold(claim)), purge(join(purged, fold(claim)), below=lowest)
+        kept, purged = join(kept, deduplicate(claim)), purge(join(purged, deduplicate(claim)), below=lowest)
         assert show(purged, columns=COLUMNS) == show(kept, columns=COLUMNS)
 
 
@@ -93,7 +93,7 @@ def check_every_boundary(claims: Claims, *, soft: bool, tombstones: bool) -> Non
     table = KeyedTable()
     arrived: list[Event] = []
     for claim in claims:
-        table = join(table, fold(claim), tombstones=tombstones)
+        table = join(table, deduplicate(claim), tombstones=tombstones)
         arrived += claim
         expected = apply_events({}, arrived, columns=COLUMNS, soft=soft)
         assert whole(show(table, columns=COLUMNS, soft=soft)) == whole(expected)

@@ -19,9 +19,9 @@ from cdc_pipeline.lake.fitting import in_one_claim
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, Column, TableSchema
 from cdc_pipeline.steps import no_step
-from tests.support.fold.model import Event
 from tests.support.lake import Feed, claim_of, event, move, table_of
 from tests.support.lakes import Arm, memory_arm, spark_arm
+from tests.support.reference.model import Event
 
 NAMES = ("a", "b", "c d", "é")
 WIDER = {"int2": "int4", "int4": "int8", "numeric(6,2)": "numeric(9,3)"}

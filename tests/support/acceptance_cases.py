@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cdc_pipeline.record import Column, Operation, TableName, TableSchema, encode_position, encode_version
-from tests.support.fold.model import Event, Id
 from tests.support.histories import tie_breaking_version
+from tests.support.reference.model import Event, Id
 
 FOLDER = Path(__file__).parents[1] / "acceptance"
 Row = dict[str, Any]
@@ -29,7 +29,7 @@ def _names(value: object) -> object:
 
 
 class CaseTable(_Strict):
-    """`columns`: name -> PostgreSQL type. Without `id` it is a bag. `id`, `deletes` and so on as in pipeline.yml."""
+    """`columns`: name -> PostgreSQL type. Without `id` it is keyless. `id`, `deletes` and so on as in pipeline.yml."""
 
     columns: dict[str, str]
     id: tuple[str, ...] = ()
@@ -218,9 +218,9 @@ def _events(case: Case, change: Change) -> list[CaseEvent]:
 
 
 def _told(table: CaseTable, change: Change, row: Row) -> Event:
-    told = {name for name in table.columns if name not in (*change.absent, *change.lacking)}
-    if told != row.keys():
-        message = f"{row} and its absent columns are not the columns of the table: {sorted(told ^ row.keys())}"
+    written = {name for name in table.columns if name not in (*change.absent, *change.lacking)}
+    if written != row.keys():
+        message = f"{row} and its absent columns are not the columns of the table: {sorted(written ^ row.keys())}"
         raise ValueError(message)
     operation = Operation.INSERT
     if change.move is not None:

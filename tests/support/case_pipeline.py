@@ -14,7 +14,7 @@ from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
 from tests.support.acceptance_cases import Row
 from tests.support.case_runs import ordered_rows
 from tests.support.delta_rows import seen
-from tests.support.file_cases import MENDED, MISFIT, Chunk, Told, settings_of
+from tests.support.file_cases import MENDED, MISFIT, Chunk, WrittenCase, settings_of
 from tests.support.streams import run_sql
 
 Read = Callable[[Pipeline, TableName], list[dict[str, Any]]]
@@ -25,7 +25,7 @@ Differences = dict[str, Any]
 
 @contextmanager
 def opened(
-    told: Sequence[Told],
+    written: Sequence[WrittenCase],
     folder: Path,
     store_url: str,
     *,
@@ -37,11 +37,11 @@ def opened(
     endpoints = Endpoints(
         source_url="", metadata_store_url=store_url, airflow_database_url="", spark_url=spark_url, airflow_url=""
     )
-    with open_pipeline(settings_of(told, folder, **more), endpoints, make_lake=make_lake) as pipeline:
+    with open_pipeline(settings_of(written, folder, **more), endpoints, make_lake=make_lake) as pipeline:
         yield pipeline
 
 
-def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = False) -> Differences:
+def tell(pipeline: Pipeline, written: Sequence[WrittenCase], read: Read, *, anew: bool = False) -> Differences:
     """Chunk by chunk, the n-th of every case together; what came out otherwise than its case says, if anything.
 
     `anew`: each time by a consumer that was not there before.
@@ -49,8 +49,8 @@ def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = F
     differences: Differences = {}
     with ExitStack() as consumers:
         consumer = None
-        for number in range(max(len(each.chunks) for each in told)):
-            chunks = [(each, each.chunks[number]) for each in told if number < len(each.chunks)]
+        for number in range(max(len(each.chunks) for each in written)):
+            chunks = [(each, each.chunks[number]) for each in written if number < len(each.chunks)]
             for _, chunk in chunks:
                 _write(pipeline, number, chunk)
             if consumer is None or anew:
@@ -64,9 +64,9 @@ def tell(pipeline: Pipeline, told: Sequence[Told], read: Read, *, anew: bool = F
     return differences
 
 
-def replay_misfits(pipeline: Pipeline, told: Sequence[Told], read: Read) -> Differences:
+def replay_misfits(pipeline: Pipeline, written: Sequence[WrittenCase], read: Read) -> Differences:
     """Those of cases that say what comes out when they are mended."""
-    mended = [each for each in told if each.case.mended is not None]
+    mended = [each for each in written if each.case.mended is not None]
     if not mended:
         return {}
     names = {name for each in mended for name in each.tables()}
@@ -89,14 +89,14 @@ def apply(pipeline: Pipeline, tables: Sequence[TableName]) -> None:
     assert [str(result.error) for result in results if result.error is not None] == []
 
 
-def quarantined(pipeline: Pipeline, told: Told) -> int:
-    ids = {pipeline.store.tables.table(name).table_id for name in told.tables()}
+def quarantined(pipeline: Pipeline, written: WrittenCase) -> int:
+    ids = {pipeline.store.tables.table(name).table_id for name in written.tables()}
     return sum(entry.table_id in ids for entry in pipeline.store.quarantine.entries())
 
 
-def ties(pipeline: Pipeline, told: Told) -> int:
+def ties(pipeline: Pipeline, written: WrittenCase) -> int:
     """As the claims of its tables counted them."""
-    names = {str(name) for name in told.tables()}
+    names = {str(name) for name in written.tables()}
     return sum(row["rows_tied"] or 0 for row in pipeline.store.inspection.run("claims") if row["source_table"] in names)
 
 
@@ -109,13 +109,13 @@ def _write(pipeline: Pipeline, number: int, chunk: Chunk) -> None:
 
 
 def _differences(
-    pipeline: Pipeline, told: Told, expected: dict[TableName, list[Row]], read: Read, when: str
+    pipeline: Pipeline, written: WrittenCase, expected: dict[TableName, list[Row]], read: Read, when: str
 ) -> Differences:
     rows = {table: seen(read(pipeline, table)) for table in expected}
-    found = {table: ordered_rows([row for row in rows[table] if told.is_own(table, row)]) for table in expected}
+    found = {table: ordered_rows([row for row in rows[table] if written.is_own(table, row)]) for table in expected}
     wanted = {table: ordered_rows(_typed(rows)) for table, rows in expected.items()}
     return {
-        f"{table} after {when} of {[chunk.passed for chunk in told.chunks]}": (found[table], wanted[table])
+        f"{table} after {when} of {[chunk.passed for chunk in written.chunks]}": (found[table], wanted[table])
         for table in expected
         if found[table] != wanted[table]
     }

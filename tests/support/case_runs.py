@@ -6,8 +6,8 @@ from random import Random
 from typing import Protocol
 
 from tests.support.acceptance_cases import Case, CaseEvent, CaseTable, Row, events_of
-from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
-from tests.support.fold.model import Bag, Content, Event, Table, apply_events, apply_to_bag, visible
+from tests.support.reference.kernel import KeyedTable, deduplicate, join, join_keyless, net_copies, show
+from tests.support.reference.model import Content, Event, KeylessRows, Table, apply_events, apply_to_keyless, visible
 
 Claim = list[CaseEvent]
 MOST_SLICINGS = 64
@@ -26,21 +26,21 @@ class KernelRun:
         self._case = case
         self._tombstones = tombstones
         self.keyed = {name: KeyedTable() for name, table in case.tables.items() if table.id}
-        self._bags = {name: Bag() for name, table in case.tables.items() if not table.id}
+        self._keyless = {name: KeylessRows() for name, table in case.tables.items() if not table.id}
         self.ties = 0
 
     def apply(self, claim: Claim) -> None:
         for name, keyed in self.keyed.items():
-            outcome = fold(_of(name, claim))
+            outcome = deduplicate(_of(name, claim))
             self.ties += outcome.ties
             keeps = self._tombstones or self._case.tables[name].deletes == "soft"
             self.keyed[name] = join(keyed, outcome, tombstones=keeps)
-        for name, bag in self._bags.items():
-            self._bags[name] = join_bag(bag, fold_bag(_of(name, claim)))
+        for name, rows in self._keyless.items():
+            self._keyless[name] = join_keyless(rows, net_copies(_of(name, claim)))
 
     def rows(self, table: str) -> list[Row]:
-        if table in self._bags:
-            return _copies(self._bags[table])
+        if table in self._keyless:
+            return _copies(self._keyless[table])
         settings = self._case.tables[table]
         soft = settings.deletes == "soft"
         return _seen(settings, show(self.keyed[table], columns=settings.others, soft=soft))
@@ -59,7 +59,9 @@ class ModelRun:
     def rows(self, table: str) -> list[Row]:
         settings, events = self._case.tables[table], _of(table, self._arrived)
         if not settings.id:
-            return _copies(apply_to_bag(Bag(), {(event.version, event.operation): event for event in events}.values()))
+            return _copies(
+                apply_to_keyless(KeylessRows(), {(event.version, event.operation): event for event in events}.values())
+            )
         soft = settings.deletes == "soft"
         return _seen(settings, apply_events({}, events, columns=settings.others, soft=soft))
 
@@ -113,8 +115,8 @@ def _of(table: str, events: Sequence[CaseEvent]) -> list[Event]:
     return [each.event for each in events if each.table == table]
 
 
-def _copies(bag: Bag) -> list[Row]:
-    return [_row(content) for content, copies in bag.items() for _ in range(copies)]
+def _copies(rows: KeylessRows) -> list[Row]:
+    return [_row(content) for content, copies in rows.items() for _ in range(copies)]
 
 
 def _row(content: Content) -> Row:

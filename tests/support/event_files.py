@@ -14,9 +14,9 @@ from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring import LakeFactory, Pipeline
-from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
-from tests.support.fold.model import Bag, Event, visible
 from tests.support.pipelines import opened_pipeline
+from tests.support.reference.kernel import KeyedTable, deduplicate, join, join_keyless, net_copies, show
+from tests.support.reference.model import Event, KeylessRows, visible
 
 NOBODY_LISTENS = "sc://127.0.0.1:1"
 Row = dict[str, Any]
@@ -75,7 +75,7 @@ class EventFolder:
     def rows(self, table: str) -> list[Row]:
         """What a reader would see once every registered slice is applied, boundary by boundary."""
         with self.opened() as pipeline:
-            return folded_rows(pipeline, TableName.parse(f"shop.{table}"))
+            return merged_rows(pipeline, TableName.parse(f"shop.{table}"))
 
     def quarantined(self) -> list[Row]:
         with self.opened() as pipeline:
@@ -86,20 +86,20 @@ def slices_of(pipeline: Pipeline, table: TableName) -> tuple[RegisteredSlice, ..
     return pipeline.store.slices.slices(pipeline.store.tables.table(table).table_id, 1, 10_000)
 
 
-def folded_rows(pipeline: Pipeline, table: TableName) -> list[Row]:
+def merged_rows(pipeline: Pipeline, table: TableName) -> list[Row]:
     claims: dict[int, list[Event]] = {}
     row = pipeline.store.tables.table(table)
     schema = pipeline.store.tables.schema(row.table_id, row.schema_id or "")
     for each in slices_of(pipeline, table):
         claims.setdefault(each.boundary_id, []).extend(_events(pipeline, each))
     if schema.is_keyless:
-        bag = Bag()
+        copies = KeylessRows()
         for claim in claims.values():
-            bag = join_bag(bag, fold_bag(claim))
-        return [dict(content) for content in sorted(bag.elements())]
+            copies = join_keyless(copies, net_copies(claim))
+        return [dict(content) for content in sorted(copies.elements())]
     keyed = KeyedTable()
     for claim in claims.values():
-        keyed = join(keyed, fold(claim))
+        keyed = join(keyed, deduplicate(claim))
     others = tuple(name for name in schema.names if name not in schema.key)
     found = visible(show(keyed, columns=others))
     rows = [dict(zip(schema.key, id_, strict=True)) | shown.values for id_, shown in found.items()]

@@ -1,4 +1,4 @@
-"""Acceptance cases told in Debezium's files, many at once: each has tables of its own in the pipeline that they share.
+"""Acceptance cases written in Debezium's files, many at once: each has its own tables in one pipeline.
 
 What is written before one `consume` and one `apply` is a chunk; after it the lake must show what the case expects.
 """
@@ -33,8 +33,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One case, told in one way. `name` is part of its tables' names.
+class WrittenCase:
+    """One case, written in one way. `name` is part of its tables' names.
 
     `shift`: which of several that share a table. The first column, of the id if there is one, tells them apart.
     """
@@ -78,17 +78,17 @@ class Told:
         return {self.table(name): found for name, found in rows.items()}
 
 
-def as_given(name: str, case: Case, *, shift: int | None = None) -> Told:
+def as_given(name: str, case: Case, *, shift: int | None = None) -> WrittenCase:
     return sliced(name, case, (len(case.transactions),), shift=shift)
 
 
-def sliced(name: str, case: Case, ends: Sequence[int], *, shift: int | None = None) -> Told:
+def sliced(name: str, case: Case, ends: Sequence[int], *, shift: int | None = None) -> WrittenCase:
     case = case if shift is None else shifted(case, shift)
     chunks = [Chunk(lines=_all(parts), passed=end) for end, parts in _cut(name, case, ends)]
-    return Told(name=name, case=case, chunks=tuple(chunks), shift=shift)
+    return WrittenCase(name=name, case=case, chunks=tuple(chunks), shift=shift)
 
 
-def twice(name: str, case: Case, ends: Sequence[int]) -> Told:
+def twice(name: str, case: Case, ends: Sequence[int]) -> WrittenCase:
     """Every line twice; where the order does not ask for it, every chunk again too, and at the end the whole log."""
     whole = _all(_parts(name, case))
     chunks = []
@@ -97,10 +97,10 @@ def twice(name: str, case: Case, ends: Sequence[int]) -> Told:
         chunks += [chunk] if case.ordered else [chunk, chunk]
     if not case.ordered:
         chunks.append(Chunk(lines=whole, passed=len(case.transactions)))
-    return Told(name=name, case=case, chunks=tuple(chunks))
+    return WrittenCase(name=name, case=case, chunks=tuple(chunks))
 
 
-def shuffled(name: str, case: Case, chance: Random) -> Told:
+def shuffled(name: str, case: Case, chance: Random) -> WrittenCase:
     """Arrival across stream partitions in any order; where the stream is ordered, each of them keeps its own."""
     waiting: dict[int, Lines] = {}
     for place, (partition, line) in enumerate(_all(_parts(name, case))):
@@ -115,7 +115,7 @@ def shuffled(name: str, case: Case, chance: Random) -> Told:
         if chance.random() < chance.choice((0.1, 0.9)):
             chunks.append([])
     ends = [None] * (len(chunks) - 1) + [len(case.transactions)]
-    return Told(
+    return WrittenCase(
         name=name,
         case=case,
         chunks=tuple(Chunk(lines=lines, passed=passed) for lines, passed in zip(chunks, ends, strict=True)),
@@ -131,11 +131,11 @@ def every_slicing(case: Case, most: int) -> list[tuple[int, ...]]:
     return [(parts,), *((*sorted(chance.sample(range(1, parts), FEW)), parts) for _ in range(FEW))][:most]
 
 
-def settings_of(told: Sequence[Told], folder: Path, **more: Any) -> Settings:
-    """`told` are of one kind. Every stream partition has its folder."""
-    for partition in sorted({number for each in told for number in each.stream_partitions}):
+def settings_of(written: Sequence[WrittenCase], folder: Path, **more: Any) -> Settings:
+    """`written` are of one kind. Every stream partition has its folder."""
+    for partition in sorted({number for each in written for number in each.stream_partitions}):
         (folder / "events" / str(partition)).mkdir(parents=True, exist_ok=True)
-    found = [each.settings() for each in told]
+    found = [each.settings() for each in written]
     source = found[0]["source"] | more.pop("source", {})
     tables = list({table["name"]: table for each in found for table in each["tables"]}.values())
     document = {"folder": folder, "name": folder.name, "lake": "lake", "slice_length": "1d", **more}
@@ -146,8 +146,8 @@ def shifted(case: Case, number: int) -> Case:
     """The same with other ids, so that it can share a table with its like."""
     changes = tuple(_shifted(case, change, number) for change in case.events)
     mended = None if case.mended is None else [_shift(case, "", row, number) for row in case.mended]
-    told = {name: getattr(case, name) for name in Case.model_fields}
-    return Case(**(told | {"events": changes, "mended": mended}))
+    written = {name: getattr(case, name) for name in Case.model_fields}
+    return Case(**(written | {"events": changes, "mended": mended}))
 
 
 def widened(case: Case, table: str, columns: dict[str, str]) -> Case:
@@ -166,13 +166,13 @@ def widened(case: Case, table: str, columns: dict[str, str]) -> Case:
     )
     mended = None if case.mended is None else [row | nothing for row in case.mended]
     tables = {table: before.model_copy(update={"columns": columns})}
-    told = {name: getattr(case, name) for name in Case.model_fields}
-    return Case(**(told | {"tables": tables, "events": changes, "mended": mended}))
+    written = {name: getattr(case, name) for name in Case.model_fields}
+    return Case(**(written | {"tables": tables, "events": changes, "mended": mended}))
 
 
-def by_kind(told: Iterable[Told]) -> list[list[Told]]:
-    kinds: dict[tuple[object, ...], list[Told]] = {}
-    for each in told:
+def by_kind(written: Iterable[WrittenCase]) -> list[list[WrittenCase]]:
+    kinds: dict[tuple[object, ...], list[WrittenCase]] = {}
+    for each in written:
         kinds.setdefault(each.kind, []).append(each)
     return list(kinds.values())
 

@@ -15,7 +15,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from cdc_pipeline.record import Operation, encode_version
-from tests.support.fold.model import Event, Id
+from tests.support.reference.model import Event, Id
 
 COLUMNS = ("a", "b", "c")
 IDS = 4
@@ -130,11 +130,11 @@ def histories(*, ordered: bool) -> st.SearchStrategy[History]:
     return st.builds(history_of, codes, ordered=st.just(ordered), lost=seldom, late_column_from=seldom)
 
 
-def bag_histories() -> st.SearchStrategy[History]:
-    return st.lists(st.integers(0, _CODES - 1), min_size=1, max_size=_LONGEST).map(bag_history_of)
+def keyless_histories() -> st.SearchStrategy[History]:
+    return st.lists(st.integers(0, _CODES - 1), min_size=1, max_size=_LONGEST).map(keyless_history_of)
 
 
-def bag_history_of(codes: Iterable[int]) -> History:
+def keyless_history_of(codes: Iterable[int]) -> History:
     """Few contents, many copies; an update is a delete and an insert at one version."""
     copies: Counter[int] = Counter()
     transactions = []

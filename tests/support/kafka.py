@@ -23,9 +23,9 @@ from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.source_setup import SetUp
+from cdc_pipeline.source_setup.set_up import SetUp
 from cdc_pipeline.wiring import Pipeline
-from tests.support.event_files import NOBODY_LISTENS, Row, folded_rows
+from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.eventually import await_listener
 from tests.support.pipelines import opened_pipeline
 
@@ -244,7 +244,7 @@ class TopicFeed:
     def rows(self, table: str) -> list[Row]:
         """What a reader would see once every registered slice is applied."""
         with self.opened() as pipeline:
-            return folded_rows(pipeline, TableName.parse(f"shop.{table}"))
+            return merged_rows(pipeline, TableName.parse(f"shop.{table}"))
 
     def notes(self, table: str) -> dict[int, str]:
         return {row["id"]: row["note"] for row in self.rows(table)}

@@ -29,7 +29,7 @@ from cdc_pipeline.record import (
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
 from tests.support.delta_rows import delta_rows
-from tests.support.fold.model import Event, Id
+from tests.support.reference.model import Event, Id
 
 RowsById = dict[tuple[object, ...], dict[str, Any]]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""A fast lake: the real log and fence in a folder, rows folded in memory by the kernel.
+"""A fast lake: the real log and fence in a folder, rows deduplicated in memory by the kernel.
 
 Every version is one file of a Delta log, written with put-if-absent by the code that the real lake uses, so what was
 committed outlives a crash and two workers can race for a version. Only the merge is simpler: the claim's events go
@@ -54,14 +54,13 @@ from cdc_pipeline.lake.shape import Shape, shape_of_source
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.steps import OnStep, step
-from tests.support.fold.model import Event
 from tests.support.memory_comparison import Rows, compared, differing
 from tests.support.memory_rows import (
     Stored,
-    bag_claim,
     checked_fence,
     event_of,
     keyed_claim,
+    keyless_claim,
     lake_schema,
     outcome_of,
     purged,
@@ -69,10 +68,11 @@ from tests.support.memory_rows import (
     source_columns,
 )
 from tests.support.memory_shape import described, described_again, reshaped, stored_schema
+from tests.support.reference.model import Event
 
 
 class MemoryLake:
-    """Follows `cdc_pipeline.lake.protocol.Lake`; data partitions are not told apart."""
+    """Follows `cdc_pipeline.lake.protocol.Lake`; data partitions make no difference."""
 
     def __init__(self, *, store: ObjectStore, clock: Clock, on_step: OnStep) -> None:
         self._store = store
@@ -262,8 +262,8 @@ class MemoryLake:
         if table.schema.is_keyless:
             known = {place for content in work.slices for place in fitted.shape.lake_names(content.schema).values()}
             dropped = tuple(column.name for column in fitted.shape.columns if column.name not in known)
-            told = tuple(name for name in columns if name not in dropped)
-            after, effects = bag_claim(table, work, before, events, told, dropped)
+            given = tuple(name for name in columns if name not in dropped)
+            after, effects = keyless_claim(table, work, before, events, given, dropped)
         else:
             after, effects = keyed_claim(table, work, before, events, columns)
         now = self._clock()

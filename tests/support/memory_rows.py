@@ -1,4 +1,4 @@
-"""What the fast lake keeps in its files: the kernel's states of a keyed table, or the rows of a bag, as Arrow rows."""
+"""What the fast lake keeps in its files: the kernel's states of a keyed table, or the rows of a keyless one."""
 
 import json
 import time as clock
@@ -18,24 +18,24 @@ from cdc_pipeline.lake.protocol import ClaimWork, DataFile, Fence, LakeTable, Sl
 from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
 from cdc_pipeline.types import arrow_schema
-from tests.support.fold.kernel import (
-    FoldState,
+from tests.support.reference.kernel import (
     KeyedTable,
     Register,
-    fold,
-    fold_bag,
+    RowState,
+    deduplicate,
     join,
+    net_copies,
     purge,
     show,
 )
-from tests.support.fold.model import Content, Event, Id, Row
+from tests.support.reference.model import Content, Event, Id, Row
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One row of a bag, beside its content."""
+    """One row of a keyless table, beside its content."""
 
     version: str
     dropped: dict[str, Any] = field(default_factory=dict)
@@ -92,19 +92,19 @@ def keyed_claim(
         truncated_at="" if work.truncated_at in truncates else work.truncated_at,
     )
     soft, tombstones = table.deletes == "soft", work.tombstones or not table.ordered
-    folded = fold(events)
-    after = join(before, folded)
+    outcome = deduplicate(events)
+    after = join(before, outcome)
     if not tombstones:
         after = _without_traceless(after) if soft else purge(after)
     shown = [show(state, columns=columns, soft=soft) for state in (before, after)]
     named = {event.id for event in events if event.operation is not Operation.TRUNCATE}
     effects = Counter(_effect(id_, before, after, shown) for id_ in named | before.rows.keys())
-    effects["tied"] = folded.ties
+    effects["tied"] = outcome.ties
     effects["ignored"] = len(named) - sum(effects[seen] for seen in ("inserted", "updated", "deleted", "incomplete"))
     return [_row_of(id_, state, after, table, columns) for id_, state in after.rows.items()], effects
 
 
-def bag_claim(
+def keyless_claim(
     table: LakeTable,
     work: ClaimWork,
     rows: Rows,
@@ -114,7 +114,7 @@ def bag_claim(
 ) -> tuple[Rows, Counter[str]]:
     """Copies that stay keep their versions, newest first. A delete without a copy stays hidden, if it may be met.
 
-    `dropped`: columns that no event tells. They are kept with each copy, and do not tell copies apart.
+    `dropped`: columns of which no event has a value. They are kept, and compared never.
     """
     owing = work.tombstones or not table.ordered
     whole = [replace(event, values={name: event.values.get(name) for name in columns}) for event in events]
@@ -130,7 +130,7 @@ def bag_claim(
             copy = Copy(version=row[VERSION], dropped={name: row.get(name) for name in dropped})
             (owed if row.get(DELETED) else copies)[content].append(copy)
     effects: Counter[str] = Counter()
-    for content, count in fold_bag(newer).net.items():
+    for content, count in net_copies(newer).net.items():
         had, hidden = len(copies[content]), len(owed[content]) if owing or count < 0 else 0
         final = count + had - hidden
         kept = sorted(copies[content], key=lambda copy: copy.version, reverse=True)
@@ -179,33 +179,33 @@ def _effect(id_: Id, before: KeyedTable, after: KeyedTable, shown: list[dict[Id,
     return "hidden"
 
 
-def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -> tuple[Id, FoldState]:
+def _state_of(row: dict[str, Any], table: LakeTable, columns: tuple[str, ...]) -> tuple[Id, RowState]:
     id_ = tuple(row[name] for name in table.schema.key)
-    known = json.loads(row[STATE]) if row.get(STATE) else {"upsert": row[VERSION], "told": {}}
+    known = json.loads(row[STATE]) if row.get(STATE) else {"upsert": row[VERSION], "versions": {}}
     if not row.get(STATE):
-        known["told"] = dict.fromkeys(columns, row[VERSION])
+        known["versions"] = dict.fromkeys(columns, row[VERSION])
     since = dict.fromkeys(set(columns) - set(known.get("columns", columns)), row[VERSION])
-    told = {name: Register(version=version, value=row.get(name)) for name, version in (since | known["told"]).items()}
-    return id_, FoldState(
+    versions = since | known["versions"]
+    return id_, RowState(
         upsert=known["upsert"],
         deletions=tuple(known.get("deletions", ())),
-        told=told,
+        known={name: Register(version=version, value=row.get(name)) for name, version in versions.items()},
         lacked=known.get("lacked", {}),
     )
 
 
-def _row_of(id_: Id, state: FoldState, rows: KeyedTable, table: LakeTable, columns: tuple[str, ...]) -> dict[str, Any]:
+def _row_of(id_: Id, state: RowState, rows: KeyedTable, table: LakeTable, columns: tuple[str, ...]) -> dict[str, Any]:
     (shown,) = show(KeyedTable(rows={id_: state}, truncated_at=rows.truncated_at), columns=columns).values() or (None,)
     visible = shown is not None and not shown.incomplete
-    told = state.told if shown is None else {name: found for name, found in state.told.items() if name in shown.values}
+    current = {name: found for name, found in state.known.items() if shown is None or name in shown.values}
     known = {
         "upsert": state.upsert,
         "deletions": list(state.deletions),
-        "told": {name: found.version for name, found in told.items()},
+        "versions": {name: found.version for name, found in current.items()},
         "columns": columns,
         "lacked": state.lacked,
     }
-    values = shown.values if visible and shown is not None else {name: found.value for name, found in told.items()}
+    values = shown.values if visible and shown is not None else {name: found.value for name, found in current.items()}
     own = {VERSION: state.version, DELETED: not visible, STATE: json.dumps(known)}
     return dict(zip(table.schema.key, id_, strict=True)) | values | own
 

@@ -68,7 +68,7 @@ def _state(text: str | None, change: ShapeChange) -> str | None:
         return None
     known = json.loads(text)
     names = {name: change.renamed.get(name, name) for name in known["columns"] if name not in change.removed}
-    for part in ("told", "lacked"):
+    for part in ("versions", "lacked"):
         known[part] = {
             change.renamed.get(name, name): at for name, at in known[part].items() if name not in change.removed
         }

@@ -19,7 +19,7 @@ from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, Sha
 from cdc_pipeline.sources.kinesis.source import kinesis_source
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import Pipeline
-from tests.support.event_files import NOBODY_LISTENS, Row, folded_rows
+from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.pipelines import opened_pipeline
 from tests.support.s3 import REGION
 
@@ -154,7 +154,7 @@ class ShardFeed:
 
     def rows(self, table: str) -> list[Row]:
         with self.opened() as pipeline:
-            return folded_rows(pipeline, TableName.parse(f"shop.{table}"))
+            return merged_rows(pipeline, TableName.parse(f"shop.{table}"))
 
     def notes(self, table: str) -> dict[int, str]:
         return {row["id"]: row["note"] for row in self.rows(table)}

@@ -14,10 +14,10 @@ from cdc_pipeline.metadata_store.ledger.records import RegisteredSlice
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Operation, encode_version
 from cdc_pipeline.steps import OnStep, no_step
-from tests.support.fold.model import Event
 from tests.support.lake import NOW, slice_bytes
 from tests.support.memory_lake import MemoryLake
 from tests.support.metadata_store import MINUTE, SCHEMA, Shop
+from tests.support.reference.model import Event
 
 EVERYTHING = ClaimLimits(slices=1_000, rows=1_000_000)
 

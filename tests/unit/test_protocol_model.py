@@ -83,7 +83,7 @@ def needed() -> set[Guard]:
     return {row.guard for row in rows() if row.verdict == "needed"}
 
 
-def test_a_bag_is_safe_from_crashes_expired_leases_and_lost_answers() -> None:
+def test_a_keyless_table_is_safe_from_crashes_expired_leases_and_lost_answers() -> None:
     found = explore(space("01 crash=1 zombie=1 lost-answer=1", {Guard.ROW_VERSION}))
     assert found.counterexample is None, report("bag", found)
     assert found.is_complete

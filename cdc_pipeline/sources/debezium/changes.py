@@ -39,7 +39,7 @@ def changes_of(
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
     if layout.schema.is_keyless:
-        return tuple(_of_bag(event, layout))
+        return tuple(_of_keyless(event, layout))
     if event.operation == "d":
         return _delete(event, layout)
     after = event.after
@@ -137,7 +137,7 @@ def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -
     return before is None or is_placeholder(before, described)
 
 
-def _of_bag(event: EnvelopeEvent, layout: Layout) -> Iterable[Change]:
+def _of_keyless(event: EnvelopeEvent, layout: Layout) -> Iterable[Change]:
     if event.operation in "ud":
         yield Change(operation=Operation.DELETE, values=_whole(event, event.before, layout))
     if event.operation in "cru":

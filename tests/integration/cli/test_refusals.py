@@ -67,7 +67,7 @@ def test_a_table_that_the_source_does_not_have_is_named(cdc: CommandLine) -> Non
     assert f"the source has no table {cdc.name}.public.orders" in refusal(cdc, "setup-source")
 
 
-def test_a_table_without_an_id_is_named_with_the_statement_that_makes_it_a_bag(cdc: CommandLine) -> None:
+def test_a_table_without_an_id_is_named_with_the_statement_that_makes_it_keyless(cdc: CommandLine) -> None:
     run_sql(cdc.source_url, "ALTER TABLE orders DROP CONSTRAINT orders_pkey")
     error = refusal(cdc, "setup-source")
     assert f"the table {cdc.name}.public.orders has no id" in error

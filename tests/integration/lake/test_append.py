@@ -16,8 +16,8 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.steps import Moment, OnStep, no_step
-from tests.support.fold.model import Event
 from tests.support.lake import NOW, Feed, event, lake_values, rows_by_spark, table_of, values_by_id
+from tests.support.reference.model import Event
 
 
 class KilledError(Exception):

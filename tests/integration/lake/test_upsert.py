@@ -15,7 +15,6 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, Column, Operation, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
-from tests.support.fold.model import Event
 from tests.support.lake import (
     NOW,
     PEOPLE,
@@ -31,6 +30,7 @@ from tests.support.lake import (
     values_by_id,
     version,
 )
+from tests.support.reference.model import Event
 
 ALICE, BOB = {"name": "alice", "age": 30}, {"name": "bob", "age": 40}
 
@@ -150,7 +150,7 @@ def test_a_table_made_before_gets_our_columns_with_its_next_claim(
     assert rows == {1: ("alice", 31, False), 2: (None, 1, True)}
 
 
-def test_rows_of_a_bag_are_equal_also_where_they_hold_nan(
+def test_rows_of_a_keyless_table_are_equal_also_where_they_hold_nan(
     lake: SparkLake, session: SparkSession, store: LocalObjectStore
 ) -> None:
     columns = (Column(name="x", type="float8"), Column(name="tags", type="text[]"), Column(name="day", type="date"))

@@ -181,7 +181,7 @@ def test_rows_of_a_snapshot_come_back_as_of_its_cutoff(pipeline: Pipeline) -> No
     assert is_equal(pipeline)
 
 
-def test_events_of_a_bag_come_back_as_often_as_they_were(pipeline: Pipeline) -> None:
+def test_events_of_a_keyless_table_come_back_as_often_as_they_were(pipeline: Pipeline) -> None:
     begin(pipeline)
     go_on(pipeline, "INSERT INTO {table}_bag VALUES ('a', '{never}'), ('a', '{never}'), ('b', '{never}'), ('c', NULL)")
     go_on(pipeline, "UPDATE {table}_bag SET ends = NULL WHERE name = 'b'", "UPDATE {table}_bag SET name = 'd'")

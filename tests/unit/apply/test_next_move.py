@@ -213,7 +213,7 @@ def test_what_a_rewound_lake_holds_no_more_waits_again() -> None:
         next_move(view(fence(at=3), applied))
 
 
-def test_slices_that_a_bag_has_twice_are_taken_back_and_a_key_forgives_them() -> None:
+def test_slices_that_a_keyless_table_has_twice_are_taken_back_and_a_key_forgives_them() -> None:
     twice = replace(fence(1, 2), repeated_at=41)
     registered = {number: slice_row(number) for number in (1, 2)}
     keyed = view(twice, fenced=registered)

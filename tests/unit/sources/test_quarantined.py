@@ -74,7 +74,7 @@ def test_an_id_that_the_event_never_had_is_no_id() -> None:
     assert decoded.refused == {1: "the id column name is NULL"}
 
 
-def test_equal_rows_of_a_bags_snapshot_are_told_apart_at_the_cutoff() -> None:
+def test_equal_rows_of_a_keyless_snapshot_differ_at_the_cutoff() -> None:
     bag = TableSchema(columns=(ID,), key=())
     entries = [kept(number, id="1", snapshot_id="first") for number in (1, 2)]
     (decoded,) = decode_texts(entries, bag, known(ID))

@@ -1,7 +1,7 @@
-"""The reference model, told by examples."""
+"""The reference model by examples."""
 
-from tests.support.fold.model import Row, apply_events, visible
 from tests.support.lake import event, move, version
+from tests.support.reference.model import Row, apply_events, visible
 
 COLUMNS = ("name",)
 

@@ -19,10 +19,10 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE, VERSION, Column, Operation, TableSchema, encode_version
 from cdc_pipeline.steps import no_step
-from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, show
-from tests.support.fold.model import Bag, Event
-from tests.support.histories import COLUMNS, History, arrive_anyhow, bag_history_of, history_of
+from tests.support.histories import COLUMNS, History, arrive_anyhow, history_of, keyless_history_of
 from tests.support.lake import NOW, Feed, lake_table_rows, table_of
+from tests.support.reference.kernel import KeyedTable, deduplicate, join, join_keyless, net_copies, show
+from tests.support.reference.model import Event, KeylessRows
 
 LOGS = 300
 LONGEST = 16
@@ -103,26 +103,26 @@ def test_an_unordered_log_comes_out_as_the_kernel_says(deletes: str, session: Sp
     _check(Arm.opened(session, tmp_path, table_of(SCHEMA, deletes=_soft(deletes), ordered=False)), logs)
 
 
-def test_a_bag_comes_out_as_the_kernel_says(session: SparkSession, tmp_path: Path) -> None:
+def test_a_keyless_table_comes_out_as_the_kernel_says(session: SparkSession, tmp_path: Path) -> None:
     chance = Random("bag")
     arm = Arm.opened(session, tmp_path, table_of(BAG))
-    logs = [bag_history_of(chance.randrange(1 << 7) | 1 for _ in range(LONGEST)) for _ in range(LOGS)]
+    logs = [keyless_history_of(chance.randrange(1 << 7) | 1 for _ in range(LONGEST)) for _ in range(LOGS)]
     emptied = _truncate(encode_version(9, 0))
-    bag = Bag()
+    rows = KeylessRows()
     for number in range(CLAIMS):
         low, high = (encode_version(6 * place, 0) for place in (number, number + 1))
-        everything = [_of_bag(log, event) for log, found in enumerate(logs) for event in found.events]
+        everything = [_of_keyless(log, event) for log, found in enumerate(logs) for event in found.events]
         events = [event for event in [*everything, emptied] if low <= event.version < high]
-        bag = join_bag(bag, fold_bag(events))
+        rows = join_keyless(rows, net_copies(events))
         arm.lake.upsert(arm.table, arm.feed.claim(_shaken(events, chance)))
-        assert Bag((("a", row["a"]), ("b", row["b"])) for row in arm.rows() if not row[DELETED]) == bag
+        assert KeylessRows((("a", row["a"]), ("b", row["b"])) for row in arm.rows() if not row[DELETED]) == rows
 
 
 def _check(arm: Arm, logs: list[Log]) -> None:
     tables = [KeyedTable() for _ in logs]
     for number in range(CLAIMS):
         tables = [
-            join(table, fold(log[number]), tombstones=not arm.table.ordered or arm.table.deletes == "soft")
+            join(table, deduplicate(log[number]), tombstones=not arm.table.ordered or arm.table.deletes == "soft")
             for table, log in zip(tables, logs, strict=True)
         ]
         events = [_in_log(place, event) for place, log in enumerate(logs) for event in log[number]]
@@ -132,7 +132,7 @@ def _check(arm: Arm, logs: list[Log]) -> None:
         outcome = arm.lake.upsert(arm.table, arm.feed.claim(changes[:half], [*changes[half:], *truncates.values()]))
         soft = arm.table.deletes == "soft"
         assert _seen(arm.rows(), soft=soft) == _expected(tables, soft=soft)
-        ties = sum(fold(log[number]).ties for log in logs)
+        ties = sum(deduplicate(log[number]).ties for log in logs)
         assert outcome.tied >= ties
         assert bool(outcome.tied) == bool(ties)
 
@@ -197,8 +197,8 @@ def _in_log(number: int, event: Event) -> Event:
     return replace(event, id=(number, *event.id), old_id=old_id)
 
 
-def _of_bag(log: int, event: Event) -> Event:
-    """No two logs share a version: each event of a bag has its own."""
+def _of_keyless(log: int, event: Event) -> Event:
+    """No two logs share a version: each event of a keyless table has its own."""
     return replace(event, version=f"{event.version[:-8]}{log + 1:08x}")
 
 

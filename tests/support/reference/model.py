@@ -12,7 +12,7 @@ log is cut into claims and however those arrive. The rules, in one place:
 - A row with an untold column is incomplete: nobody sees it until later events tell the rest.
 - A delete forgets the row, or (soft) flags it and keeps its last values; of an unknown id it does nothing.
 - A truncate does that to every older row. Where truncates are to be ignored, `without_truncates` drops them first.
-- A table without a key is a bag: an insert adds a row, a delete removes one equal row.
+- A table without a key is a multiset: an insert adds a row, a delete removes one equal row.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from cdc_pipeline.record import Operation
 
 Id = tuple[object, ...]
 Content = tuple[tuple[str, object], ...]
-"""A whole row of a bag: its columns in the order of their names."""
+"""A whole row of a keyless table: its columns in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Event:
     """`values`: the present columns beside the id. `lacking`: columns that the event's schema does not have.
 
     All other columns of the table are absent: they have a value that the event does not tell. `old_id` belongs to a
-    move. In a bag there is no id, and a delete holds the whole row too.
+    move. In a keyless table there is no id, and a delete holds the whole row too.
     """
 
     operation: Operation
@@ -44,9 +44,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`values`: what is told in this life of the id; of a flagged row, what was last told in any.
+    """`values`: what is known since the last delete of the id; of a flagged row, what was known last.
 
-    `last`: every column as it was last told, also in an earlier life.
+    `last`: every column as it was last known, also before a delete.
     """
 
     version: str
@@ -57,7 +57,7 @@ class Row:
 
 
 Table = dict[Id, Row]
-Bag = Counter[Content]
+KeylessRows = Counter[Content]
 
 
 def apply_events(table: Table, events: Iterable[Event], *, columns: tuple[str, ...], soft: bool = False) -> Table:
@@ -84,9 +84,9 @@ def visible(table: Table) -> Table:
     return {id_: row for id_, row in table.items() if not row.deleted and not row.incomplete}
 
 
-def apply_to_bag(bag: Bag, events: Iterable[Event]) -> Bag:
-    """The bag after the events, as a new one. A delete of what is not there does nothing."""
-    result = bag.copy()
+def apply_to_keyless(rows: KeylessRows, events: Iterable[Event]) -> KeylessRows:
+    """The rows after the events, as a new multiset. A delete of what is not there does nothing."""
+    result = rows.copy()
     for event in sorted(events, key=lambda event: (event.version, event.operation is Operation.INSERT)):
         content = tuple(sorted(event.values.items()))
         if event.operation is Operation.INSERT:
@@ -107,14 +107,14 @@ def _order(event: Event) -> tuple[str, bool]:
 
 
 def _told(row: Row | None, event: Event, origin: Row | None, columns: tuple[str, ...]) -> Row:
-    told = dict(event.values)
+    given = dict(event.values)
     if event.operation is Operation.INSERT:
-        told = dict.fromkeys(event.lacking) | told
+        given = dict.fromkeys(event.lacking) | given
     if event.operation is Operation.MOVE and origin is not None and not origin.deleted:
-        told = origin.values | told
-    known = told if row is None or row.deleted else row.values | told
+        given = origin.values | given
+    known = given if row is None or row.deleted else row.values | given
     values = dict.fromkeys(event.lacking) | known
-    last = told if row is None else row.values | row.last | told
+    last = given if row is None else row.values | row.last | given
     return Row(version=event.version, values=values, incomplete=not values.keys() >= set(columns), last=last)
 
 

@@ -1,12 +1,12 @@
-"""The kernel, told by examples: each is the smallest log that once told it from the model, or a rule of its own."""
+"""The kernel by examples: each is the smallest log in which it once differed from the model, or a rule of its own."""
 
 import pytest
 
 from cdc_pipeline.record import Operation
-from tests.support.fold.kernel import KeyedTable, fold, fold_bag, join, join_bag, purge, show
-from tests.support.fold.model import Bag, Event, Row, apply_events
 from tests.support.histories import tie_breaking_version
 from tests.support.lake import event, move, version
+from tests.support.reference.kernel import KeyedTable, deduplicate, join, join_keyless, net_copies, purge, show
+from tests.support.reference.model import Event, KeylessRows, Row, apply_events
 
 COLUMNS = ("a", "b")
 
@@ -14,7 +14,7 @@ COLUMNS = ("a", "b")
 def joined(*claims: list[Event], soft: bool = False) -> KeyedTable:
     table = KeyedTable()
     for claim in claims:
-        table = join(table, fold(claim), tombstones=True)
+        table = join(table, deduplicate(claim), tombstones=True)
         arrived = [each for other in claims[: claims.index(claim) + 1] for each in other]
         expected = apply_events({}, arrived, columns=COLUMNS, soft=soft)
         assert show(table, columns=COLUMNS, soft=soft) == expected
@@ -119,7 +119,7 @@ def test_dead_rows_are_purged_below_a_version_only() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_on_a_tie_an_upsert_beats_a_delete_in_every_order_and_is_counted(first: int) -> None:
     tied = [at(7, "d"), at(7, "u", a=1, b=1)]
-    outcome = fold([tied[first], tied[1 - first]])
+    outcome = deduplicate([tied[first], tied[1 - first]])
     assert outcome.ties == 1
     assert list(show(joined([tied[first]], [tied[1 - first]]), columns=COLUMNS)) == [(1,)]
 
@@ -133,16 +133,18 @@ def test_of_tied_upserts_the_greater_hash_wins_in_every_order(first: int) -> Non
 
 
 def test_the_same_event_twice_is_no_tie() -> None:
-    assert fold([at(7, "u", a=1), at(7, "u", a=1), event("u", 7, 2), event("d", 7, 2)]).ties == 0
+    assert deduplicate([at(7, "u", a=1), at(7, "u", a=1), event("u", 7, 2), event("d", 7, 2)]).ties == 0
 
 
-def test_a_bag_counts_copies() -> None:
+def test_a_keyless_table_counts_copies() -> None:
     same = {"a": 1, "b": "x"}
-    bag = join_bag(Bag(), fold_bag([event("i", 1, **same), event("i", 2, **same), event("i", 2, **same)]))
-    assert bag == {(("a", 1), ("b", "x")): 2}
-    bag = join_bag(bag, fold_bag([event("d", 3, **same), event("i", 3, a=1, b="y")]))
-    assert bag == {(("a", 1), ("b", "x")): 1, (("a", 1), ("b", "y")): 1}
-    assert join_bag(bag, fold_bag([event("i", 4, **same), event("t", 5), event("i", 6, **same)])) == {
+    rows = join_keyless(
+        KeylessRows(), net_copies([event("i", 1, **same), event("i", 2, **same), event("i", 2, **same)])
+    )
+    assert rows == {(("a", 1), ("b", "x")): 2}
+    rows = join_keyless(rows, net_copies([event("d", 3, **same), event("i", 3, a=1, b="y")]))
+    assert rows == {(("a", 1), ("b", "x")): 1, (("a", 1), ("b", "y")): 1}
+    assert join_keyless(rows, net_copies([event("i", 4, **same), event("t", 5), event("i", 6, **same)])) == {
         (("a", 1), ("b", "x")): 1
     }
 

@@ -1,9 +1,10 @@
 """The kernel: a claim's change events -> one outcome per id, and outcomes -> the table, claim by claim.
 
 The algebra. What is known of an id is a handful of registers, each of which keeps the greatest version it was given:
-`upsert` (the newest insert, update or move), `deletions` (the newest two deletes), and per column the newest telling
-with its value, and the newest update whose schema lacked it. To join two states is to take the greater of each
-register, and the greatest of a set does not depend on the order, the grouping or the repetition of its members. So
+`upsert` (the newest insert, update or move), `deletions` (the newest two deletes), and per column the newest event
+that had a value for it, with that value, and the newest update whose schema lacked it. To join two states is to take
+the greater of each register, and the greatest of a set does not depend on the order, the grouping or the repetition of
+its members. So
 
     join(a, b) = join(b, a)    join(a, join(b, c)) = join(join(a, b), c)    join(a, a) = a
 
@@ -11,12 +12,13 @@ and the state of an id is the join of its events, however they were cut into cla
 A truncate is the same register once for the whole table. From the registers alone follows what a reader sees:
 
     dead      deletion >= upsert, the deletion being the greater of the id's own and the table's truncate
-    told      a column whose telling is newer than the deletion; NULL if only an update newer than it lacked the column
-    visible   neither dead nor with an untold column; alive with an untold column is incomplete, and waits
+    known     a column whose value is newer than the deletion; NULL if only an update newer than it lacked the column
+    visible   neither dead nor with an unknown column; alive with an unknown column is incomplete, and waits
 
 Three things are not registers. A *move* asks what the old id's row was just before it: that is answered when its claim
 is joined, from older events of the claim and the table. *Tombstones*: where events of one id come in order, dead rows
-may be dropped, since nothing older can follow. A *bag* is a multiset, whose join is addition: each claim counts once.
+may be dropped, since nothing older can follow. A *keyless table* is a multiset, whose join is addition: each claim
+counts once.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from cdc_pipeline.record import Operation
-from tests.support.fold.model import Bag, Content, Event, Id, Row
+from tests.support.reference.model import Content, Event, Id, KeylessRows, Row
 
 _TIE_MARK = "~"
 """Parts the sequence from what breaks its ties, in versions of streams without an order of their own."""
@@ -38,12 +40,12 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldState:
+class RowState:
     """All that is known of one id. `deletions`: the newest two, oldest first: before the last one, the other counts."""
 
     upsert: str = ""
     deletions: tuple[str, ...] = ()
-    told: dict[str, Register] = field(default_factory=dict)
+    known: dict[str, Register] = field(default_factory=dict)
     lacked: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -51,9 +53,9 @@ class FoldState:
         return max(self.upsert, *self.deletions, "")
 
     def values_above(self, deletion: str) -> dict[str, object]:
-        """The told columns, had the id been deleted at this version last."""
+        """The known columns, had the id been deleted at this version last."""
         lacking = dict.fromkeys(name for name, version in self.lacked.items() if version > deletion)
-        return lacking | {name: told.value for name, told in self.told.items() if told.version > deletion}
+        return lacking | {name: found.value for name, found in self.known.items() if found.version > deletion}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +69,14 @@ class Move:
     id: Id
     old_id: Id
     present: frozenset[str]
-    origin: FoldState
+    origin: RowState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a claim means. `moves`: oldest first. `ties`: how often different events of one id share a sequence."""
 
-    states: dict[Id, FoldState]
+    states: dict[Id, RowState]
     moves: tuple[Move, ...]
     truncated_at: str
     ties: int
@@ -82,36 +84,36 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    rows: dict[Id, FoldState] = field(default_factory=dict)
+    rows: dict[Id, RowState] = field(default_factory=dict)
     truncated_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BagOutcome:
+class KeylessOutcome:
     """`emptied`: by a truncate, before `net` counts. `net`: copies added or removed per content."""
 
     emptied: bool
     net: dict[Content, int]
 
 
-_NOTHING = FoldState()
+_NOTHING = RowState()
 
 
-def join_states(one: FoldState, other: FoldState) -> FoldState:
-    told = dict(one.told)
-    for name, register in other.told.items():
-        if name not in told or register.version > told[name].version:
-            told[name] = register
+def join_states(one: RowState, other: RowState) -> RowState:
+    known = dict(one.known)
+    for name, register in other.known.items():
+        if name not in known or register.version > known[name].version:
+            known[name] = register
     lacked = {name: max(one.lacked.get(name, ""), other.lacked.get(name, "")) for name in one.lacked | other.lacked}
-    return FoldState(
+    return RowState(
         upsert=max(one.upsert, other.upsert),
         deletions=tuple(sorted({*one.deletions, *other.deletions})[-2:]),
-        told=told,
+        known=known,
         lacked=lacked,
     )
 
 
-def fold(events: Iterable[Event]) -> Outcome:
+def deduplicate(events: Iterable[Event]) -> Outcome:
     """Events of one claim, in any order and repeated at will, become one state per id."""
     per_id: dict[Id, list[Event]] = defaultdict(list)
     truncates = []
@@ -133,7 +135,7 @@ def fold(events: Iterable[Event]) -> Outcome:
 def join(table: KeyedTable, outcome: Outcome, *, tombstones: bool = True) -> KeyedTable:
     """The table after the claim. Without tombstones dead rows go: only where events of an id come in their order."""
     truncated_at = max(table.truncated_at, outcome.truncated_at)
-    moved: dict[Id, list[FoldState]] = defaultdict(list)
+    moved: dict[Id, list[RowState]] = defaultdict(list)
     for move in outcome.moves:
         moved[move.id].append(_resolved(move, table, moved[move.old_id]))
     rows = dict(table.rows)
@@ -162,12 +164,12 @@ def show(table: KeyedTable, *, columns: tuple[str, ...], soft: bool = False) -> 
             values = state.values_above(deletion)
             rows[id_] = Row(version=state.upsert, values=values, incomplete=not values.keys() >= set(columns))
         elif soft and state.upsert:
-            values = {name: told.value for name, told in state.told.items()}
+            values = {name: found.value for name, found in state.known.items()}
             rows[id_] = Row(version=deletion, values=values, deleted=True)
     return rows
 
 
-def fold_bag(events: Iterable[Event]) -> BagOutcome:
+def net_copies(events: Iterable[Event]) -> KeylessOutcome:
     """The net change per content. An event that is there twice (one version, one content) counts once."""
     distinct: set[tuple[str, Operation, Content]] = set()
     truncates = []
@@ -181,35 +183,35 @@ def fold_bag(events: Iterable[Event]) -> BagOutcome:
     for version, operation, content in distinct:
         if version > truncated_at:
             net[content] += 1 if operation is Operation.INSERT else -1
-    return BagOutcome(emptied=bool(truncates), net={content: count for content, count in net.items() if count})
+    return KeylessOutcome(emptied=bool(truncates), net={content: count for content, count in net.items() if count})
 
 
-def join_bag(bag: Bag, outcome: BagOutcome) -> Bag:
-    """The bag after the claim; claims come in the order of their versions, each once."""
-    result = Bag() if outcome.emptied else bag.copy()
+def join_keyless(rows: KeylessRows, outcome: KeylessOutcome) -> KeylessRows:
+    """The rows after the claim; claims come in the order of their versions, each once."""
+    result = KeylessRows() if outcome.emptied else rows.copy()
     result.update(outcome.net)
     return +result
 
 
-def _joined(states: Iterable[FoldState]) -> FoldState:
+def _joined(states: Iterable[RowState]) -> RowState:
     return reduce(join_states, states, _NOTHING)
 
 
-def _state(event: Event) -> FoldState:
+def _state(event: Event) -> RowState:
     if event.operation is Operation.DELETE:
-        return FoldState(deletions=(event.version,))
+        return RowState(deletions=(event.version,))
     inserted = event.operation is Operation.INSERT
     values = dict.fromkeys(event.lacking) | event.values if inserted else event.values
-    return FoldState(
+    return RowState(
         upsert=event.version,
-        told={name: Register(version=event.version, value=value) for name, value in values.items()},
+        known={name: Register(version=event.version, value=value) for name, value in values.items()},
         lacked={} if inserted else dict.fromkeys(event.lacking, event.version),
     )
 
 
 def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
     older = [_state(other) for other in of_old_id if other.version < event.version]
-    emptied = [FoldState(deletions=(version,)) for version in truncates if version < event.version]
+    emptied = [RowState(deletions=(version,)) for version in truncates if version < event.version]
     return Move(
         version=event.version,
         id=event.id,
@@ -219,7 +221,7 @@ def _move(event: Event, of_old_id: list[Event], truncates: list[str]) -> Move:
     )
 
 
-def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[FoldState]) -> FoldState:
+def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[RowState]) -> RowState:
     """What the move takes over. `moved_to_old_id`: what earlier moves of the claim took over to the old id.
 
     The table's row is older, or was deleted by this very key change. If it is newer, or a newer truncate is known, the
@@ -231,15 +233,15 @@ def _resolved(move: Move, table: KeyedTable, moved_to_old_id: list[FoldState]) -
     origin = _joined([row, move.origin, *moved_to_old_id])
     deletions = (*origin.deletions, table.truncated_at)
     before = max((version for version in deletions if version < move.version), default="")
-    known = origin.values_above(before)
-    told = {name: value for name, value in known.items() if name not in move.present}
-    return FoldState(
+    values = origin.values_above(before)
+    taken = {name: value for name, value in values.items() if name not in move.present}
+    return RowState(
         upsert=move.version,
-        told={name: Register(version=move.version, value=value) for name, value in told.items()},
+        known={name: Register(version=move.version, value=value) for name, value in taken.items()},
     )
 
 
-def _deletion(table: KeyedTable, state: FoldState) -> str:
+def _deletion(table: KeyedTable, state: RowState) -> str:
     return max(table.truncated_at, *state.deletions, "")
 
 
