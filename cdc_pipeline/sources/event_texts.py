@@ -22,7 +22,8 @@ from cdc_pipeline.record import (
     TableSchema,
 )
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.types import ColumnType, parse_text, resolve
+from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
+from cdc_pipeline.types import ColumnType, arrow_schema, parse_text, resolve
 from cdc_pipeline.types.masks import rows_refused, without
 
 Mask = npt.NDArray[np.bool_]
@@ -102,6 +103,23 @@ def typed_rows(events: EventTexts, schema: TableSchema) -> tuple[pa.Table, tuple
     fields = event_schema(schema)
     rows = pa.table([*own, *(columns[name] for name in fields.names[len(own) :])], fields)
     return rows, misfits(refusals)
+
+
+def copied_rows(texts: Mapping[str, pa.Array], schema: TableSchema) -> CopiedRows:
+    """Parses the columns of one block of a copy. Rows with values that do not fit are returned beside the others."""
+    columns, refusals = typed_columns(texts, schema)
+    return CopiedRows(
+        rows=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=arrow_schema(schema)),
+        unfit_rows=tuple(
+            UnfitRow(
+                row=misfit.row,
+                column=misfit.column,
+                reason=misfit.reason,
+                texts={name: column[misfit.row].as_py() for name, column in texts.items()},
+            )
+            for misfit in misfits(refusals)
+        ),
+    )
 
 
 def payload(events: EventTexts, row: int) -> dict[str, str | None]:

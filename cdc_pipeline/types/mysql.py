@@ -1,6 +1,6 @@
-"""MySQL's and MariaDB's column types -> canonical names of the table of types, and the server's texts -> house texts.
+"""MySQL's and MariaDB's types -> names of the table of types; the server's texts -> texts that `parse_text` reads.
 
-A value has the same text by snapshot and by stream: `house_text` says how a SELECT's text becomes that text, and
+A value has the same text by snapshot and by stream: `parseable_text` says how a SELECT's text becomes that text, and
 `sources.mysql.row_image` makes it from the bytes of the binary log.
 """
 
@@ -90,7 +90,7 @@ def parse_column_type(written: str) -> MysqlType:
     )
 
 
-def house_text(mysql_type: MysqlType) -> Callable[[bytes], bytes] | None:
+def parseable_text(mysql_type: MysqlType) -> Callable[[bytes], bytes] | None:
     """Returns how the server's text of a value becomes the text of the canonical type, None if it is that text.
 
     Expects a session with the time zone +00:00, and floating-point columns read as `CAST(… AS DOUBLE)`, since the

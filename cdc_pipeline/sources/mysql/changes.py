@@ -9,10 +9,10 @@ import pyarrow as pa
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import OPERATION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
+from cdc_pipeline.sources.event_texts import EventTexts
 from cdc_pipeline.sources.mysql.row_image import RowImage, Texts
-from cdc_pipeline.sources.partitioning import stream_partition
-from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
+from cdc_pipeline.sources.protocol import TableEvents
+from cdc_pipeline.sources.table_events import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
 
@@ -87,21 +87,13 @@ class ChangeGroup:
 
     def table_events(self, stream_partitions: int) -> TableEvents:
         """Returns the events. Those that cannot become a row are in `unfit`, whole."""
-        texts = self._event_texts()
         positions = np.array([event.place.commit_position for event in self.events], dtype=np.int64)
-        truncates = np.array([event.operation is Operation.TRUNCATE for event in self.events])
-        partitions = np.where(truncates, 0, self._partitions(texts, stream_partitions))
-        rows, found = typed_rows(texts, self.schema)
-        misfits = [misfit for misfit in found if not truncates[misfit.row]]
-        fits = np.ones(len(positions), dtype=np.bool_)
-        fits[[misfit.row for misfit in misfits]] = False
-        return TableEvents(
+        return table_events(
+            self._event_texts(),
+            positions,
             table=self.table,
             schema=self.schema,
-            rows=rows if fits.all() else rows.filter(pa.array(fits)),
-            commit_position=positions[fits],
-            stream_partition=partitions[fits],
-            unfit=tuple(_unfit(texts, misfit, partitions, positions) for misfit in misfits),
+            stream_partitions=stream_partitions,
         )
 
     def _event_texts(self) -> EventTexts:
@@ -125,10 +117,6 @@ class ChangeGroup:
                 for index, name in enumerate(self.schema.names)
             },
         )
-
-    def _partitions(self, texts: EventTexts, stream_partitions: int) -> Integers:
-        """Returns the stream partition of each event: by its id, in a keyless table by its version."""
-        return stream_partition([texts.texts[name] for name in self.schema.key] or [texts.version], stream_partitions)
 
     def _add(
         self,
@@ -176,14 +164,3 @@ class ChangeGroup:
             expected="binlog_row_image = FULL in every session that writes",
             remedy=f"run SET GLOBAL binlog_row_image = 'FULL' and end older sessions, then cdc snapshot {self.table}",
         )
-
-
-def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: Integers) -> UnfitEvent:
-    return UnfitEvent(
-        stream_partition=int(partitions[misfit.row]),
-        version=events.version[misfit.row].as_py(),
-        commit_position=int(positions[misfit.row]),
-        column=misfit.column,
-        reason=misfit.reason,
-        payload=payload(events, misfit.row),
-    )

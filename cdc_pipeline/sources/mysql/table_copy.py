@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.record import Column, TableName, TableSchema
-from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
-from cdc_pipeline.sources.event_texts import misfits, typed_columns
+from cdc_pipeline.sources.copied_rows import CopiedRows
+from cdc_pipeline.sources.event_texts import copied_rows
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.sources.mysql.catalogue import MysqlCatalogueTable, read_size, read_tables
 from cdc_pipeline.sources.mysql.held_snapshot import query_snapshot
@@ -16,8 +16,7 @@ from cdc_pipeline.sources.mysql.session import MysqlAddress, quoted, session
 from cdc_pipeline.sources.mysql.setup import MARK
 from cdc_pipeline.sources.mysql.shape import TableShape
 from cdc_pipeline.steps import OnStep, step
-from cdc_pipeline.types import arrow_schema
-from cdc_pipeline.types.mysql import house_text, is_floating
+from cdc_pipeline.types.mysql import is_floating, parseable_text
 
 _MOST_PARTS = 10_000
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
@@ -83,10 +82,10 @@ class MysqlCopy:
         if found is None:
             raise SnapshotError(f"{table} was dropped", remedy="run cdc setup-source")
         query = rows_query(found, schema, part or {})
-        texts_of = [house_text(found.shape.column(name).mysql_type) for name in schema.names]
+        texts_of = [parseable_text(found.shape.column(name).mysql_type) for name in schema.names]
         with step(self.on_step, "source.copy"):
             for batch in query_snapshot(self.exported, query):
-                yield copied_rows(batch, schema, texts_of)
+                yield block_rows(batch, schema, texts_of)
 
     def _found(self, table: TableName) -> MysqlCatalogueTable | None:
         with step(self.on_step, "source.check"), session(self.address) as connection:
@@ -135,7 +134,7 @@ def _selected(shape: TableShape, name: str) -> str:
     return f"CAST({column} AS DOUBLE)" if is_floating(shape.column(name).mysql_type) else column
 
 
-def copied_rows(
+def block_rows(
     batch: pa.RecordBatch, schema: TableSchema, texts_of: Sequence[Callable[[bytes], bytes] | None]
 ) -> CopiedRows:
     """Parses one block. `texts_of`: by column, how the server's text becomes the text that `types` parses."""
@@ -143,19 +142,7 @@ def copied_rows(
         name: column if convert is None else _converted(column, convert)
         for name, column, convert in zip(schema.names, batch.columns, texts_of, strict=True)
     }
-    columns, refusals = typed_columns(texts, schema)
-    return CopiedRows(
-        rows=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=arrow_schema(schema)),
-        unfit_rows=tuple(
-            UnfitRow(
-                row=misfit.row,
-                column=misfit.column,
-                reason=misfit.reason,
-                texts={name: column[misfit.row].as_py() for name, column in texts.items()},
-            )
-            for misfit in misfits(refusals)
-        ),
-    )
+    return copied_rows(texts, schema)
 
 
 def _converted(column: pa.Array, convert: Callable[[bytes], bytes]) -> pa.Array:

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.event_texts import EventTexts, Misfit, payload, typed_rows
-from cdc_pipeline.sources.partitioning import stream_partition
+from cdc_pipeline.sources.event_texts import EventTexts
 from cdc_pipeline.sources.pgoutput.decoder import RowGroup, Truncate, TupleColumn
-from cdc_pipeline.sources.protocol import Integers, TableEvents, UnfitEvent
+from cdc_pipeline.sources.protocol import Integers, TableEvents
+from cdc_pipeline.sources.table_events import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
 _INSERT, _UPDATE, _DELETE, _MOVE = b"iudm"
@@ -35,7 +35,7 @@ class _Halves:
     moved: Mask
 
 
-def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_partitions: int) -> TableEvents:
+def group_events(group: RowGroup, table: TableName, schema: TableSchema, stream_partitions: int) -> TableEvents:
     """Returns the change events of a group in stream order. `schema` has the group's columns, in its order.
 
     In a keyless table, an update becomes the delete of the whole old row and the insert of the whole new row. Raises
@@ -57,30 +57,8 @@ def table_events(group: RowGroup, table: TableName, schema: TableSchema, stream_
         old_id={name: _old_id(group, place[name], halves) for name in schema.key},
         texts={name: _texts(group, place[name], halves, of_identity=name in of_identity) for name in schema.names},
     )
-    rows, misfits = typed_rows(events, schema)
-    partitions = stream_partition([events.texts[name] for name in schema.key] or [events.version], stream_partitions)
     positions = group.commit_lsn[halves.row].astype(np.int64)
-    fits = np.ones(len(positions), dtype=np.bool_)
-    fits[[misfit.row for misfit in misfits]] = False
-    return TableEvents(
-        table=table,
-        schema=schema,
-        rows=rows if fits.all() else rows.filter(pa.array(fits)),
-        commit_position=positions[fits],
-        stream_partition=partitions[fits],
-        unfit=tuple(_unfit(events, misfit, partitions, positions) for misfit in misfits),
-    )
-
-
-def _unfit(events: EventTexts, misfit: Misfit, partitions: Integers, positions: Integers) -> UnfitEvent:
-    return UnfitEvent(
-        stream_partition=int(partitions[misfit.row]),
-        version=events.version[misfit.row].as_py(),
-        commit_position=int(positions[misfit.row]),
-        column=misfit.column,
-        reason=misfit.reason,
-        payload=payload(events, misfit.row),
-    )
+    return table_events(events, positions, table=table, schema=schema, stream_partitions=stream_partitions)
 
 
 def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:

@@ -14,8 +14,8 @@ from pyarrow import csv
 
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
-from cdc_pipeline.sources.event_texts import misfits, typed_columns
+from cdc_pipeline.sources.copied_rows import CopiedRows
+from cdc_pipeline.sources.event_texts import copied_rows
 from cdc_pipeline.steps import OnStep, no_step, step
 from cdc_pipeline.types import arrow_schema, parse_text, resolve
 
@@ -169,20 +169,7 @@ def _typed(found: pa.Array, column: Column) -> pa.Array:
 def checked_block(block: bytes, schema: TableSchema) -> CopiedRows:
     """Parses every value by the rules of its type, and returns rows with values that do not fit beside the others."""
     texts = csv_columns(block, len(schema.columns))
-    by_name = dict(zip(schema.names, texts, strict=True))
-    columns, refusals = typed_columns(by_name, schema)
-    return CopiedRows(
-        rows=pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=arrow_schema(schema)),
-        unfit_rows=tuple(
-            UnfitRow(
-                row=misfit.row,
-                column=misfit.column,
-                reason=misfit.reason,
-                texts={name: column[misfit.row].as_py() for name, column in by_name.items()},
-            )
-            for misfit in misfits(refusals)
-        ),
-    )
+    return copied_rows(dict(zip(schema.names, texts, strict=True)), schema)
 
 
 def csv_columns(block: bytes, count: int) -> list[pa.Array]:

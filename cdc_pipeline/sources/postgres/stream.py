@@ -16,7 +16,7 @@ from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
-from cdc_pipeline.sources.pgoutput.row_groups import table_events, truncate_event
+from cdc_pipeline.sources.pgoutput.row_groups import group_events, truncate_event
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
 from cdc_pipeline.sources.postgres.open_tables import OpenTables
@@ -209,7 +209,7 @@ class PostgresStream:
         shape = self._shape(change.relation, table)
         schema = shape.schema(table.key)
         whole = self._generated.added_to(change, shape, table.name, is_keyless=schema.is_keyless)
-        return [events_or_stale(lambda: table_events(whole, table.name, schema, self._stream_partitions), table.name)]
+        return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
     def _check_partition(self, relation: Relation, commit_position: int) -> None:
         """Raises TableStale for a partition that was gone before the catalogue was read, since its rows may be lost.

@@ -19,7 +19,7 @@ from cdc_pipeline.record import (
 )
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.pgoutput.decoder import PgOutputDecoder, Relation, RelationColumn
-from cdc_pipeline.sources.pgoutput.row_groups import table_events
+from cdc_pipeline.sources.pgoutput.row_groups import group_events
 from cdc_pipeline.sources.protocol import TableEvents
 from tests.support import pgoutput_encoder as encode
 
@@ -56,7 +56,7 @@ def events_of(*messages: bytes, schema: TableSchema = SCHEMA, stream_partitions:
         encode.commit(POSITION, POSITION + 8, TIME),
     ]
     (group,) = PgOutputDecoder().feed(stream).groups
-    return table_events(group, ORDERS, schema, stream_partitions)
+    return group_events(group, ORDERS, schema, stream_partitions)
 
 
 def shown(events: TableEvents) -> list[tuple[Any, ...]]:
