@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cdc_pipeline.cli import demo_command, pipeline_commands, quarantine, read_commands, stack_commands
+from cdc_pipeline.cli.context import without_collection
 from cdc_pipeline.errors import CdcError, redacted
 
 COMMAND_GROUP = "cdc_pipeline.commands"
@@ -58,7 +59,9 @@ def _traceback(kind: type[BaseException], error: BaseException, trace: Traceback
 def main() -> None:
     sys.excepthook = _traceback
     try:
-        application()()
+        with without_collection():
+            app = application()
+        app()
     except CdcError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None

@@ -39,6 +39,13 @@ def left_in_time() -> Iterator[None]:
 
 
 @contextmanager
+def read_in_time() -> Iterator[None]:
+    """For commands that only read: SIGTERM ends them at once, SIGINT within GRACE_SECONDS."""
+    with _ended_in_time("nothing was changed", Event()):
+        yield
+
+
+@contextmanager
 def _ended_in_time(remedy: str, stop: Event) -> Iterator[None]:
     """Ends the process GRACE_SECONDS after a signal, also while it waits in C code. Only for work that is safe to kill.
 

@@ -156,8 +156,7 @@ def run_query(
 ) -> None:
     """Run an inspection query on the metadata store."""
     context = context_of(config, as_json=as_json)
-    with context.pipeline(POSTGRES_ONLY) as pipeline:
-        inspection = pipeline.store.inspection
+    with context.inspection() as inspection:
         queries = inspection.queries()
         answer = name and inspection.ask(name, dict(map(_parameter, parameters or ())))
     if not answer:

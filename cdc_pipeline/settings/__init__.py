@@ -28,13 +28,14 @@ from cdc_pipeline.settings.work import (
     SnapshotSettings,
     WorkerSettings,
 )
-from cdc_pipeline.types import declared_type
 
 _MINIMUM_SLICE = timedelta(seconds=1)
 
 
 def parse_type(written: str) -> str:
     """Returns the canonical name of a type that is written as in PostgreSQL. Raises ValueError for an unknown type."""
+    from cdc_pipeline.types import declared_type
+
     try:
         return declared_type(written)
     except UsageError as error:

@@ -12,26 +12,25 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, Settings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
-from cdc_pipeline.sources.files.change_folders import ChangeFolders, change_order, table_folders
-from cdc_pipeline.sources.files.debezium_folders import DebeziumFolders, debezium_order
-from cdc_pipeline.sources.files.source import FileSource
-from cdc_pipeline.sources.postgres.source import PostgresDatabase
-from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
     from cdc_pipeline.lake.spark_lake import SparkLake
+    from cdc_pipeline.sources.protocol import Source
 
 
-def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_step) -> Source:
+def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_step) -> "Source":
     """Builds the source that the settings name. Connects to nothing. No other code asks for the kind of source."""
     source = settings.source
     if isinstance(source, PostgresSource):
+        from cdc_pipeline.sources.postgres.source import PostgresDatabase
+
         return PostgresDatabase(
             stream=settings.name,
             url=endpoints.source_url,
@@ -60,16 +59,13 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
         )
     if isinstance(source, ChangeFilesSource):
         return _change_files(source, settings, on_step)
-    return FileSource(
-        stream=settings.name,
-        kind=source.kind,
-        order=debezium_order(source),
-        tables=settings.tables,
-        transport=DebeziumFolders(folder=(settings.folder / source.path).resolve(), on_step=on_step),
-    )
+    return _debezium_files(source, settings, on_step)
 
 
-def _change_files(source: ChangeFilesSource, settings: Settings, on_step: OnStep) -> FileSource:
+def _change_files(source: ChangeFilesSource, settings: Settings, on_step: OnStep) -> "Source":
+    from cdc_pipeline.sources.files.change_folders import ChangeFolders, change_order, table_folders
+    from cdc_pipeline.sources.files.source import FileSource
+
     return FileSource(
         stream=settings.name,
         kind=source.kind,
@@ -81,6 +77,19 @@ def _change_files(source: ChangeFilesSource, settings: Settings, on_step: OnStep
             folders=table_folders(source, settings.tables),
             on_step=on_step,
         ),
+    )
+
+
+def _debezium_files(source: DebeziumFilesSource, settings: Settings, on_step: OnStep) -> "Source":
+    from cdc_pipeline.sources.files.debezium_folders import DebeziumFolders, debezium_order
+    from cdc_pipeline.sources.files.source import FileSource
+
+    return FileSource(
+        stream=settings.name,
+        kind=source.kind,
+        order=debezium_order(source),
+        tables=settings.tables,
+        transport=DebeziumFolders(folder=(settings.folder / source.path).resolve(), on_step=on_step),
     )
 
 

@@ -5,15 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc_pipeline.apply.claim_work import ClaimLimits
-from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.areas import STAGING_AREA
-from cdc_pipeline.consume.cut_chain import CutChain
-from cdc_pipeline.settings.retry_policy import RetryPolicy
 from cdc_pipeline.wiring.adapters import open_lake, open_object_store
 from cdc_pipeline.wiring.resources import Resources
 
 if TYPE_CHECKING:
+    from cdc_pipeline.apply.slice_to_lake import SliceWorker
+    from cdc_pipeline.consume.cut_chain import CutChain
     from cdc_pipeline.operations.apply_tables import SliceRuns
     from cdc_pipeline.operations.held_cuts import HeldCuts
     from cdc_pipeline.operations.late_slices import LateSlices
@@ -28,9 +26,10 @@ if TYPE_CHECKING:
     from cdc_pipeline.operations.source_copies import SourceCopies
     from cdc_pipeline.operations.verification import Verification
     from cdc_pipeline.operations.warm_up import WarmUp
-    from cdc_pipeline.source_setup import ConsumerRuns, SourceSetup
     from cdc_pipeline.source_setup.log_watch import SourceLog
+    from cdc_pipeline.source_setup.reading import ConsumerRuns
     from cdc_pipeline.source_setup.registered import RegisteredStream
+    from cdc_pipeline.source_setup.set_up import SourceSetup
     from cdc_pipeline.source_setup.stale_tables import StaleMarks
     from cdc_pipeline.source_setup.tables import TableRegistration
 
@@ -39,17 +38,22 @@ if TYPE_CHECKING:
 class Pipeline(Resources):
     """Builds every worker and operation. Commands, DAGs and the demo open it and pass it to nothing that they call."""
 
-    def cut_chain(self) -> CutChain:
+    def cut_chain(self) -> "CutChain":
+        from cdc_pipeline.consume.cut_chain import CutChain
+
         return CutChain(name=self.settings.name, objects=self.objects, store=self.store, on_step=self.on_step)
 
-    def slice_worker(self) -> SliceWorker:
+    def slice_worker(self) -> "SliceWorker":
+        from cdc_pipeline.apply.claim_work import ClaimLimits
+        from cdc_pipeline.apply.slice_to_lake import SliceWorker
+        from cdc_pipeline.settings.retry_policy import RetryPolicy
+
         worker = self.settings.worker
+        limits = ClaimLimits(slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes)
         return SliceWorker(
             owner=self.owner,
             lease_length=worker.lease,
-            limits=ClaimLimits(
-                slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes
-            ),
+            limits=limits,
             retry_policy=RetryPolicy(
                 longest_pause=worker.longest_pause, retry_for=worker.retry_for, probe_parked=worker.probe_parked
             ),
@@ -72,7 +76,7 @@ class Pipeline(Resources):
         return SourceLog(stream=self.settings.name, source=self.source, store=self.store)
 
     def source_setup(self) -> "SourceSetup":
-        from cdc_pipeline.source_setup import SourceSetup
+        from cdc_pipeline.source_setup.set_up import SourceSetup
 
         return SourceSetup(
             registered=self.registered_stream(),
@@ -84,15 +88,14 @@ class Pipeline(Resources):
         )
 
     def consumer_runs(self) -> "ConsumerRuns":
-        from cdc_pipeline.source_setup import ConsumerRuns
         from cdc_pipeline.source_setup.opening import ConsumerOpening
+        from cdc_pipeline.source_setup.reading import ConsumerRuns
 
-        tables = self.settings.tables
         opening = ConsumerOpening(
             owner=self.owner,
             slice_length=self.settings.slice_length,
             slice_rows=self.settings.source.slice_rows,
-            ignored_truncates=frozenset(table.table for table in tables if table.truncate == "ignore"),
+            ignored_truncates=frozenset(table.table for table in self.settings.tables if table.truncate == "ignore"),
             registered=self.registered_stream(),
             source=self.source,
             store=self.store,
@@ -231,6 +234,7 @@ class Pipeline(Resources):
         from cdc_pipeline.operations.retention import Cleanup
         from cdc_pipeline.operations.retention.objects import OldObjects
 
+        old = OldObjects(stream=self.settings.name, store=self.store, objects=self.objects, on_step=self.on_step)
         return Cleanup(
             keep=self.settings.keep,
             owner=self.owner,
@@ -238,9 +242,7 @@ class Pipeline(Resources):
             store=self.store,
             lake=self.lake,
             chain=self.cut_chain(),
-            old_objects=OldObjects(
-                stream=self.settings.name, store=self.store, objects=self.objects, on_step=self.on_step
-            ),
+            old_objects=old,
         )
 
     def late_slices(self) -> "LateSlices":

@@ -1,14 +1,16 @@
 """Named read-only queries about one pipeline. Every display of the metadata store uses them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 
 from cdc_pipeline.errors import UsageError
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, create_store_engine
 from cdc_pipeline.metadata_store.inspection.sql_files import query_names, sql
+from cdc_pipeline.steps import OnStep, no_step
 
 _READ_ONLY = "SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = '15s'"
 _HISTORIES = frozenset({"boundaries", "claims", "quarantine", "slices", "snapshots"})
@@ -62,6 +64,16 @@ class Inspection:
             connection.exec_driver_sql(_READ_ONLY)
             rows = [dict(row) for row in connection.execute(query, values).mappings()]
         return Answer(rows=rows[:limit], is_cut=limit is not None and len(rows) > limit)
+
+
+@contextmanager
+def open_inspection(url: str, *, stream: str, on_step: OnStep = no_step) -> Iterator[Inspection]:
+    """Opens the queries of a store that is current, without the rest of the store: see `upgrade`."""
+    engine = create_store_engine(url)
+    try:
+        yield Inspection(database=Database(engine=engine, on_step=on_step), stream=stream)
+    finally:
+        engine.dispose()
 
 
 def _limit(name: str, given: Any) -> int | None:

@@ -5,12 +5,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from cdc_pipeline.record import TableSchema
-from cdc_pipeline.slice_file import SliceFile
 from cdc_pipeline.time_slice import Label
+
+if TYPE_CHECKING:
+    from cdc_pipeline.slice_file import SliceFile
 
 EMPTY = "empty"
 BEGINNING = "beginning"
@@ -67,7 +69,7 @@ class Slice:
 
     @classmethod
     def of(
-        cls, file: SliceFile, *, table_id: int, stream_partition: int, path: str, schema_id: str, late: bool = False
+        cls, file: "SliceFile", *, table_id: int, stream_partition: int, path: str, schema_id: str, late: bool = False
     ) -> "Slice":
         """Returns the slice whose file is stored under `path`."""
         described = {each.name: getattr(file, each.name) for each in fields(file) if each.name != "content"}

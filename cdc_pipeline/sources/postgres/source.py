@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,15 +24,16 @@ from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, tabl
 from cdc_pipeline.sources.postgres.leaving import leave_server
 from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, snapshot_connection
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
-from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
 from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
 from cdc_pipeline.sources.postgres.statements import missing_on_source
-from cdc_pipeline.sources.postgres.survey import PostgresSurvey, identity_of
-from cdc_pipeline.sources.postgres.table_copy import PostgresCopy, refuse_rewritten
 from cdc_pipeline.sources.protocol import Proof, SourceCapabilities
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
 from cdc_pipeline.steps import OnStep, step
+
+if TYPE_CHECKING:
+    from cdc_pipeline.sources.postgres.survey import PostgresSurvey
+    from cdc_pipeline.sources.postgres.table_copy import PostgresCopy
 
 log = structlog.get_logger()
 
@@ -67,14 +69,19 @@ class PostgresDatabase:
         return tuple(".".join(parts) for parts in names if not any("." in part for part in parts))
 
     def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
+        from cdc_pipeline.sources.postgres.setup import plan_source
+
         with session(self.url) as connection:
             statements = missing_on_source(connection, self.settings, self.tables)
             if not statements:
                 plan_source(connection, self.settings, self.tables, known.tables())
         return statements
 
-    def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> PostgresSurvey:
+    def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> "PostgresSurvey":
         """Surveys the server. If no table is registered and none can be read, raises the first refusal."""
+        from cdc_pipeline.sources.postgres.setup import plan_source
+        from cdc_pipeline.sources.postgres.survey import PostgresSurvey
+
         tables = known.tables()
         with session(self.url) as connection:
             plan = plan_source(connection, self.settings, self.tables, tables)
@@ -107,6 +114,9 @@ class PostgresDatabase:
 
     def begin_again(self, registered: str) -> NewBeginning:
         """Begins at a new slot. Raises SourceError if the server's log ends before the registered offset."""
+        from cdc_pipeline.sources.postgres.setup import execute_plan, plan_source
+        from cdc_pipeline.sources.postgres.survey import identity_of
+
         with session(self.url) as connection:
             plan = plan_source(connection, self.settings, self.tables)
             if plan.server.end_position < decode_position(registered):
@@ -147,11 +157,15 @@ class PostgresDatabase:
         return slot is not None and slot.active_pid is not None
 
     @contextmanager
-    def copy_at(self, exported: str) -> Iterator[PostgresCopy]:
+    def copy_at(self, exported: str) -> "Iterator[PostgresCopy]":
+        from cdc_pipeline.sources.postgres.table_copy import PostgresCopy
+
         with snapshot_connection(self.url, exported) as connection:
             yield PostgresCopy(connection=connection, on_step=self.on_step)
 
     def check_copied(self, table: FoundTable) -> None:
+        from cdc_pipeline.sources.postgres.table_copy import refuse_rewritten
+
         with step(self.on_step, "source.check"), session(self.url) as connection:
             refuse_rewritten(connection, table)
 

@@ -1,11 +1,13 @@
 """What `cdc` prints for people: within 100 columns, in units that they use."""
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -136,6 +138,31 @@ print(sorted(set({HEAVY}) & set(sys.modules)))
 """
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_query_waits_for_neither_arrow_nor_the_lake(tmp_path: Path) -> None:
+    """Nobody listens at the port of the metadata store: by then everything is imported."""
+    server = "postgresql://cdc@127.0.0.1:1"
+    document = {
+        "name": "shop",
+        "lake": "lake",
+        "spark": "sc://127.0.0.1:1",
+        "metadata_store": f"{server}/store",
+        "source": {"kind": "postgres", "url": f"{server}/shop"},
+        "tables": [{"name": "shop.public.orders"}],
+    }
+    (tmp_path / "pipeline.yml").write_text(json.dumps(document))
+    asked = f"""
+import sys
+from cdc_pipeline.cli.application import main
+sys.argv = ["cdc", "sql", "lag", "--config", {str(tmp_path / "pipeline.yml")!r}]
+try:
+    main()
+except SystemExit as ended:
+    print(ended.code, sorted({{"numpy", "pyarrow", "cdc_pipeline.lake", "cdc_pipeline.wiring"}} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert (found.stdout.strip(), "the metadata store did not answer" in found.stderr) == ("1 []", True), found.stderr
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
