@@ -68,11 +68,11 @@ class Consumers:
         return f"adopts the cut file of {found}", adopting, world
 
     def _read(self, who: Consumer, world: World) -> Iterator[ConsumerStep]:
-        """Behind the last event only signs of life come. What the slot was told to forget it cannot send again."""
+        """After the last event only heartbeats come. The slot cannot send again what was confirmed to it."""
         store, rules = world.store, self.rules
         if who.place == rules.end:
             if (store.assignment, store.offset) != (who.epoch, who.place):
-                yield "gives a sign of life and is refused", Consumer(), self.left(who, world)
+                yield "sends a heartbeat and is refused", Consumer(), self.left(who, world)
         elif world.slot <= who.place:
             begin = who.place if rules.has(Guard.SKIP_REPEATED) else world.slot
             for end in range(who.place + 1, min(rules.end, who.place + rules.cut_events) + 1):
