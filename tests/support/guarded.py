@@ -49,6 +49,11 @@ def begin_again(world: World, tables: Sequence[TableName] = ()) -> None:
 
 def go_on(world: World) -> dict[str, str]:
     """Everything that the source holds is registered and applied; table -> why it could not be."""
+    return {table.table: reason for table, reason in stopped_tables(world).items()}
+
+
+def stopped_tables(world: World) -> dict[TableName, str]:
+    """The same, for a pipeline in which tables of several schemas have one name."""
     stopped = {}
     with world.process() as pipeline:
         consume(pipeline)
@@ -56,7 +61,7 @@ def go_on(world: World) -> dict[str, str]:
             try:
                 pipeline.slice_worker().slice_to_lake(table)
             except TableStale as error:
-                stopped[table.table] = str(error)
+                stopped[table] = str(error)
     return stopped
 
 
