@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from cdc_pipeline.areas import lake_key
@@ -50,10 +50,16 @@ def stored_rows(pipeline: Pipeline, table: LakeTable) -> list[dict[str, Any]]:
     return pipelines.stored_rows(pipeline, table.name)
 
 
-def commits(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
-    """The whole log, oldest first."""
+def commits(world: World, pipeline: Pipeline, table: LakeTable) -> list[Commit]:
+    """The whole log, oldest first. Commits that an earlier call has read are not read again, unless the log is new."""
     log = DeltaLog(pipeline.objects, lake_key(table.name))
-    return list(log.backwards(log.latest_version() or 0))[::-1]
+    known = world.commits.setdefault(log.folder, [])
+    if known and log.read(known[-1].version) != known[-1]:
+        known.clear()
+    since = known[-1].version if known else None
+    newest_first = log.backwards(log.latest_version(since) or 0)
+    known += list(takewhile(lambda commit: since is None or commit.version > since, newest_first))[::-1]
+    return known
 
 
 def registered_slices(pipeline: Pipeline, table: LakeTable) -> tuple[RegisteredSlice, ...]:
@@ -76,7 +82,7 @@ def check_ledger(
 
     Of slices that are forgotten, up to `after`, those of the newest claim are left.
     """
-    claims = [commit for commit in in_force(pipeline, table) if commit.user_metadata.get("claim_id")]
+    claims = [commit for commit in in_force(world, pipeline, table) if commit.user_metadata.get("claim_id")]
     claims = [commit for commit in claims if commit.user_metadata["first"] > after or commit is claims[-1]]
     named = [identity for commit in claims for identity in recorded_slices(commit)]
     assert [identity.number for identity in named] == sorted({identity.number for identity in named})
@@ -99,10 +105,10 @@ def check_ledger(
     ]
 
 
-def in_force(pipeline: Pipeline, table: LakeTable) -> list[Commit]:
+def in_force(world: World, pipeline: Pipeline, table: LakeTable) -> list[Commit]:
     """The commits since the last publication, without those that were set back."""
     kept: list[Commit] = []
-    for commit in commits(pipeline, table):
+    for commit in commits(world, pipeline, table):
         number = commit.transaction_version(table.app_id) or 0
         if REWOUND_FROM in commit.user_metadata:
             kept = [earlier for earlier in kept if (earlier.transaction_version(table.app_id) or 0) <= number]

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg2
 
 from cdc_pipeline.installation.endpoints import Endpoints
+from cdc_pipeline.lake.delta_log import Commit
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
@@ -68,6 +69,8 @@ class World:
     rounds: int = field(default=0)
     connections: dict[str, Any] = field(default_factory=dict)
     """By URL, and kept: who looks at the world after each of a hundred deaths does so a thousand times."""
+    commits: dict[str, list[Commit]] = field(default_factory=dict)
+    """By the folder of a Delta log: what `tests.crash.invariants` has read of it."""
 
     @contextmanager
     def process(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:

@@ -58,6 +58,7 @@ from tests.support.memory_comparison import Rows, compared, differing
 from tests.support.memory_rows import (
     Stored,
     checked_fence,
+    checkpoint_when_due,
     event_of,
     keyed_claim,
     keyless_claim,
@@ -123,6 +124,7 @@ class MemoryLake:
                 return self._move_fence(log, table, work, fence, started)
             merged = self._merge(log, table, work, fence, started)
             if merged is not None:
+                checkpoint_when_due(self._store, log, merged.lake_version)
                 return merged
         commit = find_claim(log, table.app_id, work, log.latest_version() or 0)
         prove_applied(commit, work)

@@ -13,10 +13,13 @@ import pyarrow as pa
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
-from cdc_pipeline.lake.delta_log import Action
+from cdc_pipeline.lake.checkpoint import write_checkpoint
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.protocol import ClaimWork, DataFile, Fence, LakeTable, SliceInput, UpsertOutcome
 from cdc_pipeline.lake.shape import DROPPED_PREFIX, Shape
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, OWN_PREFIX, STATE, VERSION, Operation
+from cdc_pipeline.steps import no_step
 from cdc_pipeline.types import arrow_schema
 from tests.support.reference.kernel import (
     KeyedTable,
@@ -31,6 +34,8 @@ from tests.support.reference.kernel import (
 from tests.support.reference.model import Content, Event, Id, Row
 
 Rows = list[dict[str, Any]]
+CHECKPOINT_INTERVAL = 20
+"""Commits, as in the real lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +251,12 @@ def checked_fence(fence: Fence | None, table: LakeTable, work: ClaimWork) -> Fen
     if fence.number != work.first_number - 1 and fence.number < work.last_number:
         raise FenceMismatch(f"the lake is at slice {fence.number}", expected=f"{work.first_number - 1}")
     return fence
+
+
+def checkpoint_when_due(store: ObjectStore, log: DeltaLog, version: int) -> None:
+    """As in the real lake. Without checkpoints every claim would read the log from its start."""
+    if version - max(log.checkpoint_before(version)[0], 0) >= CHECKPOINT_INTERVAL:
+        write_checkpoint(store, log, version, 0, no_step)
 
 
 def replaced_files(table: LakeTable, stored: Stored, file: DataFile, *, data_change: bool) -> list[Action]:
