@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from benchmarks.arms import Arm, Contest
 from benchmarks.bench import OURS, Bench
-from benchmarks.claim_arms import NAMES, ClaimWorld, append_arm, filled_table, one_claim, our_pipeline
+from benchmarks.claim_arms import NAMES, ClaimWorld, append_arm, filled_table, our_pipeline
 from benchmarks.claims import opened_world, slice_maker
 from benchmarks.curves import Curve
 from benchmarks.figures import drift
 from benchmarks.results import RowFigures
+from benchmarks.slice_files import claim_work
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.quoting import table_at
@@ -31,13 +31,13 @@ def measure(bench: Bench) -> RowFigures:
         maker = slice_maker(world)
         pipeline = our_pipeline(world, {})
         table = filled_table(world, pipeline, "ours")
-        ours = Arm(name=OURS, run=maintained(world, pipeline, table, sizes["maintain_every"]))
+        ours = Arm(name=OURS, run=maintained(world, pipeline, table))
         contest = Contest(
             name="claims in a row",
             rows=sizes["changes"],
             arms=(ours, append_arm(world)),
             prepare=lambda _: world.next_slices(maker, sizes["changes"]),
-            parameters={name: sizes[name] for name in ("rows", "changes", "maintain_every")},
+            parameters={name: sizes[name] for name in ("rows", "changes")},
             warm_ups=0,
         )
         clockwork = replace(bench.clockwork, budget_seconds=60.0 * sizes["minutes"])
@@ -68,15 +68,14 @@ def _of(name: str) -> str:
     return "" if name == OURS else f", {name}"
 
 
-def maintained(world: ClaimWorld, pipeline: Pipeline, table: LakeTable, every: int) -> Callable[[], int]:
-    """Each so many claims, the maintenance of the table counts with the claim."""
-    claim, numbers = one_claim(world, pipeline, table), count(1)
+def maintained(world: ClaimWorld, pipeline: Pipeline, table: LakeTable) -> Callable[[], int]:
+    """The maintenance by need that follows each claim, as in a run of slices, counts with the claim."""
+    need = pipeline.settings.maintenance
 
     def run() -> int:
-        rows = claim()
-        if next(numbers) % every == 0:
-            pipeline.lake.optimize(table)
-        return rows
+        outcome = pipeline.lake.upsert(table, claim_work(world.slices))
+        pipeline.lake.optimize(table, need, checkpointed_since=outcome.lake_version)
+        return outcome.rows_read
 
     return run
 

@@ -27,7 +27,6 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "rows": (1_000_000, 200_000, 1_000),
         "claims": (1_000, 12, 4),
         "changes": (10_000, 2_000, 20),
-        "maintain_every": (100, 4, 2),
         "minutes": (8, 1, 1),
     },
     "B8": {

@@ -32,6 +32,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.retry_policy import RetryPolicy
+from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import OnStep
 
 log = structlog.get_logger()
@@ -60,6 +61,7 @@ class SliceWorker:
     new_id: Callable[[], UUID]
     on_step: OnStep
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
 
     def slice_to_lake(self, table: TableName, *, until: datetime | None = None) -> Applied:
         """Applies the slices that are registered when the call begins, claim by claim.
@@ -84,7 +86,25 @@ class SliceWorker:
                 raise
             if failing is not None:
                 self.store.failures.clear(held[0])
+            self._optimize(held[1], table, applied)
         return applied
+
+    def _optimize(self, keeper: LeaseKeeper, table: TableName, applied: Applied) -> None:
+        """Rewrites files that have decayed, after claims of which one wrote a checkpoint.
+
+        The claims are durable already, so a failure is only logged; a later run tries again.
+        """
+        if not applied.outcomes:
+            return
+        since = applied.outcomes[0].lake_version
+        try:
+            keeper.check()
+            done = self.lake.optimize(self.lake_table(table), self.maintenance, checkpointed_since=since)
+        except (CdcError, OSError) as error:
+            log.warning("files were not rewritten", table=str(table), found=str(error))
+        else:
+            if done.files_before:
+                log.info("files rewritten", table=str(table), found=str(done))
 
     def apply_held(
         self, lease: Lease, keeper: LeaseKeeper, table: TableName, *, before: int, until: datetime | None = None

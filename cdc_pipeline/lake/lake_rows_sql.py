@@ -11,7 +11,8 @@ each column that differs, possibly after one of two marks:
 from collections.abc import Sequence
 
 from cdc_pipeline.lake.deduplicate_sql import ClaimShape
-from cdc_pipeline.lake.protocol import KeyRange, joined
+from cdc_pipeline.lake.key_ranges import joined
+from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.quoting import identifier, literal, text_literal
 from cdc_pipeline.record import DELETED, STATE, VERSION
 

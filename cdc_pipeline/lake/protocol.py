@@ -1,17 +1,19 @@
 """The `Lake` protocol: the calls that the pipeline makes to a lake, and the values that they take and return."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 from uuid import UUID
 
 import pyarrow as pa
 
+from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.history import LakeLedger, PublishedTable, SliceIdentity
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
+from cdc_pipeline.settings.work import MaintenanceSettings
 
 NOTHING_APPLIED = 0
 """The fence number of a table to which no slice was applied. Slice numbers start at 1."""
@@ -26,17 +28,6 @@ class KeyRange(NamedTuple):
 
     low: int | str
     high: int | str
-
-
-def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Sorts (low, high) spans and joins those that overlap or share an end."""
-    found: list[tuple[Any, Any]] = []
-    for low, high in sorted(spans):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
-        else:
-            found.append((low, high))
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,8 +273,13 @@ class Lake(Protocol):
         Otherwise Delta's cleaning of the log would remove what that commit records about the fence.
         """
 
-    def optimize(self, table: LakeTable) -> None:
-        """Merges small files. The content does not change."""
+    def optimize(
+        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, checkpointed_since: int | None = None
+    ) -> Optimization:
+        """Rewrites files that have decayed by `need`. The content does not change.
+
+        Does nothing if the log got no checkpoint at or after version `checkpointed_since`.
+        """
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         """Removes tombstones with a lower version. Does nothing if deletes are soft.

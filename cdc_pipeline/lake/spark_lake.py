@@ -14,6 +14,7 @@ from cdc_pipeline.errors import LakeAway, LakeError
 from cdc_pipeline.lake import compaction, comparison, maintenance, publication, rewind
 from cdc_pipeline.lake.append_or_merge import Upsert
 from cdc_pipeline.lake.columns import check_partitions
+from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import read_fence, write_again
@@ -22,6 +23,7 @@ from cdc_pipeline.lake.history import LakeLedger
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.optimization import TableOptimization
 from cdc_pipeline.lake.protocol import (
     ClaimWork,
     Clock,
@@ -40,6 +42,7 @@ from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.upsert import ClaimUpsert
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
@@ -166,9 +169,22 @@ class SparkLake:
         with step(self._on_step, "fence.move"):
             return write_again(self._log(table), table.app_id, self._clock(), older_than)
 
-    def optimize(self, table: LakeTable) -> None:
-        with step(self._on_step, "lake_table.optimize"), self._calls(f"optimizing {table.name}"):
-            maintenance.optimize(self.session, self._url(table))
+    def optimize(
+        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, checkpointed_since: int | None = None
+    ) -> Optimization:
+        def by_delta() -> None:
+            with step(self._on_step, "lake_table.optimize"), self._calls(f"optimizing {table.name}"):
+                maintenance.optimize(self.session, self._url(table))
+
+        optimization = TableOptimization(
+            store=self._store,
+            states=self._states,
+            table=table,
+            clock=self._clock,
+            on_step=self._on_step,
+            by_delta=by_delta,
+        )
+        return optimization.run(need, checkpointed_since=checkpointed_since)
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         with step(self._on_step, "lake_table.purge"), self._calls(f"purging {table.name}"):

@@ -4,6 +4,7 @@ No call looks at every file of the table. The cost of a search grows with the fi
 with the files that it changes. The columns are built again after many changes, which costs little for each change.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,9 +14,11 @@ import pyarrow.compute as pc
 
 from cdc_pipeline.lake.arrow_actions import plain_actions
 from cdc_pipeline.lake.checkpoint_rows import ROWS, encoded
+from cdc_pipeline.lake.decay import WornFile
 from cdc_pipeline.lake.delta_log import Action, file_identity
 from cdc_pipeline.lake.file_bounds import Bounds, BoundsIndex, Rows, bounds_reader
-from cdc_pipeline.lake.protocol import KeyRange, joined
+from cdc_pipeline.lake.key_ranges import joined
+from cdc_pipeline.lake.protocol import KeyRange
 
 FILE_TYPE = ROWS.field("add").type
 _BoundsOf = Callable[[str | None], Bounds | None]
@@ -23,6 +26,7 @@ _MOST_CHANGES = 4_096
 """After this many changes the columns are built again."""
 _ELSEWHERE = "^/|:/"
 """Matches the paths of files outside the table's folder."""
+_RECORDS = r'"numRecords"\s*:\s*(?P<rows>[0-9]+)'
 
 
 class TableFiles:
@@ -74,6 +78,21 @@ class TableFiles:
 
         newer = [path for path, file in self._newer.items() if may_match(file)]
         return [*self._paths_of(rows[self._is_live[rows]]), *newer]
+
+    def worn(self, small_bytes: int, deleted_share: float) -> list[WornFile]:
+        """Returns the files that are smaller than `small_bytes`, or have at least this share of deleted rows.
+
+        Costs some milliseconds for 100,000 files, and more for each file that it finds.
+        """
+        deleted = pc.struct_field(self._columns, ["deletionVector", "cardinality"])
+        counted = pc.extract_regex(self._columns.field("stats"), _RECORDS)
+        rows = pc.cast(pc.struct_field(counted, "rows"), pa.int64())
+        mostly = pc.greater_equal(deleted, pc.multiply(pc.cast(rows, pa.float64()), deleted_share))
+        is_small = pc.less(self._columns.field("size"), small_bytes)
+        is_worn = pc.fill_null(pc.or_kleene(is_small, mostly), fill_value=False)
+        found = np.flatnonzero(self._is_live & is_worn.to_numpy(zero_copy_only=False))
+        files = map(_worn, [*plain_actions(self._columns.take(pa.array(found))), *self._newer.values()])
+        return [file for file in files if file.size_bytes < small_bytes or file.deleted_share >= deleted_share]
 
     def follow(self, actions: Iterable[Action]) -> None:
         """Applies the `add` and `remove` actions of one commit.
@@ -143,3 +162,14 @@ class TableFiles:
     def _paths_of(self, rows: Rows) -> list[str]:
         paths: list[str] = self._columns.field("path").take(pa.array(rows)).to_pylist()
         return paths
+
+
+def _worn(file: Action) -> WornFile:
+    rows = re.search(_RECORDS, file.get("stats") or "")
+    return WornFile(
+        path=file["path"],
+        size_bytes=int(file["size"]),
+        partition=tuple(sorted((file.get("partitionValues") or {}).items())),
+        rows=int(rows["rows"]) if rows else 0,
+        deleted_rows=int((file.get("deletionVector") or {}).get("cardinality", 0)),
+    )

@@ -9,10 +9,12 @@ from typing import Any
 import structlog
 
 from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.work import MaintenanceSettings
 
 log = structlog.get_logger()
 
@@ -35,9 +37,13 @@ class Maintenance:
     lake: Lake
     lake_table: Callable[[TableName], LakeTable]
     oldest_version_to_come: Callable[[TableName], str]
+    need: MaintenanceSettings
 
     def maintain(self, table: TableName, retention: timedelta) -> dict[str, Any]:
-        """Merges small files, removes tombstones, then deletes files that no version younger than `retention` names.
+        """Rewrites files that have decayed, removes tombstones, then deletes files that no younger version names.
+
+        `retention` is the age of these versions. One run rewrites at most `need.run_bytes`; the report says how many
+        files are left for the next one.
 
         A tombstone stays while an older event may still arrive: by a replay or a repair, or in a stream without order.
 
@@ -45,20 +51,21 @@ class Maintenance:
         retention below seven days.
         """
         started = time.monotonic()
-        ended = self._maintain(table, retention)
-        report = {"table": str(table), "ended": ended, "seconds": round(time.monotonic() - started, 1)}
+        ended, files = self._maintain(table, retention)
+        seconds = round(time.monotonic() - started, 1)
+        report = {"table": str(table), "ended": ended, "files": str(files), "seconds": seconds}
         log.info("maintenance ended", **report)
         return report
 
-    def _maintain(self, table: TableName, retention: timedelta) -> str:
+    def _maintain(self, table: TableName, retention: timedelta) -> tuple[str, Optimization]:
         row = self.store.tables.table(table)
         try:
             with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
                 lake_table = self.lake_table(table)
                 if self.lake.read_version(lake_table) is None:
-                    return "the table has no lake yet"
+                    return "the table has no lake yet", Optimization()
                 self.lake.keep_fence(lake_table, older_than=_FENCE_AGE)
-                self.lake.optimize(lake_table)
+                files = self.lake.optimize(lake_table, self.need)
                 held[1].check()
                 below = self._purgeable(lake_table, row.table_id)
                 if below:
@@ -66,8 +73,8 @@ class Maintenance:
                 held[1].check()
                 self.lake.vacuum(lake_table, retention)
         except LeaseBusy as busy:
-            return f"left for the next run: {busy.found}"
-        return "done"
+            return f"left for the next run: {busy.found}", Optimization()
+        return "done", files
 
     def _purgeable(self, table: LakeTable, table_id: int) -> str:
         """Returns the version below which no tombstone is needed any more; "" when all tombstones have to stay.

@@ -25,6 +25,7 @@ from cdc_pipeline.settings.work import (
     Duration,
     Frozen,
     KeepSettings,
+    MaintenanceSettings,
     SnapshotSettings,
     WorkerSettings,
 )
@@ -136,6 +137,7 @@ class Settings(BaseSettings):
     snapshot: SnapshotSettings = SnapshotSettings()
     worker: WorkerSettings = WorkerSettings()
     driver: DriverSettings = DriverSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     keep: KeepSettings = KeepSettings()
 
     @field_validator("slice_length")

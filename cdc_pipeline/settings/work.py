@@ -139,6 +139,38 @@ class WorkerSettings(Frozen):
     )
 
 
+class MaintenanceSettings(Frozen):
+    """When the lake's files are rewritten: by need, and never more at once than fits between two slices.
+
+    A slice run looks at its table after a claim that wrote a checkpoint (every tenth), the DAG cdc_maintenance daily.
+    """
+
+    small_files: int = Field(
+        default=10,
+        ge=2,
+        description="so many small files of one data partition are merged. Reading opens each one, and a claim opens"
+        " those with ids near its own",
+    )
+    small_file_bytes: int = Field(
+        default=16 << 20,
+        ge=1,
+        description="a smaller file is small. Opening a file of 16 MiB costs little beside reading it",
+    )
+    deleted_share: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="a larger file is rewritten when this share of its rows is deleted. So at most four rows are copied"
+        " for each that was deleted",
+    )
+    run_bytes: int = Field(
+        default=128 << 20,
+        ge=1,
+        description="most bytes of files that one run rewrites; the rest waits for the next run. 128 MiB take a few"
+        " seconds",
+    )
+
+
 class KeepSettings(Frozen):
     """How long data that the lake no longer needs is kept. `cdc clean` and the DAG cdc_maintenance delete the rest."""
 

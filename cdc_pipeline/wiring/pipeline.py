@@ -63,6 +63,7 @@ class Pipeline(Resources):
             lake_table=self.lake_table,
             new_id=self.new_id,
             on_step=self.on_step,
+            maintenance=self.settings.maintenance,
         )
 
     def registered_stream(self) -> "RegisteredStream":
@@ -215,6 +216,7 @@ class Pipeline(Resources):
             lake=self.lake,
             lake_table=self.lake_table,
             oldest_version_to_come=self.source_setup().oldest_version_to_come,
+            need=self.settings.maintenance,
         )
 
     def rebuild(self) -> "StoreRebuild":

@@ -23,6 +23,7 @@ from cdc_pipeline.areas import encode_component, lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake import publication, rewind
 from cdc_pipeline.lake.columns import check_partitions
+from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import (
@@ -53,6 +54,7 @@ from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
 from cdc_pipeline.lake.shape import Shape, shape_of_source
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, TableName
+from cdc_pipeline.settings.work import MaintenanceSettings
 from cdc_pipeline.steps import OnStep, step
 from tests.support.memory_comparison import Rows, compared, differing
 from tests.support.memory_rows import (
@@ -163,13 +165,17 @@ class MemoryLake:
         with step(self._on_step, "fence.move"):
             return write_again(self._log(table), table.app_id, self._clock(), older_than)
 
-    def optimize(self, table: LakeTable) -> None:
+    def optimize(
+        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, checkpointed_since: int | None = None
+    ) -> Optimization:
+        """Its table is always one file, so there is a need only if everything is to be rewritten."""
+        if need is not EVERYTHING or checkpointed_since is not None:
+            return Optimization()
         log = self._log(table)
         stored = self._stored(log, table)
-        file = self._data_file(table, f"optimized-{uuid.uuid4()}", stored.rows)
-        info = commit_info(operation="OPTIMIZE", user_metadata="", read_version=stored.version, now=self._clock())
         with step(self._on_step, "lake_table.optimize"):
-            log.append(stored.version + 1, [info, *replaced_files(table, stored, file, data_change=False)])
+            self._replace(log, table, stored, stored.rows, data_change=False)
+        return Optimization(files_before=1, files_after=1)
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         log = self._log(table)
@@ -179,10 +185,14 @@ class MemoryLake:
         if len(after) == len(before):
             return
         rows = pa.Table.from_pylist(after, schema=stored.rows.schema)
-        file = self._data_file(table, f"purged-{uuid.uuid4()}", rows)
-        info = commit_info(operation="DELETE", user_metadata="", read_version=stored.version, now=self._clock())
         with step(self._on_step, "lake_table.purge"):
-            log.append(stored.version + 1, [info, *replaced_files(table, stored, file, data_change=True)])
+            self._replace(log, table, stored, rows, data_change=True)
+
+    def _replace(self, log: DeltaLog, table: LakeTable, stored: Stored, rows: pa.Table, *, data_change: bool) -> None:
+        """A commit of maintenance: the same fence, another file."""
+        file = self._data_file(table, f"maintained-{uuid.uuid4()}", rows)
+        info = commit_info(operation="MAINTAIN", user_metadata="", read_version=stored.version, now=self._clock())
+        log.append(stored.version + 1, [info, *replaced_files(table, stored, file, data_change=data_change)])
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         """Nothing is ever old enough."""

@@ -1,0 +1,103 @@
+"""Rewrites the files of a lake table that have decayed, in one commit of exactly the next version."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake.append_or_merge import has_known_features
+from cdc_pipeline.lake.decay import Optimization, RewritePlan, rewrite_plan
+from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken
+from cdc_pipeline.lake.fence import commit_info
+from cdc_pipeline.lake.file_rewriting import FileRewriting, Rewritten
+from cdc_pipeline.lake.protocol import Clock, LakeTable
+from cdc_pipeline.lake.publication import add, remove
+from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.settings.work import MaintenanceSettings
+from cdc_pipeline.steps import OnStep, step
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptimization:
+    """Optimizes one table. `by_delta` runs Delta's own OPTIMIZE, which reads the whole table's state by Spark."""
+
+    store: ObjectStore
+    states: LakeTableStates
+    table: LakeTable
+    clock: Clock
+    on_step: OnStep
+    by_delta: Callable[[], None]
+
+    def run(self, need: MaintenanceSettings, *, checkpointed_since: int | None) -> Optimization:
+        """Rewrites what has decayed. The rows do not change, and the fence does not move.
+
+        If another writer commits first, nothing happens: the next run looks again. A table with features that the
+        pipeline's own commits do not maintain is left to Delta, but not right after a claim, because Delta's OPTIMIZE
+        has no limit.
+        """
+        log = DeltaLog(self.store, lake_key(self.table.name))
+        with step(self.on_step, "lake_files.read"):
+            version = log.latest_version()
+            if version is None:
+                return Optimization()
+            state = self.states.at(log, version)
+        if checkpointed_since is not None and state.checkpoint < checkpointed_since:
+            return Optimization()
+        plan = rewrite_plan(state.files.worn(need.small_file_bytes, need.deleted_share), need)
+        if not plan.groups:
+            return Optimization()
+        if not has_known_features(state.metadata, state.protocol) or state.files.has_files_elsewhere:
+            if checkpointed_since is None:
+                self.by_delta()
+            return Optimization(by_delta=checkpointed_since is None)
+        with step(self.on_step, "lake_files.write"):
+            done = self._rewritten(state, plan)
+        if not done.removed or not self._commit(log, state, done):
+            return Optimization(left=plan.left)
+        return Optimization(
+            files_before=len(done.removed),
+            files_after=len(done.added),
+            bytes_read=sum(int(file["size"]) for file in done.removed),
+            left=plan.left,
+        )
+
+    def _rewritten(self, state: LakeTableState, plan: RewritePlan) -> Rewritten:
+        folder, done = f"{lake_key(self.table.name)}/optimized-{uuid.uuid4().hex}", Rewritten()
+        for number, group in enumerate(plan.groups):
+            files = [found for file in group if (found := state.files.get(file.path)) is not None]
+            rewriting = FileRewriting(
+                store=self.store, table=self.table, metadata=state.metadata, folder=f"{folder}/{number}"
+            )
+            part = rewriting.rewrite(files)
+            done.removed += part.removed
+            done.added += part.added
+        return done
+
+    def _commit(self, log: DeltaLog, state: LakeTableState, done: Rewritten) -> bool:
+        """Returns False if another commit was first."""
+        now = self.clock()
+        milliseconds = int(now.timestamp() * 1000)
+        info = commit_info(operation="CDC OPTIMIZE", user_metadata="", read_version=state.version, now=now)
+        actions = [
+            info,
+            *(_without_change("remove", remove(file, milliseconds)) for file in done.removed),
+            *(_without_change("add", add(self.table, file, milliseconds)) for file in done.added),
+        ]
+        try:
+            with step(self.on_step, "lake_table.optimize"):
+                log.append(state.version + 1, actions)
+        except VersionTaken as error:
+            logger.info("another commit was first", lake=log.table_key, found=error.found)
+            return False
+        state.follow(actions, state.version + 1)
+        return True
+
+
+def _without_change(kind: str, action: Action) -> Action:
+    """Tells readers of changes that these files bring none."""
+    return {kind: action[kind] | {"dataChange": False}}
