@@ -21,9 +21,10 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
-from cdc_pipeline.sources.protocol import Source, TableCopy
+from cdc_pipeline.sources.protocol import TableCopy
 from cdc_pipeline.steps import OnStep
 from snapshot.cutoff import create_snapshot
+from snapshot.exports import SnapshotRows
 from snapshot.hand_offs import SnapshotFile, has_staged, new_tasks, output_of
 from snapshot.staging_to_lake import StagingToLake, plan_compaction
 
@@ -41,7 +42,7 @@ class SnapshotOrchestrator:
     """Runs snapshots. Safe to kill: a new one resumes snapshots whose export was complete and restarts the others."""
 
     owner: str
-    source: Source
+    source: SnapshotRows
     snapshot_file_bytes: int
     target_file_bytes: int
     poll_interval: timedelta
@@ -69,6 +70,8 @@ class SnapshotOrchestrator:
                 with ExitStack() as leases:
                     self._hold_still(leases, fresh, stop)
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
+                    for name in fresh:
+                        self.source.check_complete(self.store.tables.table(name), cutoff)
                     with self.source.copy_at(cutoff.exported) as copy:
                         ids.update((name, self._begin(name, cutoff, copy, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
@@ -115,7 +118,8 @@ class SnapshotOrchestrator:
         active = self.store.snapshots.active_snapshot(self.store.tables.table(name).table_id)
         if active is None:
             return None
-        if active.state is not SnapshotState.EXPORTING:
+        if active.state is not SnapshotState.EXPORTING or active.exported_snapshot is None:
+            self.source.check_resumable(name, active.exported_snapshot)
             return active.snapshot_id
         if self.source.is_held(_PURPOSE, name=_run_id(active.snapshot_id)):
             raise SnapshotError(

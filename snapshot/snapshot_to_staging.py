@@ -22,9 +22,9 @@ from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.known import Document
-from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.types import arrow_schema
+from snapshot.exports import Export, OpensCopies
 from snapshot.hand_offs import SnapshotFile, StagedFile, StagedFiles
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -61,7 +61,7 @@ class SnapshotToStaging:
     snapshot_id: str
     update_time: str | None
     partition_by: tuple[PartitionBy, ...]
-    source: Source
+    source: OpensCopies
     objects: ObjectStore
     on_step: OnStep
     run_bytes: int = RUN_BYTES
@@ -70,14 +70,18 @@ class SnapshotToStaging:
         """Copies one part of the table, as of the exported snapshot, into files; durable on return.
 
         With data partitions that is one snapshot data file, whose rows have no order; memory holds one block of rows.
-        Without them it is sorted staging files; memory holds `run_bytes` of rows twice.
+        Without them it is sorted staging files; memory holds `run_bytes` of rows twice. So it is for exported files,
+        which may be of any size and need no haste.
         """
         unfit: list[UnfitRow] = []
         with closing(self._rows(exported_snapshot, part, unfit)) as rows:
-            if self.partition_by:
+            if self.partition_by and Export.of(exported_snapshot) is None:
                 return self._put_snapshot_file(rows, unfit, file_id)
-            runs = enumerate(_runs(rows, self.run_bytes))
-            staged = tuple(self._put((), self._sorted(run), f"{file_id}-{number:04d}") for number, run in runs)
+            staged = tuple(
+                self._put(partition, part, f"{file_id}-{number:04d}")
+                for number, run in enumerate(_runs(rows, self.run_bytes))
+                for partition, part in split_by_partition(self._sorted(run), self.partition_by)
+            )
         return ExportedPages(
             output=StagedFiles(files=staged),
             rows=sum(file.rows for file in staged),

@@ -20,6 +20,7 @@ from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import OnStep, step
+from snapshot.exports import Export
 from snapshot.hand_offs import CompactedFiles, StagedFile, StagedFiles, StagedPartition, new_tasks, output_of
 
 log = structlog.get_logger()
@@ -94,17 +95,31 @@ class StagingToLake:
         ):
             fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
             quarantined = self._put_quarantined_rows(snapshot)
+            replaces = self._replaced(snapshot)
             keeper.check()
-            description = self._description(snapshot, files, fence, quarantined)
-            version = self.lake.publish(
-                self.table(snapshot),
-                LakePublication(snapshot_id=snapshot.snapshot_id, files=files, fence_number=fence, table=description),
+            content = LakePublication(
+                snapshot_id=snapshot.snapshot_id,
+                files=files,
+                fence_number=fence,
+                table=self._description(snapshot, files, fence, quarantined),
+                replaces=replaces,
             )
+            version = self.lake.publish(self.table(snapshot), content)
             published = self.store.snapshots.publish_snapshot(
                 lease, snapshot.snapshot_id, _figures(files, fence, version)
             )
         log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
         return published
+
+    def _replaced(self, snapshot: Snapshot) -> int | None:
+        """Returns the lake version that exported files may set back, None for rows of the source's own position.
+
+        It is read while the lease is held, so a process that lost the lease sets nothing back.
+        """
+        if snapshot.exported_snapshot is None or Export.of(snapshot.exported_snapshot) is None:
+            return None
+        fence = self.lake.read_fence(self.table(snapshot))
+        return None if fence is None else fence.lake_version
 
     def _put_quarantined_rows(self, snapshot: Snapshot) -> int:
         """Puts the snapshot's quarantined rows into the bucket, for `cdc rebuild`; returns the number of these rows."""

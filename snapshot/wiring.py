@@ -1,36 +1,54 @@
 """Builds snapshot runs, their orchestrator and their worker slots from a pipeline."""
 
 from datetime import timedelta
+from pathlib import Path
 
+from cdc_pipeline.errors import UsageError
 from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring.adapters import open_exported_files
+from snapshot.exports import Export, SnapshotRows
 from snapshot.orchestrator import SnapshotOrchestrator
 from snapshot.runs import SnapshotRuns
 from snapshot.staging_to_lake import StagingToLake
 from snapshot.worker import SnapshotWorker
 
 _IDLE_WAIT = timedelta(seconds=1)
+_PATTERN = frozenset("*?[")
 
 
 def snapshot_runs(
-    pipeline: Pipeline, *, target_file_bytes: int | None = None, poll_interval: timedelta | None = None
+    pipeline: Pipeline,
+    *,
+    target_file_bytes: int | None = None,
+    poll_interval: timedelta | None = None,
+    export: Export | None = None,
 ) -> SnapshotRuns:
-    """Builds the runs. A value that the caller gives replaces the one of pipeline.yml."""
+    """Builds the runs. A value that the caller gives replaces the one of pipeline.yml.
+
+    `export`: files that new snapshots are taken of, instead of the source.
+    """
     return SnapshotRuns(
         store=pipeline.store,
         table_names=pipeline.table_names,
         set_up=lambda tables: pipeline.source_setup().set_up(begin_again=tables).refused,
-        orchestrator=snapshot_orchestrator(pipeline, target_file_bytes=target_file_bytes, poll_interval=poll_interval),
+        orchestrator=snapshot_orchestrator(
+            pipeline, target_file_bytes=target_file_bytes, poll_interval=poll_interval, export=export
+        ),
         worker=lambda number: snapshot_worker(pipeline, f"{pipeline.owner}:{number}"),
     )
 
 
 def snapshot_orchestrator(
-    pipeline: Pipeline, *, target_file_bytes: int | None = None, poll_interval: timedelta | None = None
+    pipeline: Pipeline,
+    *,
+    target_file_bytes: int | None = None,
+    poll_interval: timedelta | None = None,
+    export: Export | None = None,
 ) -> SnapshotOrchestrator:
     settings = pipeline.settings.snapshot
     return SnapshotOrchestrator(
         owner=pipeline.owner,
-        source=pipeline.source,
+        source=snapshot_rows(pipeline, export),
         snapshot_file_bytes=settings.snapshot_file_bytes,
         target_file_bytes=target_file_bytes or settings.target_file_bytes,
         poll_interval=poll_interval or settings.poll_interval,
@@ -47,7 +65,7 @@ def snapshot_orchestrator(
 def snapshot_worker(pipeline: Pipeline, slot: str) -> SnapshotWorker:
     return SnapshotWorker(
         slot=slot,
-        source=pipeline.source,
+        source=snapshot_rows(pipeline),
         task_lease=pipeline.settings.worker.lease,
         idle_wait=_IDLE_WAIT,
         store=pipeline.store,
@@ -67,3 +85,38 @@ def staging_to_lake(pipeline: Pipeline) -> StagingToLake:
         lake_table=pipeline.lake_table,
         on_step=pipeline.on_step,
     )
+
+
+def snapshot_rows(pipeline: Pipeline, export: Export | None = None) -> SnapshotRows:
+    registered = pipeline.registered_stream()
+    return SnapshotRows(
+        source=pipeline.source,
+        open_files=lambda named: open_exported_files(
+            pipeline.settings, named.url, only=named.only, header=named.header, on_step=pipeline.on_step
+        ),
+        store=pipeline.store,
+        first_offset=lambda: registered.next_offset() or pipeline.source.survey(registered).first_offset,
+        export=export,
+    )
+
+
+def export_at(place: str, as_of: str, *, header: bool | None = None) -> Export:
+    """Describes exported files at a path or a URL, whose last part may be a pattern. A path may name one file.
+
+    Raises UsageError for another URL.
+    """
+    path = place.removeprefix("file://")
+    if "://" in path and not place.startswith("s3://"):
+        raise UsageError(
+            f"--from {place!r} is of an unknown kind",
+            expected="a folder, a file, file:///folder or s3://bucket/prefix",
+            remedy="copy the files to one of these places",
+        )
+    folder, _, last = path.rstrip("/").rpartition("/")
+    only = last if set(last) & _PATTERN else ""
+    if "://" in path:
+        return Export(url=folder if only else path.rstrip("/"), as_of=as_of, only=only, header=header)
+    local = Path(path).resolve()
+    if only or local.is_file():
+        return Export(url=local.parent.as_uri(), as_of=as_of, only=local.name, header=header)
+    return Export(url=local.as_uri(), as_of=as_of, header=header)

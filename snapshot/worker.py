@@ -20,8 +20,8 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import UnfitRow
 from cdc_pipeline.sources.event_texts import snapshot_row_payload
-from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep
+from snapshot.exports import OpensCopies
 from snapshot.hand_offs import CompactedFiles, SnapshotFile, StagedFiles, StagedPartition, input_of, to_json
 from snapshot.snapshot_to_staging import SnapshotToStaging
 from snapshot.staging_to_lake import StagingToLake
@@ -49,7 +49,7 @@ class SnapshotWorker:
     """
 
     slot: str
-    source: Source
+    source: OpensCopies
     task_lease: timedelta
     idle_wait: timedelta
     store: MetadataStore

@@ -185,12 +185,17 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakePublication:
-    """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains."""
+    """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains.
+
+    `replaces`: the lake version whose fence may be higher, because the snapshot is of an older position; its later
+    slices are applied again. None if no fence may be higher.
+    """
 
     snapshot_id: str
     files: tuple[DataFile, ...]
     fence_number: int
     table: PublishedTable | None = None
+    replaces: int | None = None
 
 
 class Lake(Protocol):

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
-from cdc_pipeline.lake.fence import commit_info, fence_action, read_fence
+from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.new_shape import shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
@@ -19,7 +20,7 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
     """Returns the lake version that shows the snapshot.
 
     It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
-    slices that the snapshot does not contain.
+    slices that the snapshot does not contain, and has changed since `content.replaces`.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -28,7 +29,7 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
         published = _published_version(log, table, content, fence)
     if published is not None:
         return published
-    if fence.number > content.fence_number:
+    if fence.number > content.fence_number and fence.lake_version != content.replaces:
         raise FenceMismatch(
             f"the lake of {table.name} is at slice {fence.number}",
             expected=f"at most {content.fence_number}, the last slice that snapshot {content.snapshot_id} holds",
@@ -54,11 +55,13 @@ def _actions(log: DeltaLog, table: LakeTable, content: LakePublication, fence: F
     now = clock()
     milliseconds = int(now.timestamp() * 1000)
     properties = {} if content.table is None else properties_of(content.table)
-    metadata = {
+    metadata: dict[str, Any] = {
         "snapshot_id": content.snapshot_id,
         "rows": sum(file.rows for file in content.files),
         PUBLISHED: properties,
     }
+    if fence.number > content.fence_number:
+        metadata[REWOUND_FROM] = fence.number
     read = fence.lake_version
     return [
         commit_info(operation="CDC SNAPSHOT", user_metadata=json.dumps(metadata), read_version=read, now=now),

@@ -64,8 +64,9 @@ class EmptyLakes:
     def begin(self, table: TableName) -> bool:
         """Publishes an empty lake table before the first event. Returns False while the table's columns are unknown.
 
-        Does nothing for a published table. Safe to repeat after a crash at any step, because the id of the empty
-        snapshot never changes. Raises LeaseBusy while another process works on the table.
+        Does nothing for a published table, and for one whose snapshot of exported files is under way. Safe to repeat
+        after a crash at any step, because the id of the empty snapshot never changes. Raises LeaseBusy while another
+        process works on the table.
         """
         row = self.store.tables.table(table)
         if row.schema_id is None:
@@ -73,6 +74,9 @@ class EmptyLakes:
         if self.store.snapshot_history.published_snapshot(row.table_id) is not None:
             return True
         snapshots = self.store.snapshots
+        active = snapshots.active_snapshot(row.table_id)
+        if active is not None and active.exported_snapshot is not None:
+            return True
         with held_lease(self.store.leases, row.table_id, owner=self.owner, duration=self.lease_length) as held:
             new = self._snapshot(row, row.schema_id)
             if snapshots.create_snapshot(new).state is not SnapshotState.PUBLISHED:

@@ -15,13 +15,15 @@ class HeldPosition:
 
     A copy holds the transactions that committed before `position`; all others come later in the stream. `shown`: the
     position as the source writes it. `time`: the source's clock when the position was taken. `exported`: the name by
-    which other processes open a copy at the position.
+    which other processes open a copy at the position. `row_version`: the version of every copied row, "" for the one
+    that follows from the position.
     """
 
     position: int
     shown: str
     time: datetime
     exported: str
+    row_version: str = ""
 
     @property
     def offset(self) -> str:
@@ -30,7 +32,21 @@ class HeldPosition:
     @property
     def version(self) -> str:
         """The version of every copied row. It is older than any event that commits at the position."""
-        return encode_version(self.position, SNAPSHOT_ORDINAL)
+        return self.row_version or encode_version(self.position, SNAPSHOT_ORDINAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPosition:
+    """A position of the source as a person wrote it: rows as of it contain the changes before it, and no others.
+
+    `position`: where the stream continues, None if its positions do not say which changes come before. Then
+    `row_version` is above the versions of the changes before, and below all others; "" if it follows from `position`.
+    `time`: when that was, None if it is not known.
+    """
+
+    position: int | None
+    row_version: str = ""
+    time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import Column, TableName, TableSchema
-from cdc_pipeline.sources.copied_rows import CopiedRows, HeldPosition
+from cdc_pipeline.sources.copied_rows import CopiedRows, HeldPosition, WrittenPosition
 from cdc_pipeline.sources.known import (
     Document,
     FoundTable,
@@ -254,6 +254,9 @@ class Source(Protocol):
 
         `progress` has every stream partition.
         """
+
+    def position_of(self, text: str) -> WrittenPosition:
+        """Reads a position in the source's own notation. Raises UsageError for any other text."""
 
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
         """Holds a position, at which tables can be copied while the block runs. `name` must be unique."""

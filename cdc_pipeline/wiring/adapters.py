@@ -11,7 +11,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, Settings
-from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.kinesis import KinesisSource
@@ -22,6 +22,7 @@ from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
     from cdc_pipeline.lake.spark_lake import SparkLake
+    from cdc_pipeline.sources.files.exported_files import ExportedFiles
     from cdc_pipeline.sources.protocol import Source
 
 
@@ -72,7 +73,7 @@ def _change_files(source: ChangeFilesSource, settings: Settings, on_step: OnStep
         order=change_order(source),
         tables=settings.tables,
         transport=ChangeFolders(
-            objects=_open_object_store_at(source.location(settings.folder), settings.object_store),
+            objects=open_object_store_at(source.location(settings.folder), settings.object_store),
             settings=source,
             folders=table_folders(source, settings.tables),
             on_step=on_step,
@@ -93,17 +94,39 @@ def _debezium_files(source: DebeziumFilesSource, settings: Settings, on_step: On
     )
 
 
+def open_exported_files(
+    settings: Settings, url: str, *, only: str, header: bool | None, on_step: OnStep
+) -> "ExportedFiles":
+    """Opens exported files at `file:///…` or `s3://…`. CSV files are read as those of the source are.
+
+    `header`: whether they begin with the names of the columns; None for what the settings of the source say.
+    """
+    from cdc_pipeline.sources.files.exported_files import ExportedFiles
+
+    source = settings.source
+    csv = source.csv if isinstance(source, ChangeFilesSource) else CsvSettings()
+    csv = csv if header is None else csv.model_copy(update={"header": header})
+    time_column = source.time_column if isinstance(source, ChangeFilesSource) else None
+    return ExportedFiles(
+        objects=open_object_store_at(url, settings.object_store),
+        csv=csv,
+        leading=() if time_column is None else (time_column,),
+        only=only,
+        on_step=on_step,
+    )
+
+
 def open_object_store(settings: Settings, below: str = "") -> ObjectStore:
     """Opens the lake's object store, or the part of it whose keys begin with `below`.
 
     A store on S3 is proven before its first put: it must refuse to overwrite an object.
     """
     url = f"{settings.lake_url}/{below}".rstrip("/")
-    objects = _open_object_store_at(url, settings.object_store)
+    objects = open_object_store_at(url, settings.object_store)
     return ProvenObjectStore(objects) if settings.on_s3 else objects
 
 
-def _open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
+def open_object_store_at(url: str, server: ObjectStoreSettings) -> ObjectStore:
     """Opens the object store at `file:///…` or `s3://…`. Raises SettingsError for any other scheme, before any call."""
     parts = urlsplit(url)
     if parts.scheme == "s3":

@@ -21,6 +21,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.wiring import LakeFactory, Pipeline, open_pipeline
+from snapshot.exports import Export
 from snapshot.wiring import snapshot_orchestrator, snapshot_worker
 from snapshot.worker import SnapshotWorker
 from tests.support.eventually import eventually
@@ -211,11 +212,13 @@ def apply_all(pipeline: Pipeline) -> None:
         pipeline.slice_worker().slice_to_lake(table)
 
 
-def take_snapshot(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Snapshot, ...]:
+def take_snapshot(
+    pipeline: Pipeline, tables: Sequence[TableName], *, export: Export | None = None
+) -> tuple[Snapshot, ...]:
     """Orchestrator and one worker slot by turns in this thread: every run takes the same steps in the same order."""
     since = pipeline.store.snapshot_history.now()
     turns = _Turns(snapshot_worker(pipeline, pipeline.owner), tables, since)
-    return snapshot_orchestrator(pipeline, poll_interval=timedelta(seconds=1)).run(tables, turns)
+    return snapshot_orchestrator(pipeline, poll_interval=timedelta(seconds=1), export=export).run(tables, turns)
 
 
 def register_changes(world: World) -> None:

@@ -23,7 +23,7 @@ from cdc_pipeline.record import (
     encode_version,
 )
 from cdc_pipeline.slice_file import event_schema
-from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.known import (
     Document,
     FoundTable,
@@ -93,6 +93,9 @@ class MemorySource:
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         del table
         return min((encode_version(decode_position(reached.offset), 0) for reached in progress.values()), default="")
+
+    def position_of(self, text: str) -> WrittenPosition:
+        return WrittenPosition(position=int(text))
 
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
         del purpose, name

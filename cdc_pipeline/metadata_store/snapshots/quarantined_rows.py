@@ -65,9 +65,17 @@ def columns_of(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def drop_events_before(connection: Connection, snapshot: Snapshot) -> None:
-    """Drops the table's quarantined events from before the cutoff: the published snapshot contains their effect."""
-    older = (_EVENT.c.table_id == snapshot.table_id) & (_EVENT.c.version < snapshot.cutoff_version)
-    drop_waiting(connection, older, f"the snapshot {snapshot.snapshot_id} has a later cutoff")
+    """Drops the table's quarantined events from before the cutoff: the published snapshot contains their effect.
+
+    Also drops the rows of earlier snapshots, whatever their version. Events whose version nobody knows stay.
+    """
+    older = (_EVENT.c.version < snapshot.cutoff_version) & (_EVENT.c.version != "")
+    of_another = _EVENT.c.snapshot_id.is_not(None) & (_EVENT.c.snapshot_id != snapshot.snapshot_id)
+    drop_waiting(
+        connection,
+        (_EVENT.c.table_id == snapshot.table_id) & (older | of_another),
+        f"the snapshot {snapshot.snapshot_id} has a later cutoff",
+    )
 
 
 def _check_active(connection: Connection, snapshot: Snapshot) -> None:

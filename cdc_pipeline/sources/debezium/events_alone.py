@@ -8,14 +8,15 @@ from typing import Never
 from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.record import Column, TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
 from cdc_pipeline.sources.debezium.partition import Content, debezium_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.debezium.written_position import START, position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, KnownTable, NewBeginning
 from cdc_pipeline.sources.protocol import TableCopy
-from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText
+from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,10 @@ class EventsAlone:
         del registered
         self._is_no_database()
 
+    def position_of(self, text: str) -> WrittenPosition:
+        """Reads the values of the fields that order events; `start` is before every event."""
+        return position_in_order(text, self.sequence_by)
+
     def hold_position(self, purpose: str, *, name: str) -> AbstractContextManager[HeldPosition]:
         del purpose, name
         self._is_no_database()
@@ -86,8 +91,10 @@ class EventsAlone:
         columns: Mapping[str, Column],
         stream_partitions: Collection[int],
     ) -> Sequence[DecodedEvents]:
-        """Decodes quarantined lines or records with the present pipeline.yml."""
-        del columns
+        """Decodes quarantined lines or records with the present pipeline.yml, and quarantined rows of a snapshot."""
+        lines = [event for event in events if event.snapshot_id is None]
+        rows = [event for event in events if event.snapshot_id is not None]
+        decoded = [] if table.schema is None else decode_texts(rows, table.schema, columns)
         decoder = LineDecoder(
             table=table.name,
             horizon=table.horizon,
@@ -97,7 +104,7 @@ class EventsAlone:
             stream_partitions=stream_partitions,
             decode_line=self.decode,
         )
-        return decoder.decode(events)
+        return [*decoded, *decoder.decode(lines)]
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
         """Removes nothing: the events do not belong to the pipeline."""
@@ -108,5 +115,6 @@ class EventsAlone:
         raise UsageError(
             f"the source of {self.stream} is of the kind {self.kind}",
             expected="a database, PostgreSQL or MariaDB, to take a snapshot of it or to compare the lake with it",
-            remedy="its tables begin empty and need no snapshot: run cdc consume and cdc apply",
+            remedy="its tables begin empty, or with exported files: cdc snapshot --from PREFIX --as-of"
+            f" {START}; then run cdc consume and cdc apply",
         )

@@ -124,4 +124,6 @@ def change_order(settings: ChangeFilesSource) -> EventOrder:
         case "dms" | "upserts":
             fields = order_fields(len(settings.order_by))
     name = " ".join((settings.format, *settings.order_by)) if fields else f"{settings.format} in order"
-    return EventOrder(name=name, sequence_by=fields, late_by=settings.late_by)
+    return EventOrder(
+        name=name, sequence_by=fields, late_by=settings.late_by, begins_with_time=settings.format == "datastream"
+    )

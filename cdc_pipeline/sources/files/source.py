@@ -4,11 +4,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.sources.copied_rows import WrittenPosition
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.versions import encode_place
+from cdc_pipeline.sources.debezium.written_position import position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.files.survey import EventOrder, FileSurvey, FileTransport
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
@@ -35,6 +37,9 @@ class FileSource(EventsAlone):
     @property
     def sequence_by(self) -> tuple[str, ...]:
         return self.order.sequence_by
+
+    def position_of(self, text: str) -> WrittenPosition:
+        return position_in_order(text, self.sequence_by, begins_with_time=self.order.begins_with_time)
 
     def decode(self, raw: RawLine) -> Content:
         return self.transport.decode(raw)

@@ -24,11 +24,13 @@ class EventOrder:
     """What decides which of two events is newer. `name`: what registered versions were made by; it never changes.
 
     `sequence_by`: fields of the events; empty if the order of the files decides. `late_by`: how late an event may be.
+    `begins_with_time`: the first field is a time in microseconds, which people write as a time.
     """
 
     name: str
     sequence_by: tuple[str, ...] = ()
     late_by: timedelta | None = None
+    begins_with_time: bool = False
 
     @property
     def is_kept(self) -> bool:

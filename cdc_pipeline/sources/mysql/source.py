@@ -12,7 +12,7 @@ from cdc_pipeline.errors import LeaseBusy, RegistryError, SnapshotError, SourceE
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.mysql import MysqlSource
-from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.known import (
     FoundTable,
     KeptLog,
@@ -30,6 +30,7 @@ from cdc_pipeline.sources.mysql.setup import execute_plan, plan_source
 from cdc_pipeline.sources.mysql.shape import TableShape
 from cdc_pipeline.sources.mysql.survey import MysqlSurvey
 from cdc_pipeline.sources.mysql.table_copy import MysqlCopy
+from cdc_pipeline.sources.mysql.written_position import written_position
 from cdc_pipeline.sources.protocol import Proof, SourceCapabilities
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
 from cdc_pipeline.steps import OnStep, step
@@ -127,6 +128,11 @@ class MysqlServer:
         del table
         offset = min((place.offset for place in progress.values()), default=None)
         return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
+
+    def position_of(self, text: str) -> WrittenPosition:
+        """Reads a GTID, whose transaction the rows contain, or `file:position` of the binary log."""
+        with session(self._address) as connection:
+            return WrittenPosition(position=written_position(connection, text))
 
     @contextmanager
     def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:

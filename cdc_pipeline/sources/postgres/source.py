@@ -1,5 +1,6 @@
 """A PostgreSQL server as a source. Its slot is the stream; exported snapshots copy its tables."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdc_pipeline.errors import RegistryError, SourceError
+from cdc_pipeline.errors import RegistryError, SourceError, UsageError
 from cdc_pipeline.record import SNAPSHOT_ORDINAL, Column, TableName, decode_position, encode_position, encode_version
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
-from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.known import (
     FoundTable,
     KeptLog,
@@ -22,7 +23,7 @@ from cdc_pipeline.sources.known import (
 )
 from cdc_pipeline.sources.postgres.catalogue import read_server, read_slot, table_names
 from cdc_pipeline.sources.postgres.leaving import leave_server
-from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, snapshot_connection
+from cdc_pipeline.sources.postgres.position import hold_position, is_held, lsn_text, position_of, snapshot_connection
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, session
 from cdc_pipeline.sources.postgres.slot import read_kept_log, replace_slot
 from cdc_pipeline.sources.postgres.slot_guards import is_successor, refuse_gap
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from cdc_pipeline.sources.postgres.table_copy import PostgresCopy
 
 log = structlog.get_logger()
+
+_LSN = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,18 @@ class PostgresDatabase:
         del table
         offset = min((reached.offset for reached in progress.values()), default=None)
         return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
+
+    def position_of(self, text: str) -> WrittenPosition:
+        """Reads an LSN. Rows as of it contain the transactions that committed before it."""
+        position = position_of(text) if _LSN.fullmatch(text) else None
+        end = self._end_of_log()
+        if position is None or position > end:
+            raise UsageError(
+                f"--as-of {text!r} is no position of the source",
+                expected=f"an LSN up to {lsn_text(end)}, where the log ends",
+                remedy="give what SELECT pg_current_wal_lsn() showed in the export's transaction, or before it began",
+            )
+        return WrittenPosition(position=position)
 
     @contextmanager
     def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:

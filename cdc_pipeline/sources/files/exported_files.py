@@ -1,0 +1,216 @@
+"""Copies a table from files that another program exported, in a folder or below a prefix of a bucket."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.errors import ObjectMissing, SnapshotError
+from cdc_pipeline.object_store import ObjectInfo, ObjectStore
+from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.settings.change_files import CsvSettings
+from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
+from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.files.record_file import SUFFIXES, FileLayout, RecordFile, is_readable
+from cdc_pipeline.sources.files.row_format import read_record
+from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
+from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.time_slice import EPOCH
+from cdc_pipeline.types import arrow_schema, parse_debezium
+
+_BLOCK_ROWS, _BLOCK_BYTES = 4_096, 8 << 20
+_GZIP = ".gz"
+_NO_DATA = (".", "_")
+_JSON = {".json": ".jsonl"}
+_MAY_LACK_NULLS = ".jsonl"
+"""Programs that write JSON often leave NULLs out. In every other format each row has every column."""
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFiles:
+    """Implements `TableCopy` for files of one table, which lie below the root of `objects`.
+
+    `only`: the key of the one file to read, or a pattern with `*`; "" for all files. `leading`: columns before those of
+    the table in a CSV file without a header. A value is read as a value of a change file is.
+    """
+
+    objects: ObjectStore
+    csv: CsvSettings
+    leading: tuple[str, ...] = ()
+    only: str = ""
+    on_step: OnStep
+
+    def columns(self, table: TableName) -> tuple[Column, ...]:
+        """Returns nothing: the columns are those that are registered."""
+        del table
+        return ()
+
+    def description(self, table: KnownTable) -> FoundTable | None:
+        """Returns None, since only the source describes its tables."""
+        del table
+        return None
+
+    def parts(self, table: TableName, file_bytes: int) -> Sequence[Document]:
+        """Returns one part per file, in the order of the names. The rows of a part are staged in runs of limited size.
+
+        Raises SnapshotError if there is no file, if a name says no format, or if there are files of several formats.
+        """
+        del table, file_bytes
+        return [
+            {"file": found.key, "size_bytes": found.size_bytes, "written": found.written} for found in self._files()
+        ]
+
+    def oldest(self) -> datetime:
+        """Returns when the oldest of the files was written last. The rows are not newer than that."""
+        filesystem, root = self.objects.filesystem()
+        keys = [f"{root}/{found.key}" for found in self._files()]
+        with step(self.on_step, "source_file.read"):
+            times = [info.mtime_ns or 0 for info in filesystem.get_file_info(keys)]
+        return EPOCH + (min(times) // 1_000) * _MICROSECOND
+
+    def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:
+        """Holds one block of rows. Raises SnapshotError if the file has changed, or lacks a column of the table."""
+        for each in self.parts(table, 0) if part is None else [part]:
+            self._check_same(each)
+            layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names))
+            with step(self.on_step, "source_file.read"):
+                file = RecordFile(self.objects, each["file"], layout)
+            with closing(file):
+                while not file.is_read:
+                    yield self._block(file, schema)
+
+    def _files(self) -> list[ObjectInfo]:
+        with step(self.on_step, "source_file.read"):
+            listed = [found for found in self.objects.list_prefix("") if self._is_chosen(found.key)]
+        files = [found for found in listed if not found.key.rpartition("/")[2].startswith(_NO_DATA)]
+        if not files:
+            raise SnapshotError(
+                f"{self.objects.url} holds no file{f' {self.only}' if self.only else ''}",
+                expected="the files of the export",
+                remedy="correct --from: a folder, a file, s3://bucket/prefix, or one of these with a pattern of names",
+            )
+        names = [found.key for found in files]
+        strange = next((name for name in names if not name.isprintable() or not is_readable(name)), None)
+        if strange is not None:
+            raise SnapshotError(
+                f"the file {printable(ascii(strange) if not strange.isprintable() else strange)} below"
+                f" {self.objects.url} has a name that says no format",
+                expected=f"a name that ends with one of {', '.join(SUFFIXES)}, also with {_GZIP}",
+                remedy="rename it, or move it out of the folder",
+            )
+        formats = sorted({_format(found.key) for found in files})
+        if len(formats) > 1:
+            raise SnapshotError(
+                f"{self.objects.url} holds files of several formats: {', '.join(formats)}",
+                expected="the files of one export, which have one format",
+                remedy="move the others away, or name a longer prefix",
+            )
+        return files
+
+    def _is_chosen(self, key: str) -> bool:
+        return self.only in ("", key) or fnmatchcase(key, self.only)
+
+    def _check_same(self, part: Document) -> None:
+        known = (part["size_bytes"], part["written"])
+        with step(self.on_step, "source_file.read"):
+            try:
+                info = self.objects.head(part["file"])
+                found = (info.size_bytes, info.written)
+            except ObjectMissing:
+                found = None
+        if found != known:
+            happened = "is gone" if found is None else "was written again"
+            raise SnapshotError(
+                f"the file {part['file']} below {self.objects.url} {happened}",
+                expected="files that stay as they are until the snapshot is published",
+                remedy="run cdc snapshot again once the export is complete",
+            )
+
+    def _block(self, file: RecordFile, schema: TableSchema) -> CopiedRows:
+        """Takes the next records of the file, and returns them as rows; the first record shows the columns."""
+        first, records, refused = file.line + 1, list[Mapping[str, object]](), dict[int, tuple[str, str]]()
+        numbers = list[int]()
+        with step(self.on_step, "source_file.read"):
+            left = _BLOCK_BYTES
+            while not file.is_read and left > 0 and len(records) < _BLOCK_ROWS:
+                line = file.take()
+                left -= len(line)
+                found = attempt(partial(read_record, line))
+                if found is None:
+                    continue
+                if isinstance(found, LineRefused):
+                    refused[len(records)] = ("", f"{found}: {printable(line.decode(errors='backslashreplace'))}")
+                    found = {}
+                elif first == 1 and not records:
+                    _check_columns(file.key, found, schema)
+                numbers.append(file.line)
+                records.append(found)
+        columns = [_column(column, records, schema, refused) for column in schema.columns]
+        return CopiedRows(
+            rows=pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema)),
+            unfit_rows=tuple(
+                UnfitRow(
+                    row=row,
+                    column=refused[row][0],
+                    reason=f"{file.key} line {numbers[row]}: {printable(refused[row][1])}",
+                    texts={name: _text(records[row].get(name)) for name in schema.names},
+                )
+                for row in sorted(refused)
+            ),
+        )
+
+
+def _column(
+    column: Column,
+    records: Sequence[Mapping[str, object]],
+    schema: TableSchema,
+    refused: dict[int, tuple[str, str]],
+) -> pa.Array:
+    """Returns the values of one column; adds the rows whose value does not fit, or whose id is NULL, to `refused`."""
+    parsed = parse_debezium([record.get(column.name) for record in records], column.type, None)
+    if parsed.unfit is not None:
+        for row in np.flatnonzero(np.asarray(pc.fill_null(parsed.unfit, fill_value=False))):
+            why = f"the value of {column.name} does not fit the lake's {column.type}"
+            refused.setdefault(int(row), (column.name, why))
+    if column.name in schema.key:
+        for row in np.flatnonzero(np.asarray(parsed.values.is_null())):
+            refused.setdefault(int(row), (column.name, f"the id column {column.name} is NULL"))
+    return parsed.values
+
+
+def _check_columns(key: str, record: Mapping[str, object], schema: TableSchema) -> None:
+    needed = schema.key if _format(key) == _MAY_LACK_NULLS else schema.names
+    missing = [name for name in needed if name not in record]
+    if missing:
+        raise SnapshotError(
+            f"the file {key} has no column {', '.join(missing)}; it has {printable(', '.join(record))}",
+            expected=f"the columns of the table, {', '.join(schema.names)}, under these names",
+            remedy="export them too, also those that are NULL; for a CSV file without names, give --no-header",
+        )
+
+
+def _format(key: str) -> str:
+    suffix = next(suffix for suffix in SUFFIXES if key.removesuffix(_GZIP).endswith(suffix))
+    return _JSON.get(suffix, suffix)
+
+
+def _text(value: object) -> bytes | None:
+    """Returns a value as PostgreSQL's text, for quarantine, without NUL, which PostgreSQL does not hold."""
+    match value:
+        case None:
+            return None
+        case bool():
+            text = "t" if value else "f"
+        case dict() | list():
+            text = json.dumps(value, default=str)
+        case _:
+            text = str(value)
+    return printable(text, most=len(text)).encode()

@@ -1,0 +1,167 @@
+"""Where the rows of a snapshot come from: a position that the source holds, or files that another program exported."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Protocol, Self
+
+from pydantic import TypeAdapter
+
+from cdc_pipeline.errors import SnapshotError, UsageError
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.sources.known import FoundTable
+from cdc_pipeline.sources.protocol import Source, TableCopy
+
+_NAMED = "files:"
+"""Begins the name of a copy that is read from files. No source names its own copies so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Exported files of one table. `url`: `file:///…` or `s3://…`. `only`: the one file below
+    it, or a pattern of names; "" for all.
+
+    `as_of`: the position of the rows, as the source writes it. `header`: whether CSV files begin with the names of
+    their columns; None for what pipeline.yml says.
+    """
+
+    url: str
+    as_of: str
+    only: str = ""
+    header: bool | None = None
+
+    @property
+    def exported(self) -> str:
+        """The name by which other processes open a copy: everything that they need to find the rows."""
+        return _NAMED + TypeAdapter(dict[str, str | bool | None]).dump_json(asdict(self)).decode()
+
+    @classmethod
+    def of(cls, exported: str) -> Self | None:
+        """Reads the name of a copy; None for a copy that the source itself shows."""
+        if not exported.startswith(_NAMED):
+            return None
+        return TypeAdapter(cls).validate_json(exported.removeprefix(_NAMED))
+
+
+class ExportedCopy(TableCopy, Protocol):
+    """A copy that is read from files."""
+
+    def oldest(self) -> datetime:
+        """Returns when the oldest of the files was written last. Raises SnapshotError if there is none."""
+
+
+class OpensCopies(Protocol):
+    """What exports the rows of a snapshot."""
+
+    def copy_at(self, exported: str) -> AbstractContextManager[TableCopy]:
+        """Opens a copy by its name. Raises SnapshotError if its position is no longer held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRows:
+    """The rows of snapshots: copies that `source` shows, and copies from files, which `open_files` opens.
+
+    `export`: what a new snapshot is taken of; None for a position that the source holds. `first_offset`: returns
+    where the stream continues, or begins.
+    """
+
+    source: Source
+    open_files: Callable[[Export], ExportedCopy]
+    store: MetadataStore
+    first_offset: Callable[[], str]
+    export: Export | None = None
+
+    @contextmanager
+    def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:
+        """Holds the position of new snapshots. Files stay as they are by themselves."""
+        if self.export is None:
+            with self.source.hold_position(purpose, name=name) as held:
+                yield held
+            return
+        written = self.source.position_of(self.export.as_of)
+        yield HeldPosition(
+            position=written.position or 0,
+            shown=self.export.as_of,
+            time=written.time or self.open_files(self.export).oldest(),
+            exported=self.export.exported,
+            row_version=written.row_version,
+        )
+
+    def is_held(self, purpose: str, *, name: str) -> bool:
+        return self.source.is_held(purpose, name=name)
+
+    @contextmanager
+    def copy_at(self, exported: str) -> Iterator[TableCopy]:
+        export = Export.of(exported)
+        if export is not None:
+            yield self.open_files(export)
+            return
+        with self.source.copy_at(exported) as copy:
+            yield copy
+
+    def check_copied(self, table: FoundTable) -> None:
+        self.source.check_copied(table)
+
+    def check_resumable(self, name: TableName, exported: str | None) -> None:
+        """Raises SnapshotError if the active snapshot of a table is of other rows than those that were asked for."""
+        if self.export is not None and exported != self.export.exported:
+            raise SnapshotError(
+                f"another snapshot of {name} is under way",
+                expected=f"none, or one from the files below {self.export.url} as of {self.export.as_of}",
+                remedy="run cdc snapshot without --from until it has ended (for a table that begins empty, cdc apply)",
+            )
+
+    def check_complete(self, row: SourceTable, cutoff: HeldPosition) -> None:
+        """Raises UsageError if changes that came after an export may not be among the slices that follow its cutoff.
+
+        A position that the source holds is behind every registered slice; one of files may be older.
+        """
+        if self.export is None:
+            return
+        if row.schema_id is None:
+            raise UsageError(
+                f"the columns of {row.name} are not known yet",
+                expected="columns that pipeline.yml lists, or an event that has shown them",
+                remedy="list columns and id of the table in pipeline.yml, or run cdc consume first",
+            )
+        lost = self._lost_changes(row) if cutoff.row_version else self._unread_changes(row, cutoff)
+        if lost is not None:
+            raise UsageError(
+                f"changes of {row.name} after --as-of {cutoff.shown} may be missing: {lost}",
+                expected="an export that was taken after cdc setup-source, with all later changes still registered",
+                remedy="export the table again, and give the position of that time; for files without a database, run"
+                " cdc remove on the table and begin it anew",
+            )
+
+    @staticmethod
+    def _lost_changes(row: SourceTable) -> str | None:
+        """Returns why slices lack changes, where versions alone say which change comes after the export."""
+        if row.state is TableState.STALE:
+            return f"the stream has a gap: {row.parked_reason}"
+        return "old slices of the table are deleted" if row.forgotten_through else None
+
+    def _unread_changes(self, row: SourceTable, cutoff: HeldPosition) -> str | None:
+        """Returns why the stream lacks changes after the cutoff; None if it has all of them.
+
+        The source gives changes of a table only from its set-up on, which the stream may reach much later.
+        """
+        if row.state is TableState.STALE:
+            return f"{row.parked_reason}; run cdc snapshot without --from"
+        if cutoff.time < row.registered_at:
+            return f"the oldest file is from {cutoff.time:%Y-%m-%d %H:%M:%SZ}, and the table was set up after that"
+        fence = self.store.snapshots.fence_at(row.table_id, cutoff.offset)
+        slices = {each.number: each for each in self.store.slices.slices(row.table_id, fence, fence + 1)}
+        if fence in slices:
+            is_read = slices[fence].commit_time >= row.registered_at
+            return None if is_read else "the last cut before that is older than the set-up of the table"
+        following = slices.get(fence + 1)
+        first = following.start_offset if following is not None else self.first_offset()
+        if cutoff.offset < first:
+            return "it is older than the first change that the stream has"
+        joined = fence == 0 and self.store.lake_positions.boundary_at(row.stream, first) is not None
+        return "the table's changes are read from a later cut on" if joined else None

@@ -1,0 +1,89 @@
+"""Tables of a database that begin with rows which COPY or another program exported at a known position."""
+
+import os
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from cdc_pipeline.errors import UsageError
+from cdc_pipeline.launcher.postgres import PostgresServer
+from snapshot.wiring import export_at
+from tests.crash.invariants import check
+from tests.crash.world import World, apply_all, new_world, take_snapshot
+from tests.support.mariadb import run_mysql
+from tests.support.pipelines import consume, mysql_settings, opened_pipeline, set_up_and_consume
+
+NOBODY_LISTENS = "sc://127.0.0.1:1"
+
+
+def copied(world: World, folder: Path) -> str:
+    """Every table as CSV in a folder of its own; returns the position that they were copied at."""
+    with psycopg2.connect(world.source_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_wal_lsn()")
+        ((position,),) = cursor.fetchall()
+        for name in world.tables:
+            path = folder / name.table / "rows.csv"
+            path.parent.mkdir(parents=True)
+            with path.open("wb") as file:
+                cursor.copy_expert(f"COPY {name.sql} TO STDOUT (FORMAT csv, HEADER)", file)
+    return str(position)
+
+
+def test_copied_tables_and_their_later_changes_are_the_source(postgres: PostgresServer, tmp_path: Path) -> None:
+    """With data partitions, without an id, and with changes before and after the position."""
+    with new_world(postgres, tmp_path) as world:
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+        world.change(marks=1)
+        as_of = copied(world, tmp_path / "copied")
+        world.change(marks=1)
+        with world.process() as pipeline:
+            consume(pipeline)
+            for name in world.tables:
+                export = export_at(str(tmp_path / "copied" / name.table), as_of)
+                (taken,) = take_snapshot(pipeline, [name], export=export)
+                assert (taken.state, taken.error) == ("published", None)
+        world.change()
+        with world.process() as pipeline:
+            consume(pipeline)
+            apply_all(pipeline)
+        check(world)
+
+
+def test_an_export_that_changes_may_be_missing_after_is_refused(postgres: PostgresServer, tmp_path: Path) -> None:
+    with new_world(postgres, tmp_path) as world:
+        things = world.tables[0]
+        (tmp_path / "a.csv").write_text("id,name,body,price,changed\n1,a,b,1.50,\n")
+        os.utime(tmp_path / "a.csv", (0, 0))
+        with world.process() as pipeline:
+            pipeline.source_setup().set_up()
+            now = world.query("SELECT pg_current_wal_lsn()::text")[0][0]
+            for as_of, message in (
+                ("12", "'12' is no position of the source"),
+                ("FFFFFFFF/0", "is no position of the source; expected an LSN up to"),
+                (now, "the oldest file is from 1970-01-01 00:00:00Z, and the table was set up after that"),
+            ):
+                with pytest.raises(UsageError, match=message):
+                    take_snapshot(pipeline, [things], export=export_at(str(tmp_path / "a.csv"), as_of))
+            os.utime(tmp_path / "a.csv")
+            with pytest.raises(UsageError, match="it is older than the first change that the stream has"):
+                take_snapshot(pipeline, [things], export=export_at(str(tmp_path / "a.csv"), "0/1"))
+            (taken,) = take_snapshot(pipeline, [things], export=export_at(str(tmp_path / "a.csv"), now))
+            assert (taken.state, taken.rows) == ("published", 1)
+
+
+def test_positions_of_mariadb_are_gtids_or_places_of_its_log(
+    tmp_path: Path, mariadb: str, mysql_database: str, store_url: str
+) -> None:
+    run_mysql(mariadb, "CREATE TABLE orders (id int PRIMARY KEY, note text)", database=mysql_database)
+    settings = mysql_settings(tmp_path, mariadb, mysql_database, [{"name": "orders"}])
+    with opened_pipeline(settings, store_url=store_url, spark_url=NOBODY_LISTENS) as pipeline:
+        ((file, place, *_),) = run_mysql(mariadb, "SHOW MASTER STATUS")
+        ((gtid,),) = run_mysql(mariadb, "SELECT @@gtid_binlog_pos")
+        position = pipeline.source.position_of(str(gtid)).position
+        assert position == int(str(gtid).rpartition("-")[2]) + 1
+        assert pipeline.source.position_of(f"{file}:{place}").position == position
+        for text in ("0-1-99999999", "0/1", f"nowhere.000001:{place}"):
+            with pytest.raises(UsageError, match="is no position of the source"):
+                pipeline.source.position_of(text)
