@@ -61,6 +61,22 @@ def test_a_second_snapshot_replaces_the_first_and_an_older_one_is_refused(lake: 
     assert lake.upsert(feed.table, feed.claim([event("u", 102, 1, age=9)])).updated == 1
 
 
+def test_a_snapshot_of_an_older_position_replaces_the_version_that_it_names_and_no_later_one(
+    lake: Lake, arm: Arm, feed: Feed
+) -> None:
+    first = LakePublication(snapshot_id="s1", files=published(arm.store, lake, feed.table, 10, "s1"), fence_number=0)
+    shown = lake.publish(feed.table, first)
+    lake.upsert(feed.table, feed.claim([event("i", 101, 50, name="new", age=1)]))
+    older = LakePublication(snapshot_id="s2", files=published(arm.store, lake, feed.table, 3, "s2"), fence_number=0)
+    with pytest.raises(FenceMismatch, match="at slice 1"):
+        lake.publish(feed.table, replace(older, replaces=shown))
+    version = lake.publish(feed.table, replace(older, replaces=shown + 1))
+    assert lake.publish(feed.table, replace(older, replaces=shown + 1)) == version
+    fence = lake.read_fence(feed.table)
+    assert fence is not None
+    assert (fence.number, fence.rewound_from, set(arm.values(feed.table))) == (0, 1, {0, 1, 2})
+
+
 @pytest.mark.by_merge
 def test_inserts_updates_deletes_and_partial_rows_arrive_and_are_counted(lake: Lake, arm: Arm, feed: Feed) -> None:
     first = lake.upsert(feed.table, feed.claim([event("i", id_, id_, name="a", age=id_) for id_ in (1, 2, 3)]))
