@@ -10,12 +10,13 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import psutil
 
@@ -51,8 +52,8 @@ FROM dag_run JOIN task_instance USING (dag_id, run_id) WHERE dag_run.run_id = '{
 
 
 @contextmanager
-def installed(tables: int) -> Iterator[tuple[Settings, Path, Path]]:
-    """Settings, their file, and the state folder; whatever runs there ends with the block."""
+def installed(tables: int, more: Mapping[str, Any] | None = None) -> Iterator[tuple[Settings, Path, Path]]:
+    """Settings, their file, and the state folder; whatever runs there ends with the block. `more`: further settings."""
     with tempfile.TemporaryDirectory(prefix="cdc-idle-") as folder:
         Path(folder).chmod(0o711)
         config, home = Path(folder) / "pipeline.yml", Path(folder) / "home"
@@ -61,6 +62,7 @@ def installed(tables: int) -> Iterator[tuple[Settings, Path, Path]]:
             "lake": "lake",
             "source": {"kind": "postgres"},
             "tables": [{"name": f"idle.public.idle_{number}"} for number in range(tables)],
+            **(more or {}),
         }
         config.write_text(json.dumps(document), encoding="utf-8")
         try:

@@ -84,7 +84,14 @@ class AirflowApi:
             _pause()
 
     def _call(self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
-        answer = self.client.request(method, f"/api/v2/{path}", json=body, params=query)
+        try:
+            answer = self.client.request(method, f"/api/v2/{path}", json=body, params=query)
+        except httpx.HTTPError as error:
+            raise AirflowRefused(
+                f"Airflow did not answer to {method} {path}: {type(error).__name__}: {error}",
+                expected=f"an answer within {self.client.timeout.read or 0:.0f} s",
+                remedy="read the log of the process api-server",
+            ) from error
         if answer.is_error:
             raise AirflowRefused(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:500]}")
         return answer.json()

@@ -26,7 +26,7 @@ from cdc_pipeline.installation.state import home_of
 from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 from cdc_pipeline.launcher.control import down, up
 from cdc_pipeline.launcher.display import progress
-from cdc_pipeline.launcher.processes import WARM_UP
+from cdc_pipeline.launcher.processes import WARM_UP, WORKER
 from cdc_pipeline.launcher.rights import become_account
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
@@ -80,9 +80,12 @@ def run_demo(folder: Path, console: Console, source: DemoSource) -> bool:
             written_url = source.begin(settings, config)
         started = time.monotonic()
         with progress(console) as on_states:
-            endpoints = up(settings, config=config, home=home, on_states=on_states, later={WARM_UP})
+            endpoints = up(settings, config=config, home=home, on_states=on_states, later={WARM_UP, WORKER})
         phases.seconds["processes up"] = time.monotonic() - started
-        with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints) as airflow:
+        with (
+            open_pipeline(settings, endpoints) as pipeline,
+            open_airflow(endpoints, timeout_seconds=TIMEOUT_SECONDS) as airflow,
+        ):
             writers = Workload(
                 written_url or endpoints.source_url,
                 chance=random.Random(7),
@@ -144,7 +147,7 @@ def _take_snapshot(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableN
 
 
 def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:
-    """Sends kill -9 to the task process that works on a claim, and waits until another task has applied the claim."""
+    """Sends kill -9 to the process that works on a claim, and waits until another one has applied the claim."""
     victim = next(table for table in tables if table.table == VICTIM)
     table_id = pipeline.store.tables.table(victim).table_id
     show(f"waiting for a worker in the middle of a MERGE of {victim}")

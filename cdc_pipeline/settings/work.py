@@ -112,9 +112,9 @@ class WorkerSettings(Frozen):
     """How slices are applied."""
 
     runs: Literal["resident", "task"] = Field(
-        default="task",
+        default="resident",
         description="who applies the slices of a slice run: a resident worker (`cdc work`), which runs already, or the"
-        " run's own task process in Airflow",
+        " run's own task process in Airflow, where no resident worker can be kept running",
     )
     slots: int = Field(default=2, ge=1, le=64, description="tables that one resident worker applies side by side")
     updates_lake_asset: bool = Field(

@@ -33,7 +33,8 @@ DEMO_SECONDS = 900
 COMMAND_SECONDS = 300
 PORTS_THAT_SPARK_OPENS_FOR_ITSELF = 2
 AIRFLOW = {"airflow-migrate", "api-server", "dag-processor", "scheduler", "triggerer"}
-PROCESSES = {"postgres", "databases", "spark-connect", "warm-up", "migrate", "setup-source", "consumer"} | AIRFLOW
+OWN = {"warm-up", "migrate", "setup-source", "consumer", "worker"}
+PROCESSES = {"postgres", "databases", "spark-connect"} | OWN | AIRFLOW
 BY_MAKE = ("make demo", "make test", "make down", "make setup", "make fuzz", "make bank")
 
 

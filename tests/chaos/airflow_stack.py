@@ -39,7 +39,7 @@ PIPELINE = f"""
 name: bank
 lake: lake
 slice_length: 2s
-worker: {{lease: 6s, claim_slices: 1}}
+worker: {{runs: task, lease: 6s, claim_slices: 1}}
 driver: {{java_options: {QUICK_JAVA}}}
 source: {{kind: postgres, publication: cdc_bank, slot: cdc_bank}}
 tables:

@@ -85,6 +85,7 @@ def installation(
         environment = {
             "CDC_CONFIG": str(config),
             "CDC_HOME": str(tmp_path / "home"),
+            "CDC_WORKER__RUNS": "task",
             "CDC_METADATA_STORE": store_url,
             "CDC_SPARK": spark_url,
         }

@@ -68,7 +68,6 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
         "lake": "lake",
         "spark": "sc://nowhere:1",
         "source": {"kind": "postgres", "url": "postgresql://nowhere/shop"},
-        "worker": {"runs": "resident"},
         "tables": [{"name": str(name)} for name in names],
     }
     config = tmp_path / "pipeline.yml"
@@ -87,7 +86,7 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
 
 @pytest.mark.xdist_group("airflow")
 def test_every_slice_task_starts_in_the_triggerer(airflow: Airflow, shop_file: str) -> None:
-    parsed = airflow.call("parse_dags", CDC_CONFIG=shop_file, CDC_WORKER__RUNS="resident")
+    parsed = airflow.call("parse_dags", CDC_CONFIG=shop_file)
     assert parsed["import_errors"] == {}
     slices = [dag for name, dag in parsed["dags"].items() if name.startswith("cdc_slice__")]
     assert len(slices) == 4

@@ -13,8 +13,8 @@ from benchmarks.results import PAGE, RowFigures, is_whole, merged, row_entry, ru
 from benchmarks.sizes import parse_setting
 from tests.support.doc_pages import text_of
 
-WITH_STACK = {"rest"}
-WITHOUT_SPARK = {"B1", "decoder", "lake-log", "large-transaction", "year", "rest"}
+WITH_STACK = {"B7", "B10", "rest"}
+WITHOUT_SPARK = {"B1", "decoder", "lake-log", "large-transaction", "year"} | WITH_STACK
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
 LONG = "large-transaction"
 IN_MAKE_TEST = {"B6"}

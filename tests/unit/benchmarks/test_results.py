@@ -79,8 +79,8 @@ def test_a_run_writes_verdicts_a_line_of_history_the_page_and_its_curves(tmp_pat
     assert by_id["B2"]["reached"] is True
     assert by_id["B2"]["ratios"] == REACHED
     assert by_id["B2"]["run"]["versions"] == {"python": "3.11"}
-    assert by_id["B7"]["reached"] == NOT_MEASURED
-    assert "Airflow" in by_id["B7"]["reason"]
+    assert by_id["B9"]["reached"] == NOT_MEASURED
+    assert "Airflow" in by_id["B9"]["reason"]
     (line,) = (tmp_path / "results" / "history.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line)["reached"] == {"B2": True}
     written = page.read_text(encoding="utf-8")

@@ -89,9 +89,9 @@ def test_a_source_of_files_needs_no_database_and_is_told_no_url(tmp_path: Path) 
 
 
 def test_a_resident_worker_is_kept_running_where_slice_runs_need_one(tmp_path: Path) -> None:
-    with_tasks = {process.name for process in described(shop_settings(tmp_path), tmp_path)}
-    settings = shop_settings(tmp_path, CDC_WORKER__RUNS="resident")
-    resident = {process.name: process for process in described(settings, tmp_path)}
+    settings = shop_settings(tmp_path, CDC_WORKER__RUNS="task")
+    with_tasks = {process.name for process in described(settings, tmp_path)}
+    resident = {process.name: process for process in described(shop_settings(tmp_path), tmp_path)}
     assert resident.keys() - with_tasks == {WORKER}
     worker = resident[WORKER]
     assert worker.command[-1] == "work"

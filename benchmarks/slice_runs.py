@@ -1,0 +1,263 @@
+"""B10 and B7: what slice runs cost beyond their claims, and how many tables the whole stack keeps fresh.
+
+Each arm is an installation of `cdc up` of its own, with Airflow. Its tables have a snapshot in the lake.
+"""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+import psutil
+import structlog
+
+from benchmarks.bench import Bench
+from benchmarks.idle import at_rest, installed, processor_seconds
+from benchmarks.results import RowFigures
+from cdc_pipeline.demo.airflow_api import AirflowApi, open_airflow
+from cdc_pipeline.installation.state import open_installation
+from cdc_pipeline.launcher.control import up
+from cdc_pipeline.launcher.marked import marked
+from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.settings.dag_ids import slice_dag_id
+from cdc_pipeline.wiring import Pipeline, open_pipeline
+from snapshot.wiring import snapshot_runs
+from tests.support.command_line import query
+from tests.support.streams import run_sql
+
+log = structlog.get_logger()
+
+BEYOND, JVM_STARTS, FRESH = (
+    "processor seconds beyond the claim",
+    "JVM starts per slice run",
+    "tables whose p99 freshness is at most 120 s",
+)
+FRESH_SECONDS = 120.0
+TIMEOUT_SECONDS = 900.0
+WARM_UPS = 2
+POLL_SECONDS = 1.0
+"""Asking takes processor seconds of the installation's servers too."""
+LONGER_THAN_A_ROUND = timedelta(hours=1)
+CREATE = (
+    "CREATE TABLE idle_{0} AS SELECT n AS id, md5(n::text) AS note FROM generate_series(1, {1}) AS n",
+    "ALTER TABLE idle_{0} ADD PRIMARY KEY (id)",
+)
+CHANGE = """
+UPDATE idle_{} SET note = md5(random()::text)
+WHERE id IN (SELECT 1 + floor(random() * {})::int FROM generate_series(1, {}))
+"""
+WAITING = "SELECT count(DISTINCT table_id) FROM cdc.slice WHERE state = 'registered' AND path IS NOT NULL"
+RUNNING = """
+SELECT count(*) FROM dag_run JOIN dag USING (dag_id) WHERE state IN ('queued', 'running') AND NOT is_paused
+"""
+SLICE_RUNS = "SELECT count(*) FROM dag_run WHERE dag_id LIKE 'cdc_slice%' AND state IN ('success', 'failed')"
+CLAIMS = "SELECT count(*) FROM cdc.claim WHERE state = 'applied' AND rows_read > 0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A running installation whose tables have `rows` rows each."""
+
+    home: Path
+    pipeline: Pipeline
+    airflow: AirflowApi
+    rows: int
+
+    @property
+    def tables(self) -> int:
+        return len(self.pipeline.table_names())
+
+    def change(self, rows: int) -> None:
+        """About so many random rows of each table; one transaction each."""
+        statements = [CHANGE.format(number, self.rows, rows) for number in range(self.tables)]
+        run_sql(self.pipeline.endpoints.source_url, *statements)
+
+    def waiting(self) -> int:
+        """The number of tables with slices to apply."""
+        return self._number(self.pipeline.endpoints.metadata_store_url, WAITING)
+
+    def is_quiet(self) -> bool:
+        """Whether everything is applied, and no run of Airflow goes on."""
+        return self.waiting() == 0 and self._number(self.pipeline.endpoints.airflow_database_url, RUNNING) == 0
+
+    def slice_runs(self) -> int:
+        return self._number(self.pipeline.endpoints.airflow_database_url, SLICE_RUNS)
+
+    def claims(self) -> int:
+        return self._number(self.pipeline.endpoints.metadata_store_url, CLAIMS)
+
+    def set_paused(self, *, paused: bool) -> None:
+        for name in self.pipeline.table_names():
+            self.airflow.set_paused(slice_dag_id(name), paused=paused)
+
+    def spent(self) -> float:
+        """Processor seconds of all processes of the installation."""
+        return sum(processor_seconds(self.home).values())
+
+    def java(self) -> set[int]:
+        return {process.pid for process in marked(open_installation(self.home).identity) if _is_java(process)}
+
+    @contextmanager
+    def held_back(self, rows: int) -> Iterator[None]:
+        """Changes rows of all tables. Inside the block their slices are registered, and nobody may apply them."""
+        leases, store = self.pipeline.store.leases, self.pipeline.store
+        with ExitStack() as held:
+            for name in self.pipeline.table_names():
+                table_id = store.tables.table(name).table_id
+                lease = leases.acquire(table_id, owner="benchmark", duration=LONGER_THAN_A_ROUND)
+                held.callback(leases.release, lease)
+            self.change(rows)
+            wait_for(lambda: self.waiting() == self.tables, "slices of all tables")
+            yield
+
+    @staticmethod
+    def _number(url: str, statement: str) -> int:
+        return int(query(url, statement)[0][0])
+
+
+@dataclass(slots=True, kw_only=True)
+class Cost:
+    """What rounds of slice runs took: processor seconds and JVM starts, one entry per round."""
+
+    seconds: list[float] = field(default_factory=list)
+    jvm_starts: int = 0
+    runs: int = 0
+
+
+def measure_runs(bench: Bench) -> RowFigures:
+    """B10: a slice run of Airflow beside a bare call of the same function, for both values of `worker.runs`."""
+    os.environ.pop("CDC_CONFIG", None)
+    sizes = bench.sizes("B10")
+    values = dict[str, float]()
+    for runs in ("resident", "task"):
+        ending = "" if runs == "resident" else f", worker.runs: {runs}"
+        with running_stack(sizes, {"slice_length": "2s", "worker": {"runs": runs}}) as stack:
+            bare, by_airflow, rest = costs(stack, sizes)
+        log.info("slice runs", runs=runs, bare=bare, by_airflow=by_airflow, rest=rest)
+        values[f"{BEYOND}{ending}"] = statistics.median(by_airflow.seconds) - statistics.median(bare.seconds)
+        values[f"{JVM_STARTS}{ending}"] = by_airflow.jvm_starts / by_airflow.runs
+        values[f"processor seconds of a bare call{ending}"] = statistics.median(bare.seconds)
+        values[f"slice runs per table and round{ending}"] = by_airflow.runs / sizes["tables"] / sizes["rounds"]
+        values[f"cores at rest{ending}"] = rest
+    return RowFigures(values=values, sizes=sizes)
+
+
+def costs(stack: Stack, sizes: Mapping[str, int]) -> tuple[Cost, Cost, float]:
+    """Per table: of a bare call, and of a run by Airflow; each without what the installation takes at rest."""
+    names = stack.pipeline.table_names()
+    stack.set_paused(paused=True)
+    bare, _ = cost_of(stack, sizes, lambda: stack.pipeline.slice_runs().apply(names))
+    stack.set_paused(paused=False)
+    by_airflow, rest = cost_of(stack, sizes, lambda: None)
+    return bare, by_airflow, rest
+
+
+def cost_of(stack: Stack, sizes: Mapping[str, int], run: Callable[[], object]) -> tuple[Cost, float]:
+    """Of all rounds behind the first, which warm up; and the share of a core that the installation takes at rest."""
+    for _ in range(WARM_UPS):
+        with stack.held_back(sizes["changes"]):
+            pass
+        one_round(stack, run, Cost(), 0.0)
+    rest, cost = sum(at_rest(stack.home, sizes["rest_seconds"]).values()), Cost()
+    for _ in range(sizes["rounds"]):
+        with stack.held_back(sizes["changes"]):
+            pass
+        one_round(stack, run, cost, rest)
+    return cost, rest
+
+
+def one_round(stack: Stack, run: Callable[[], object], cost: Cost, rest: float) -> None:
+    """Calls `run` and waits until everything is applied and nothing goes on. Adds what it took to `cost`."""
+    began, spent, java, runs = time.monotonic(), stack.spent(), stack.java(), stack.slice_runs()
+    own = time.process_time()
+    run()
+    own = time.process_time() - own
+    wait_for(stack.is_quiet, "the lake")
+    took = own + stack.spent() - spent - rest * (time.monotonic() - began)
+    cost.seconds.append(took / stack.tables)
+    cost.jvm_starts += len(stack.java() - java)
+    cost.runs += stack.slice_runs() - runs
+
+
+def measure_freshness(bench: Bench) -> RowFigures:
+    """B7: `changes` random updates per table and minute, and how far behind the lake is, asked every second."""
+    os.environ.pop("CDC_CONFIG", None)
+    sizes = bench.sizes("B7")
+    behind: dict[str, list[float]] = {}
+    with (
+        running_stack(sizes, {"slice_length": f"{sizes['slice_seconds']}s"}) as stack,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        stop = Event()
+        writer = threads.submit(written, stack, sizes["changes"], stop)
+        try:
+            Event().wait(2.0 * sizes["slice_seconds"])
+            spent, claims, began = stack.spent(), stack.claims(), time.monotonic()
+            while time.monotonic() - began < 60.0 * sizes["minutes"]:
+                for row in stack.pipeline.store.inspection.run("lag"):
+                    behind.setdefault(str(row["source_table"]), []).append(float(row["seconds_behind"]))
+                Event().wait(1)
+            spent, claims, took = stack.spent() - spent, stack.claims() - claims, time.monotonic() - began
+        finally:
+            stop.set()
+        writer.result()
+    everything = [value for found in behind.values() for value in found]
+    return RowFigures(
+        values={
+            FRESH: float(sum(1 for found in behind.values() if percentile(found, 0.99) <= FRESH_SECONDS)),
+            "seconds behind, median": statistics.median(everything),
+            "seconds behind, p99": percentile(everything, 0.99),
+            "claims per minute": claims / took * 60,
+            "cores busy": spent / took,
+            "processor seconds per claim, all in": spent / max(claims, 1),
+        },
+        sizes=sizes,
+    )
+
+
+def written(stack: Stack, changes: int, stop: Event) -> None:
+    """Changes so many rows per table and minute, in a transaction per table and second, until `stop` is set."""
+    while not stop.wait(1):
+        stack.change(max(1, changes // 60))
+
+
+@contextmanager
+def running_stack(sizes: Mapping[str, int], more: Mapping[str, object]) -> Iterator[Stack]:
+    """The tables are loaded and published, and Airflow knows their DAGs."""
+    with installed(sizes["tables"], more) as (settings, config, home):
+        with running(settings, config=config, home=home, parts=frozenset({"postgres"})) as endpoints:
+            statements = [each.format(number, sizes["rows"]) for number in range(sizes["tables"]) for each in CREATE]
+            run_sql(endpoints.source_url, *statements)
+        endpoints = up(settings, config=config, home=home, on_states=lambda _: None)
+        with open_pipeline(settings, endpoints) as pipeline, open_airflow(endpoints, timeout_seconds=300) as airflow:
+            snapshot_runs(pipeline, poll_interval=timedelta(seconds=1)).take(pipeline.table_names(), slots=2)
+            airflow.wait_for_dags(tuple(map(slice_dag_id, pipeline.table_names())), TIMEOUT_SECONDS)
+            yield Stack(home=home, pipeline=pipeline, airflow=airflow, rows=sizes["rows"])
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            message = f"waited {TIMEOUT_SECONDS:.0f} s for {what}"
+            raise TimeoutError(message)
+        Event().wait(POLL_SECONDS)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of them does not pass."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.Error:
+        return False
