@@ -3,8 +3,8 @@
     python -m benchmarks [--quick] [--set ROW.NAME=NUMBER] [--ours SECTION.NAME=VALUE] [ROWS...]
 
 Without rows: every row of the table that has arms and needs no Airflow, and the decoder. `--ours` adds an arm of this
-project with that setting of pipeline.yml. Ends with 1 when an arm failed or did other work than the others; a missed goal
-does not.
+project with that setting of pipeline.yml. Ends with 1 when an arm failed or did other work than the others; a missed
+goal does not.
 """
 
 import os

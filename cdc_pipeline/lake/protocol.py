@@ -171,8 +171,7 @@ class DataFile:
 class Compaction:
     """The staged Parquet files of one snapshot, to be written as about `target_files` sorted lake files.
 
-    Staged files have the source's columns. `version` is the version that all rows get. `partition`: lake column and
-    value of each data partition column, the same for all rows.
+    Staged files have the source's columns. All rows get `version`, and in each data partition column `partition`.
     """
 
     snapshot_id: str
@@ -187,8 +186,8 @@ class Compaction:
 class LakePublication:
     """All data files of one snapshot. `fence_number` is the last slice whose changes the snapshot already contains.
 
-    `replaces`: the lake version whose fence may be higher, because the snapshot is of an older position; its later
-    slices are applied again. None if no fence may be higher.
+    `replaces`: the lake version whose fence may be higher, because the snapshot is older; later slices are applied
+    again. None if no fence may be higher.
     """
 
     snapshot_id: str
@@ -283,7 +282,7 @@ class Lake(Protocol):
     ) -> Optimization:
         """Rewrites files that have decayed by `need`. The content does not change.
 
-        Does nothing if the log got no checkpoint at or after version `checkpointed_since`.
+        Does nothing if there is no checkpoint at or after the version `checkpointed_since`.
         """
 
     def purge(self, table: LakeTable, below_version: str) -> None:

@@ -50,13 +50,12 @@ class Pipeline(Resources):
 
         worker = self.settings.worker
         limits = ClaimLimits(slices=worker.claim_slices, rows=worker.claim_rows, unpacked_bytes=worker.unpacked_bytes)
+        pause, retry_for = worker.longest_pause, worker.retry_for
         return SliceWorker(
             owner=self.owner,
             lease_length=worker.lease,
             limits=limits,
-            retry_policy=RetryPolicy(
-                longest_pause=worker.longest_pause, retry_for=worker.retry_for, probe_parked=worker.probe_parked
-            ),
+            retry_policy=RetryPolicy(longest_pause=pause, retry_for=retry_for, probe_parked=worker.probe_parked),
             store=self.store,
             objects=self.objects,
             lake=self.lake,

@@ -51,7 +51,7 @@ from cdc_pipeline.lake.protocol import (
 )
 from cdc_pipeline.lake.reshaping import Reshaping
 from cdc_pipeline.lake.schema_change import Fitted, follow, latest_shape
-from cdc_pipeline.lake.shape import Shape, shape_of_source
+from cdc_pipeline.lake.shape import shape_of_source
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import DELETED, TableName
 from cdc_pipeline.settings.work import MaintenanceSettings
@@ -61,7 +61,7 @@ from tests.support.memory_rows import (
     Stored,
     checked_fence,
     checkpoint_when_due,
-    event_of,
+    events_of,
     keyed_claim,
     keyless_claim,
     lake_schema,
@@ -71,7 +71,6 @@ from tests.support.memory_rows import (
     source_columns,
 )
 from tests.support.memory_shape import described, described_again, reshaped, stored_schema
-from tests.support.reference.model import Event
 
 
 class MemoryLake:
@@ -270,7 +269,7 @@ class MemoryLake:
             return self._move_fence(log, table, work, replace(fence, lake_version=stored.version), started)
         schema = stored.rows.schema
         columns, before = source_columns(schema, table), stored.rows.to_pylist()
-        events = [event for event in self._events(work, fitted.shape) if event.version >= work.cutoff_version]
+        events = [event for event in events_of(self._store, work, fitted.shape) if event.version >= work.cutoff_version]
         if table.schema.is_keyless:
             known = {place for content in work.slices for place in fitted.shape.lake_names(content.schema).values()}
             dropped = tuple(column.name for column in fitted.shape.columns if column.name not in known)
@@ -291,13 +290,6 @@ class MemoryLake:
         with step(self._on_step, "lake_table.merge"):
             log.append(stored.version + 1, actions)
         return outcome_of(effects, version=stored.version + 1, already=False, started=started, work=work)
-
-    def _events(self, work: ClaimWork, lake: Shape) -> list[Event]:
-        return [
-            event_of(row, content, lake)
-            for content in work.slices
-            for row in pq.read_table(io.BytesIO(self._store.get(content.key))).to_pylist()
-        ]
 
     def _data_file(self, table: LakeTable, name: str, rows: pa.Table) -> DataFile:
         sink = io.BytesIO()

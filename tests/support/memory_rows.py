@@ -1,5 +1,6 @@
 """What the fast lake keeps in its files: the kernel's states of a keyed table, or the rows of a keyless one."""
 
+import io
 import json
 import time as clock
 from collections import Counter, defaultdict
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
@@ -64,7 +66,16 @@ def lake_schema(table: LakeTable) -> pa.Schema:
     return pa.schema([*arrow_schema(table.schema), *own])
 
 
-def event_of(row: dict[str, Any], content: SliceInput, lake: Shape) -> Event:
+def events_of(store: ObjectStore, work: ClaimWork, lake: Shape) -> list[Event]:
+    """The events of a claim's slices."""
+    return [
+        _event_of(row, content, lake)
+        for content in work.slices
+        for row in pq.read_table(io.BytesIO(store.get(content.key))).to_pylist()
+    ]
+
+
+def _event_of(row: dict[str, Any], content: SliceInput, lake: Shape) -> Event:
     """With the lake's names and types."""
     operation, schema = Operation(row[OPERATION]), content.schema
     places, types = lake.lake_names(schema), {column.name: column.type for column in lake.columns}
