@@ -13,6 +13,7 @@ from cdc_pipeline.errors import UsageError
 from cdc_pipeline.record import OWN_PREFIX, TableName
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
+from cdc_pipeline.settings.dynamodb import DynamodbSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.settings.lake_location import is_on_s3, parse_endpoint, parse_s3
@@ -128,7 +129,13 @@ class Settings(BaseSettings):
     spark: str = EMBEDDED
     slice_length: Duration = timedelta(seconds=60)
     source: Annotated[
-        PostgresSource | DebeziumFilesSource | KafkaSource | KinesisSource | MysqlSource | ChangeFilesSource,
+        PostgresSource
+        | DebeziumFilesSource
+        | KafkaSource
+        | KinesisSource
+        | DynamodbSource
+        | MysqlSource
+        | ChangeFilesSource,
         Field(discriminator="kind"),
     ]
     tables: tuple[TableSettings, ...] = Field(min_length=1)

@@ -13,6 +13,7 @@ from cdc_pipeline.object_store.proven import ProvenObjectStore
 from cdc_pipeline.settings import ObjectStoreSettings, Settings
 from cdc_pipeline.settings.change_files import ChangeFilesSource, CsvSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
+from cdc_pipeline.settings.dynamodb import DynamodbSource
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.settings.lake_location import parse_endpoint, parse_s3
@@ -45,13 +46,8 @@ def source_of(settings: Settings, endpoints: Endpoints, on_step: OnStep = no_ste
         return KafkaTopics(
             stream=settings.name, kind=source.kind, folder=settings.folder, settings=source, tables=settings.tables
         )
-    if isinstance(source, KinesisSource):
-        from cdc_pipeline.sources.kinesis.client import KinesisClient
-        from cdc_pipeline.sources.kinesis.source import kinesis_source
-
-        return kinesis_source(
-            source, stream=settings.name, tables=settings.tables, connect=lambda: KinesisClient(source, settings.folder)
-        )
+    if isinstance(source, KinesisSource | DynamodbSource):
+        return _shards(source, settings)
     if isinstance(source, MysqlSource):
         from cdc_pipeline.sources.mysql.source import MysqlServer
 
@@ -91,6 +87,22 @@ def _debezium_files(source: DebeziumFilesSource, settings: Settings, on_step: On
         order=debezium_order(source),
         tables=settings.tables,
         transport=DebeziumFolders(folder=(settings.folder / source.path).resolve(), on_step=on_step),
+    )
+
+
+def _shards(source: KinesisSource | DynamodbSource, settings: Settings) -> "Source":
+    if isinstance(source, KinesisSource):
+        from cdc_pipeline.sources.kinesis.client import KinesisClient
+        from cdc_pipeline.sources.kinesis.source import kinesis_source
+
+        return kinesis_source(
+            source, stream=settings.name, tables=settings.tables, connect=lambda: KinesisClient(source, settings.folder)
+        )
+    from cdc_pipeline.sources.dynamodb.client import DynamodbClient
+    from cdc_pipeline.sources.dynamodb.source import dynamodb_source
+
+    return dynamodb_source(
+        source, stream=settings.name, tables=settings.tables, connect=lambda: DynamodbClient(source, settings.folder)
     )
 
 

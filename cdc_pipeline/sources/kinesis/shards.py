@@ -27,7 +27,8 @@ class ShardStream:
     """A stream as its server describes it. `shards`: by name, without those whose records have all expired.
 
     `address`: by which the client reads it. `identity`: differs for a new stream of the same name. `refusal`: why its
-    records cannot show every change, "" if they can.
+    records cannot show every change, "" if they can. `lacks`: which changes were never in it, "" if it has all. `key`:
+    the id that its records have, () if the server does not know it.
     """
 
     name: str
@@ -37,6 +38,8 @@ class ShardStream:
     retention: timedelta
     shards: Mapping[str, Shard]
     refusal: str = ""
+    lacks: str = ""
+    key: tuple[str, ...] = ()
 
     def keeps(self, since: datetime, now: datetime) -> bool:
         """Returns whether every record that arrived after `since` is surely still kept."""

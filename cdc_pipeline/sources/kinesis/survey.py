@@ -158,6 +158,11 @@ class ShardSurvey:
         elif table not in self.registered:
             if stream.refusal:
                 yield stream.refusal
+            ids = next(each.id for each in self.listed if each.table == table)
+            if stream.key and set(ids) != set(stream.key):
+                yield f"the key of {stream.name} is {', '.join(stream.key)}, and id of {table} is {', '.join(ids)}"
+            if stream.lacks and not self.begins_kept:
+                yield stream.lacks
             if not self.begins_kept and not stream.keeps(stream.created, self.now):
                 yield (
                     f"the stream {stream.name} of {table} is older ({stream.created:%Y-%m-%d}) than what it keeps"

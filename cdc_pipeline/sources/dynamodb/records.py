@@ -1,0 +1,102 @@
+"""Decodes the records of a table's stream: attribute values with their types -> a change event."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
+from cdc_pipeline.sources.debezium.one_line import Undecodable, attempt, parsed_json, printable
+from cdc_pipeline.sources.debezium.partition import Content
+from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.files.row_format import read_record, time_of
+
+_OPERATIONS = {"INSERT": "c", "MODIFY": "u", "REMOVE": "d"}
+_NESTED = frozenset({"M", "L", "SS", "NS", "BS"})
+_WRITER = msgspec.json.Encoder(decimal_format="number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRecords:
+    """Decodes records of `tables`, by the name of their stream. `rest_column`: gets what is no column, as JSON."""
+
+    tables: Mapping[str, TableSettings]
+    rest_column: str | None
+
+    def content(self, raw: RawLine) -> Content:
+        """Returns the content of a record, or why it cannot be read. Raises nothing for a damaged one."""
+        table = self.tables.get(raw.file.rpartition(" ")[0])
+        return attempt(lambda: self._event(raw.text, table))
+
+    def _event(self, text: bytes, table: TableSettings | None) -> EnvelopeEvent | Skipped:
+        record = read_record(text)
+        if record is None:
+            return Skipped(kind="blank line")
+        change, name = record.get("dynamodb"), record.get("eventName")
+        operation = _OPERATIONS.get(str(name))
+        if table is None or not isinstance(change, dict):
+            raise Undecodable("is no record of a stream of a listed table")
+        if operation is None:
+            raise Undecodable(f"has the unknown operation {printable(repr(name))}")
+        before = change.get("OldImage") or change.get("Keys")
+        after = None if operation == "d" else change.get("NewImage")
+        if operation != "d" and not isinstance(after, dict):
+            raise Undecodable("has no NewImage: the row is missing")
+        return EnvelopeEvent(
+            operation=operation,
+            value={"op": operation, "before": self._row(before, table), "after": self._row(after, table)},
+            source={"schema": table.table.schema, "table": table.table.table, "connector": "dynamodb"},
+            key=None,
+            headers=None,
+            fields=None,
+            key_fields=None,
+            transaction=None,
+            commit_time=time_of(change.get("ApproximateCreationDateTime"), "ApproximateCreationDateTime"),
+        )
+
+    def _row(self, image: object, table: TableSettings) -> Fields | None:
+        """Returns every column of the table. An attribute that the row does not have is NULL."""
+        if not isinstance(image, dict):
+            return None
+        own = [name for name in table.columns if name != self.rest_column]
+        row = {name: _value(image[name]) if name in image else None for name in own}
+        if self.rest_column is not None:
+            rest = {name: _plain(value) for name, value in image.items() if name not in own}
+            row[self.rest_column] = _WRITER.encode(rest).decode() if rest else None
+        return row
+
+
+def _value(typed: object) -> object:
+    """Returns the value of a column: maps, lists and sets as JSON."""
+    (kind, _) = _parts(typed)
+    plain = _plain(typed)
+    return _WRITER.encode(plain).decode() if kind in _NESTED else plain
+
+
+def _plain(typed: object) -> Any:
+    """Returns an attribute value without its types. Numbers keep every digit; bytes are texts in base64."""
+    kind, value = _parts(typed)
+    match kind, value:
+        case ("S" | "B", str()) | ("BOOL", bool()) | ("SS" | "BS", list()):
+            return value
+        case "N", str():
+            return parsed_json(value)
+        case "NULL", _:
+            return None
+        case "M", dict():
+            return {name: _plain(part) for name, part in value.items()}
+        case "L", list():
+            return [_plain(part) for part in value]
+        case "NS", list():
+            return [parsed_json(part) for part in value]
+        case _:
+            raise Undecodable(f"has an attribute value of the unknown type {printable(repr(kind))}")
+
+
+def _parts(typed: object) -> tuple[str, object]:
+    if not isinstance(typed, dict) or len(typed) != 1:
+        raise Undecodable(f"has an attribute value without one type: {printable(repr(typed))}")
+    ((kind, value),) = typed.items()
+    return str(kind), value
