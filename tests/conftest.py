@@ -14,14 +14,20 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.lake.session import untuned_session
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
-from tests.support.kafka import started_kafka
+from tests.support.kafka import SecureKafka, started_kafka
 from tests.support.mariadb import fresh_mysql_database, started_mariadb
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
-NEEDS = {"postgres": "postgres", "spark": "spark_url", "s3": "s3_endpoint", "kafka": "kafka", "mysql": "mariadb"}
+NEEDS = {
+    "postgres": "postgres",
+    "spark": "spark_url",
+    "s3": "s3_endpoint",
+    "kafka": "kafka_addresses",
+    "mysql": "mariadb",
+}
 """Mark -> the fixture that starts the server."""
 STACK_PLACES = {"acceptance", "chaos", "nightly"}
 """Folder or mark of a test of the whole stack."""
@@ -147,11 +153,23 @@ def command_server() -> Iterator[CommandServer]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`127.0.0.1:port` of a started Kafka broker, which all workers share. Each test has topics of its own."""
+def kafka_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Addresses of a started Kafka broker, which all workers share."""
     folder = tmp_path_factory.mktemp("kafka")
-    with shared("kafka", lambda: started_kafka(folder), folder_of_the_run(tmp_path_factory)) as servers:
-        yield servers
+    with shared("kafka", lambda: started_kafka(folder), folder_of_the_run(tmp_path_factory)) as addresses:
+        yield addresses
+
+
+@pytest.fixture
+def kafka(kafka_addresses: str) -> str:
+    """`127.0.0.1:port` of the broker. Each test has topics of its own."""
+    return kafka_addresses.split(maxsplit=1)[0]
+
+
+@pytest.fixture
+def secure_kafka(kafka_addresses: str) -> SecureKafka:
+    """The same broker, by an encrypted and authenticated connection."""
+    return SecureKafka.parse(kafka_addresses)
 
 
 @pytest.fixture(scope="session")

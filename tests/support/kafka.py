@@ -25,18 +25,27 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.source_setup.set_up import SetUp
 from cdc_pipeline.wiring import Pipeline
+from tests.support.certificates import write_certificate
 from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.eventually import await_listener
 from tests.support.pipelines import opened_pipeline
 
 SET = "kafka"
 LOOPBACK = "127.0.0.1"
+USER, PASSWORD = "cdc", "canary-of-the-broker"
+CA = "ca.pem"
 TIMEOUT_SECONDS = 120
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
+listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.secure.plain.sasl.jaas.config={security}.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.secure.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={folder}/broker.pem
 controller.listener.names=CONTROLLER
 controller.quorum.voters=1@127.0.0.1:{controller}
 log.dirs={folder}/log
@@ -55,6 +64,7 @@ class KafkaBroker:
 
     folder: Path
     port: int = field(default_factory=free_port)
+    secure: int = field(default_factory=free_port)
     controller: int = field(default_factory=free_port)
     process: "Popen[bytes] | None" = None
 
@@ -65,10 +75,21 @@ class KafkaBroker:
     def start(self) -> None:
         properties = self.folder / "server.properties"
         if not properties.exists():
-            text = PROPERTIES.format(port=self.port, controller=self.controller, folder=self.folder)
+            text = PROPERTIES.format(
+                port=self.port,
+                secure=self.secure,
+                controller=self.controller,
+                folder=self.folder,
+                security="org.apache.kafka.common.security",
+                user=USER,
+                password=PASSWORD,
+            )
             properties.write_text(text, encoding="utf-8")
+            write_certificate(self.folder / "broker.pem", self.folder / CA, LOOPBACK)
             cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)).wait(TIMEOUT_SECONDS)
+            user = f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"
+            format_ = ["format", "-t", cluster, "-c", str(properties), "--add-scram", user]
+            self._run("kafka.tools.StorageTool", *format_).wait(TIMEOUT_SECONDS)
         self.process = self._run("kafka.Kafka", str(properties))
         await_listener(self.process, self.port, TIMEOUT_SECONDS, self._log.read_text)
 
@@ -96,13 +117,26 @@ class KafkaBroker:
             return start([*java, *command], environment=os.environ, folder=self.folder, output=output, tied=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecureKafka:
+    """The same broker by SASL_SSL: `USER` with `PASSWORD`, by PLAIN or SCRAM-SHA-512. `ca`: whom its clients trust."""
+
+    servers: str
+    ca: Path
+
+    @classmethod
+    def parse(cls, addresses: str) -> "SecureKafka":
+        _, servers, ca = addresses.split(" ", 2)
+        return cls(servers=servers, ca=Path(ca))
+
+
 @contextmanager
 def started_kafka(folder: Path) -> Iterator[str]:
-    """`127.0.0.1:port` of a broker without topics."""
+    """The addresses of a broker without topics, for `SecureKafka.parse`: the plain one is its first word."""
     broker = KafkaBroker(folder=folder)
     broker.start()
     try:
-        yield broker.servers
+        yield f"{broker.servers} {LOOPBACK}:{broker.secure} {folder / CA}"
     finally:
         broker.stop()
 

@@ -1,5 +1,6 @@
 """A client of a Kafka cluster: its settings, and its errors as ours."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, Never, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError
 from cdc_pipeline.settings.kafka import KafkaSource
@@ -16,6 +17,7 @@ log = structlog.get_logger()
 
 CALL_SECONDS = 15.0
 """How long one request may take before the cluster counts as away."""
+_LOOK_SECONDS = 1.0
 _CRITICAL = 2
 _QUEUED_KILOBYTES = 32 << 10
 """What the client may fetch ahead. It bounds the memory of a consumer, whatever the number of partitions."""
@@ -79,9 +81,23 @@ class KafkaClient:
         """Waits for the answer to a request of `admin`. Raises as `ask` does."""
         return self.ask(lambda: future.result(CALL_SECONDS))
 
+    def metadata(self) -> ClusterMetadata:
+        """Returns the cluster's topics. Raises as `ask` does: at once if the brokers refuse the login.
+
+        The client tells why a connection broke only when it is polled, and tries a refused login again without end.
+        """
+        deadline = time.monotonic() + CALL_SECONDS
+        while True:
+            try:
+                return self.admin.list_topics(timeout=_LOOK_SECONDS)
+            except KafkaException as error:
+                self.admin.poll(0)
+                if _is_refused(self._trouble) or time.monotonic() > deadline:
+                    self.fail(error.args[0])
+
     def fail(self, error: KafkaError) -> Never:
         """Raises the error as one of ours. The client reports a refused login only as a connection that fails."""
-        cause = self._trouble if self._trouble is not None and self._trouble.code() in _REFUSED else error
+        cause = self._trouble if self._trouble is not None and _is_refused(self._trouble) else error
         if cause.code() in _REFUSED:
             raise SourceError(
                 f"the Kafka brokers {self.servers} refuse: {cause.str()}",
@@ -97,9 +113,13 @@ class KafkaClient:
         self.consumer.close()
 
     def _note(self, error: KafkaError) -> None:
-        if self._trouble is None or error.code() in _REFUSED:
+        if self._trouble is None or (_is_refused(error) and not _is_refused(self._trouble)):
             log.warning("Kafka connection in trouble", servers=self.servers, found=error.str())
             self._trouble = error
+
+
+def _is_refused(error: KafkaError | None) -> bool:
+    return error is not None and error.code() in _REFUSED
 
 
 def _login(settings: KafkaSource, folder: Path) -> dict[str, Any]:

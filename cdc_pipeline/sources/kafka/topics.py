@@ -49,7 +49,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def read_cluster(client: KafkaClient) -> Cluster:
-    metadata = client.ask(lambda: client.consumer.list_topics(timeout=CALL_SECONDS))
+    metadata = client.metadata()
     topics = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
     return Cluster(cluster_id=metadata.cluster_id or "", topics=topics)
 
