@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileSelector
 
 from cdc_pipeline.errors import ObjectMissing, SnapshotError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
@@ -71,9 +72,10 @@ class ExportedFiles:
     def oldest(self) -> datetime:
         """Returns when the oldest of the files was written last. The rows are not newer than that."""
         filesystem, root = self.objects.filesystem()
-        keys = [f"{root}/{found.key}" for found in self._files()]
+        paths = {f"{root}/{found.key}" for found in self._files()}
         with step(self.on_step, "source_file.read"):
-            times = [info.mtime_ns or 0 for info in filesystem.get_file_info(keys)]
+            infos = filesystem.get_file_info(FileSelector(root, recursive=True))
+        times = [info.mtime_ns or 0 for info in infos if info.path in paths]
         return EPOCH + (min(times) // 1_000) * _MICROSECOND
 
     def rows(self, table: TableName, schema: TableSchema, part: Document | None = None) -> Iterator[CopiedRows]:

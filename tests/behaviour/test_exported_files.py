@@ -1,0 +1,87 @@
+"""Exported files are read alike from every object store, in every format."""
+
+import gzip
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.settings.change_files import CsvSettings
+from cdc_pipeline.sources.files.exported_files import ExportedFiles
+from cdc_pipeline.steps import no_step
+from tests.support.change_files import csv_text, json_lines, parquet_bytes
+
+TABLE = TableName.parse("shop.public.orders")
+COLUMNS = {
+    "id": "int8",
+    "name": "text",
+    "amount": "numeric(12,2)",
+    "day": "date",
+    "at": "timestamptz",
+    "here": "boolean",
+}
+SCHEMA = TableSchema(columns=tuple(Column(name=name, type=kind) for name, kind in COLUMNS.items()), key=("id",))
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": 1,
+        "name": 'Ada, "A"\nL',
+        "amount": "1.50",
+        "day": "2026-01-01",
+        "at": "2026-01-01 10:00:00+00",
+        "here": True,
+    },
+    {"id": 2, "name": None, "amount": None, "day": None, "at": None, "here": None},
+]
+
+
+def copied(files: ExportedFiles) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for part in files.parts(TABLE, 0):
+        for block in files.rows(TABLE, SCHEMA, part):
+            assert block.unfit_rows == ()
+            found += [tuple(row.values()) for row in block.rows.to_pylist()]
+    return found
+
+
+def without_nulls(rows: Sequence[dict[str, Any]]) -> bytes:
+    return json_lines([{name: value for name, value in row.items() if value is not None} for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write"),
+    [(".csv", csv_text), (".jsonl", json_lines), (".json", without_nulls), (".parquet", parquet_bytes)],
+)
+def test_rows_are_those_of_the_table_in_every_format(
+    objects: ObjectStore, suffix: str, write: Callable[[Sequence[dict[str, Any]]], bytes]
+) -> None:
+    began = datetime.now(UTC) - timedelta(seconds=2)
+    objects.put_if_absent(f"deep/er/a{suffix}", write([row | {"extra": 1} for row in ROWS]))
+    objects.put_if_absent(f"deep/b{suffix}.gz", gzip.compress(write(ROWS)))
+    objects.put_if_absent("deep/_SUCCESS", b"")
+    files = ExportedFiles(objects=objects, csv=CsvSettings(), on_step=no_step)
+    rows = copied(files)
+    assert rows[:2] == rows[2:]
+    assert [(row[0], row[1], str(row[2]), str(row[3]), row[5]) for row in rows[:2]] == [
+        (1, 'Ada, "A"\nL', "1.50", "2026-01-01", True),
+        (2, None, "None", "None", None),
+    ]
+    assert rows[0][4] == datetime(2026, 1, 1, 10, tzinfo=UTC)
+    assert began <= files.oldest() <= datetime.now(UTC) + timedelta(seconds=2)
+
+
+def test_a_pattern_chooses_files_and_a_header_may_be_missing(objects: ObjectStore) -> None:
+    objects.put_if_absent("LOAD1.csv", b"2026-01-01,1,Ada,1.50,,,t\n")
+    objects.put_if_absent("20260101.parquet", b"a change")
+    files = ExportedFiles(
+        objects=objects, csv=CsvSettings(header=False), leading=("ts",), only="LOAD*", on_step=no_step
+    )
+    assert [row[:2] for row in copied(files)] == [(1, "Ada")]
+    part = files.parts(TABLE, 0)[0]
+    with pytest.raises(SnapshotError, match=r"the file LOAD1\.csv below .* was written again"):
+        list(files.rows(TABLE, SCHEMA, {**part, "written": "before"}))
+    with pytest.raises(SnapshotError, match=r"the file LOAD2\.csv below .* is gone"):
+        list(files.rows(TABLE, SCHEMA, {**part, "file": "LOAD2.csv"}))
