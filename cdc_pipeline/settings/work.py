@@ -166,8 +166,8 @@ class MaintenanceSettings(Frozen):
     run_bytes: int = Field(
         default=128 << 20,
         ge=1,
-        description="most bytes of files that one run rewrites; the rest waits for the next run. 128 MiB take a few"
-        " seconds",
+        description="most bytes of files that one run rewrites; the rest waits for the next run. 128 MiB take about"
+        " ten processor seconds",
     )
 
 
