@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from cdc_pipeline.wiring import Pipeline
 
 Columns = Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help="show only these columns")]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="CDC_AGAINST",
+        show_envvar=False,
+        help="compare with this database, which nobody writes to; also as CDC_AGAINST",
+    ),
+]
 Wide = Annotated[bool, typer.Option("--wide", help="show all columns")]
 
 
@@ -57,17 +66,24 @@ def verify(
     tables: Tables = None,
     config: Config = None,
     timeout: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
+    against: Against = None,
     as_json: Json = False,
 ) -> None:
     """Compare all rows of source and lake at one position.
 
     Compares every column that the source has now. Each table gets its own verdict. Exit code 3 when a table differs
-    or could not be compared.
+    or could not be compared. With --against, the lake as it is now is compared with a database at rest, for a source
+    that is no database; registered slices are applied first.
     """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="verify") as pipeline:
         names = pipeline.table_names(tuple(tables or ()))
-        verdicts = pipeline.verification().verify(names, timeout=timedelta(seconds=timeout))
+        if against is None:
+            verdicts = pipeline.verification().verify(names, timeout=timedelta(seconds=timeout))
+        else:
+            from cdc_pipeline.wiring.against import verify_against
+
+            verdicts = verify_against(pipeline, names, against)
     differences = [found for verdict in verdicts for found in _differences(verdict)]
     if as_json:
         context.show(

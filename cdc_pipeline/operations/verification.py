@@ -94,11 +94,31 @@ class Verification:
                     Event().wait(POLL.total_seconds())
         return tuple(verdicts[table] for table in tables)
 
+    def verify_against(self, tables: Sequence[TableName], database: Source) -> tuple[Verified, ...]:
+        """Compares every row of the lake, as it is now, with a database that feeds the pipeline's source.
+
+        No position ties the two together, so nothing is cut and nothing is applied: the caller applies what is
+        registered. Equal means that this lake version has exactly the database's rows. A difference may be a change
+        that is on its way, unless the database is at rest and its connector has sent everything.
+        """
+        with database.hold_position("verify", name=self.cuts.new_id().hex[:8]) as held:
+            return tuple(self._against(table, held, database) for table in tables)
+
+    def _against(self, table: TableName, held: HeldPosition, database: Source) -> Verified:
+        try:
+            fence = self.lake.read_fence(self.lake_table(table))
+            if fence is None:
+                return _not_compared(table, held, "the lake has no commit of it: run cdc apply")
+            return self._compared(table, held, fence.lake_version, database)
+        except CdcError as error:
+            log.warning("table not compared", table=str(table), found=str(error))
+            return _not_compared(table, held, str(error))
+
     def _verdict(self, table: TableName, held: HeldPosition, boundary: Boundary) -> Verified | None:
         """Returns the table's result; None while another worker applies the missing slices."""
         try:
             version = self._lake_version_at(table, boundary)
-            return None if version is None else self._compared(table, held, version)
+            return None if version is None else self._compared(table, held, version, self.source)
         except CdcError as error:
             log.warning("table not compared", table=str(table), found=str(error))
             return _not_compared(table, held, str(error))
@@ -120,12 +140,12 @@ class Verification:
             raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
         return shown_version(self.store, self.lake, self.lake_table(table), boundary)
 
-    def _compared(self, table: TableName, held: HeldPosition, version: int) -> Verified:
+    def _compared(self, table: TableName, held: HeldPosition, version: int, database: Source) -> Verified:
         """Compares the columns that the source's catalogue has at the position, whether or not they are registered."""
         registered = self.lake_table(table)
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
-        with self.source.copy_at(held.exported) as source:
+        with database.copy_at(held.exported) as source:
             columns = source.columns(table)
             if not columns:
                 raise CdcError(

@@ -1,0 +1,50 @@
+"""A lake of events alone is compared with the database behind them."""
+
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring.against import verify_against
+from tests.crash.world import make_lake
+from tests.support.event_files import EventFolder
+from tests.support.source_arms import debezium_events
+from tests.support.streams import run_sql
+
+TABLE = {"name": "public.orders", "id": ["id"], "columns": {"id": "int", "note": "text"}}
+
+
+def differing(pipeline: Pipeline, url: str) -> list[tuple[str, int]]:
+    """Of each table: what hinders the comparison, and how many rows differ."""
+    verdicts = verify_against(pipeline, pipeline.table_names(), url)
+    return [
+        (verdict.problem, -1 if verdict.comparison is None else verdict.comparison.differing_rows)
+        for verdict in verdicts
+    ]
+
+
+def test_equal_rows_are_equal_and_a_change_that_was_not_sent_differs(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    run_sql(database, "CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'a')")
+    events = EventFolder(folder=tmp_path, store_url=store_url, tables=(TABLE,))
+    events.write("0/a.jsonl", *debezium_events(1, ("i", 1, "a")))
+    events.consume()
+    with events.opened(make_lake) as pipeline:
+        assert differing(pipeline, database) == [("", 0)]
+        run_sql(database, "INSERT INTO orders VALUES (2, NULL)", "UPDATE orders SET note = 'b' WHERE id = 1")
+        assert differing(pipeline, database) == [("", 2)]
+        run_sql(database, "DROP TABLE orders")
+        ((problem, _),) = differing(pipeline, database)
+        assert "the source has no table" in problem
+
+
+def test_a_database_of_another_kind_is_refused_before_anything_is_applied(store_url: str, tmp_path: Path) -> None:
+    events = EventFolder(folder=tmp_path, store_url=store_url, tables=(TABLE,))
+    events.write("0/a.jsonl", *debezium_events(1, ("i", 1, "a")))
+    events.consume()
+    with events.opened(make_lake) as pipeline:
+        with pytest.raises(SettingsError, match="cannot be compared with a database of the kind 'oracle'"):
+            verify_against(pipeline, pipeline.table_names(), "oracle://db/shop")
+        assert not (tmp_path / "lake" / "datalake").exists()
