@@ -58,7 +58,7 @@ nightly: setup-dev
 
 # The source of the kind kafka, on a broker that is fetched for it.
 kafka: python
-	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3 --jars kafka
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3 --jars kafka --jars connect
 	$(IN_MEMORY) $(BIN)/pytest -m kafka $(TESTS)
 
 # Real faults on real processes, at most 60 minutes; writes docs/reports/chaos.md. CDC_CHAOS_SEED chooses the random ones.

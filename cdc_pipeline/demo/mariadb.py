@@ -25,6 +25,7 @@ from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect
 
 DATABASE = "shop"
+TABLES = ("customers", "products", "orders", "order_items", "visits")
 PROGRAMS = "/usr/sbin:/usr/bin"
 _WRITER = "writer"
 _DEADLOCK, _LOCK_WAIT = 1213, 1205

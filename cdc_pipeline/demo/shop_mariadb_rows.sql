@@ -24,6 +24,8 @@ SELECT seq, seq * 7919 MOD %(customers)s + 1, seq MOD 4 + 1, seq * 31 MOD 90000 
        TIMESTAMP '2026-01-01 00:00:00' + INTERVAL seq * 7 MINUTE
 FROM seq_1_to_1000000 WHERE seq <= %(orders)s;
 
+INSERT INTO visits (customer_id, page) VALUES (1, '/');
+
 INSERT INTO order_items
 SELECT o.seq, l.seq, (o.seq * 31 + l.seq * 7) MOD %(products)s + 1, (o.seq + l.seq) MOD 9 + 1,
        o.seq * l.seq MOD 50000 / 100, IF((o.seq + l.seq) MOD 4 = 0, l.seq / 30e0, NULL)

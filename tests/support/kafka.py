@@ -3,8 +3,6 @@
 import json
 import os
 import secrets
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,15 +10,12 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-import pyspark
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from cdc_pipeline.demo.kafka import broker_command
 from cdc_pipeline.installation.ports import free_port
-from cdc_pipeline.launcher.jars import SHORT_LIVED, jars_of, present_jars, read_lock
-from cdc_pipeline.launcher.java import require_java
 from cdc_pipeline.launcher.launch import start
-from cdc_pipeline.launcher.project import JARS, JARS_LOCK
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.source_setup.set_up import SetUp
@@ -30,14 +25,11 @@ from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.eventually import await_listener
 from tests.support.pipelines import opened_pipeline
 
-SET = "kafka"
 LOOPBACK = "127.0.0.1"
 USER, PASSWORD = "cdc", "canary-of-the-broker"
 CA = "ca.pem"
 TIMEOUT_SECONDS = 120
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
+SECURED = """\
 listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURE://127.0.0.1:{secure}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
@@ -46,15 +38,6 @@ listener.name.secure.plain.sasl.jaas.config={security}.plain.PlainLoginModule re
 listener.name.secure.scram-sha-512.sasl.jaas.config={security}.scram.ScramLoginModule required;
 ssl.keystore.type=PEM
 ssl.keystore.location={folder}/broker.pem
-controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller}
-log.dirs={folder}/log
-offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-auto.create.topics.enable=false
 """
 
 
@@ -73,24 +56,27 @@ class KafkaBroker:
         return f"{LOOPBACK}:{self.port}"
 
     def start(self) -> None:
-        properties = self.folder / "server.properties"
-        if not properties.exists():
-            text = PROPERTIES.format(
-                port=self.port,
-                secure=self.secure,
-                controller=self.controller,
-                folder=self.folder,
-                security="org.apache.kafka.common.security",
-                user=USER,
-                password=PASSWORD,
-            )
-            properties.write_text(text, encoding="utf-8")
+        if not (self.folder / CA).exists():
             write_certificate(self.folder / "broker.pem", self.folder / CA, LOOPBACK)
-            cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            user = f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"
-            format_ = ["format", "-t", cluster, "-c", str(properties), "--add-scram", user]
-            self._run("kafka.tools.StorageTool", *format_).wait(TIMEOUT_SECONDS)
-        self.process = self._run("kafka.Kafka", str(properties))
+        secured = SECURED.format(
+            port=self.port,
+            secure=self.secure,
+            controller=self.controller,
+            folder=self.folder,
+            security="org.apache.kafka.common.security",
+            user=USER,
+            password=PASSWORD,
+        )
+        user = f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"
+        command = broker_command(
+            self.folder,
+            port=self.port,
+            controller=self.controller,
+            more=secured,
+            formatted_with=("--add-scram", user),
+        )
+        with self._log.open("ab") as output:
+            self.process = start(command, environment=os.environ, folder=self.folder, output=output, tied=True)
         await_listener(self.process, self.port, TIMEOUT_SECONDS, self._log.read_text)
 
     def kill(self) -> None:
@@ -107,14 +93,6 @@ class KafkaBroker:
     @property
     def _log(self) -> Path:
         return self.folder / "kafka.log"
-
-    def _run(self, *command: str) -> "Popen[bytes]":
-        scala = Path(pyspark.__file__).parent.glob("jars/scala-library-*.jar")  # Spark's resolver leaves it out
-        jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), [SET])), *scala]
-        options = ["-Xmx256m", *SHORT_LIVED.split(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        java = [str(require_java(os.environ)), *options, "-cp", ":".join(map(str, jars))]
-        with self._log.open("ab") as output:
-            return start([*java, *command], environment=os.environ, folder=self.folder, output=output, tied=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
