@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
 
+from cdc_pipeline.demo.kafka_source import begin_kafka, verify_kafka
 from cdc_pipeline.demo.mariadb import MARIADB_SHOP, seed_mariadb, start_mariadb
 from cdc_pipeline.demo.seed import seed
 from cdc_pipeline.demo.workload import POSTGRES_SHOP, Shop
@@ -85,6 +86,13 @@ DEMO_SOURCES: Mapping[str, DemoSource] = {
         begin=_begin_mysql,
         shop=MARIADB_SHOP,
         verify=_at_one_position,
+    ),
+    "kafka": DemoSource(
+        title="source: MariaDB, Debezium in Kafka Connect, a Kafka broker",
+        template="pipeline.kafka.yml",
+        begin=begin_kafka,
+        shop=MARIADB_SHOP,
+        verify=verify_kafka,
     ),
 }
 """Value of SOURCE -> how that demo differs from the others."""

@@ -115,6 +115,8 @@ def _main_job(
     try:
         if pipeline.source.capabilities.copies_tables:
             _take_snapshot(pipeline, airflow, tables, phases)
+        else:
+            _begin_empty(pipeline, tables, phases)
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as show:
             _kill_a_worker(pipeline, tables, show)
             _wait_for_slices(pipeline, tables, show)
@@ -144,6 +146,19 @@ def _take_snapshot(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableN
     with phases.phase(f"first proof: every row of {FIRST} compared at one position, while the sessions write"):
         (first,) = pipeline.verification().verify([table for table in tables if table.table == FIRST])
     phases.show_first(first)
+
+
+def _begin_empty(pipeline: Pipeline, tables: tuple[TableName, ...], phases: Phases) -> None:
+    """Applies each table's first slices. Its slice DAG is woken from then on, as after a snapshot."""
+
+    def begin(table: TableName) -> bool:
+        (result,) = pipeline.slice_runs().apply([table], by_hand=True)
+        return result.error is None and result.applied is not None and applied_slices(pipeline, table) > 0
+
+    with phases.phase("the lake begins with the first events of each table") as show:
+        for table in tables:
+            show(str(table))
+            _wait_until(partial(begin, table))
 
 
 def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Callable[[str], None]) -> None:
