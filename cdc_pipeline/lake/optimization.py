@@ -4,9 +4,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
 import structlog
 
 from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.decay import Optimization, RewritePlan, rewrite_plan
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken
@@ -38,7 +40,7 @@ class TableOptimization:
 
         If another writer commits first, nothing happens: the next run looks again. A table with features that the
         pipeline's own commits do not maintain is left to Delta, but not right after a claim, because Delta's OPTIMIZE
-        has no limit.
+        has no limit. Raises LakeError for a file that cannot be read or written; nothing is committed then.
         """
         log = DeltaLog(self.store, lake_key(self.table.name))
         with step(self.on_step, "lake_files.read"):
@@ -73,7 +75,14 @@ class TableOptimization:
             rewriting = FileRewriting(
                 store=self.store, table=self.table, metadata=state.metadata, folder=f"{folder}/{number}"
             )
-            part = rewriting.rewrite(files)
+            try:
+                part = rewriting.rewrite(files)
+            except (pa.ArrowException, OSError) as error:
+                raise LakeError(
+                    f"files of {self.table.name} cannot be rewritten: {type(error).__name__}: {error!s:.300}",
+                    expected=f"whole Parquet files below {self.store.url}, and a store that answers",
+                    remedy="the table is unchanged, and the next run tries again; restore a file that is damaged",
+                ) from error
             done.removed += part.removed
             done.added += part.added
         return done

@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.decay import Optimization
 from cdc_pipeline.lake.deletion_vectors import vector_file
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
@@ -167,6 +168,16 @@ def test_a_run_that_is_killed_leaves_the_rows_as_they_were(
     assert values(store) == before
     lake_of(store).optimize(TABLE)
     assert (values(store), log.latest_version()) == (before, 5)
+
+
+def test_a_damaged_file_is_named_by_one_error_and_nothing_is_committed(store: LocalObjectStore, log: DeltaLog) -> None:
+    filled(store, log)
+    before = log.latest_version()
+    damaged = next(iter(log.active_files(before or 0).values()))["path"]
+    store.overwrite(f"{KEY}/{damaged}", b"PAR1 no Parquet PAR1")
+    with pytest.raises(LakeError, match="cannot be rewritten: ArrowInvalid"):
+        lake_of(store).optimize(TABLE)
+    assert log.latest_version() == before
 
 
 def test_a_file_whose_rows_are_all_deleted_leaves_no_file(store: LocalObjectStore, log: DeltaLog) -> None:
