@@ -1,4 +1,4 @@
-"""The script of `cdc demo`: the main job on live data with one worker killed in a MERGE, and a proof at the end."""
+"""The script of `cdc demo`: the main job on live data with one worker killed in a claim, and a proof at the end."""
 
 import os
 import random
@@ -117,7 +117,7 @@ def _main_job(
             _take_snapshot(pipeline, airflow, tables, phases)
         else:
             _begin_empty(pipeline, tables, phases)
-        with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in its MERGE") as show:
+        with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in a claim") as show:
             _kill_a_worker(pipeline, tables, show)
             _wait_for_slices(pipeline, tables, show)
         with phases.phase("slice DAGs paused, and the writers end: a backlog"):
@@ -165,7 +165,7 @@ def _kill_a_worker(pipeline: Pipeline, tables: tuple[TableName, ...], show: Call
     """Sends kill -9 to the process that works on a claim, and waits until another one has applied the claim."""
     victim = next(table for table in tables if table.table == VICTIM)
     table_id = pipeline.store.tables.table(victim).table_id
-    show(f"waiting for a worker in the middle of a MERGE of {victim}")
+    show(f"waiting for a worker in the middle of a claim of {victim}")
     claim = _wait_until(lambda: pipeline.store.claims.open_claim(table_id))
     process = int(claim.owner.split(":")[1])
     os.kill(process, signal.SIGKILL)

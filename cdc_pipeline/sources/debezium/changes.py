@@ -90,9 +90,9 @@ def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
 
 def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | None) -> Fields | None:
     """Returns the id that the row had before, None if the event does not have it."""
-    told = _id_in(event.old_key, layout)
-    if told is not None:
-        return told
+    keyed = _id_in(event.old_key, layout)
+    if keyed is not None:
+        return keyed
     if event.operation == "u":
         old_id = _id_in(event.before, layout)
         return old_id if old_id and all(value is not None for value in old_id.values()) else None

@@ -73,12 +73,12 @@ def _check_whole_old_rows(group: RowGroup, table: TableName) -> None:
 
 def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> None:
     """Raises TableStale for events without their id. Updates and deletes carry only the replica identity's columns."""
-    told = {column.name for column in group.relation.columns if column.is_key}
+    identity = {column.name for column in group.relation.columns if column.is_key}
     known = {column.name for column in group.relation.columns}
-    untold = [name for name in schema.key if name not in (told if (group.op != _INSERT).any() else known)]
-    if untold:
+    missing = [name for name in schema.key if name not in (identity if (group.op != _INSERT).any() else known)]
+    if missing:
         raise TableStale(
-            f"changes of {table} came without {', '.join(untold)}",
+            f"changes of {table} came without {', '.join(missing)}",
             table=str(table),
             expected="an id within the table's replica identity",
             remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, or USING a unique index"

@@ -203,9 +203,9 @@ def _of_new(group: RowGroup, index: int) -> _Input:
     unchanged = unknown | ((group.op == _UPDATE) & (group.old_kind == 0) & is_key)
     if column.absent is not None and group.old is not None:
         old = group.old[index].values
-        told = unknown & ((group.old_kind == _OLD_ROW) | np.asarray(old.is_valid()))
-        texts = pc.if_else(pa.array(told), _string(old), texts)
-        unknown = unknown & ~told
+        found = unknown & ((group.old_kind == _OLD_ROW) | np.asarray(old.is_valid()))
+        texts = pc.if_else(pa.array(found), _string(old), texts)
+        unknown = unknown & ~found
     return _Input(texts=texts, unknown=unknown, unchanged=unchanged)
 
 

@@ -96,7 +96,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
         return (*shapes[:-1], change.shape)
     if settings.on_schema_change == "stop":
         raise _changed(settings, "its columns changed, and on_schema_change is stop")
-    _check_told_apart(settings, shapes, change.shape)
+    _check_distinct_shapes(settings, shapes, change.shape)
     return (*shapes, change.shape)
 
 
@@ -127,7 +127,7 @@ def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) 
     return replace(found.shape, columns=columns, generation=known.schema.generation)
 
 
-def _check_told_apart(settings: TableSettings, shapes: Sequence[SourceShape], new: SourceShape) -> None:
+def _check_distinct_shapes(settings: TableSettings, shapes: Sequence[SourceShape], new: SourceShape) -> None:
     """Raises TableStale if events of the new shape look like those of an earlier shape with other columns."""
     for shape in shapes:
         same = shape.appearance == new.appearance
