@@ -17,7 +17,7 @@ from cdc_pipeline.metadata_store.ledger.quarantine import drop_waiting
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS
 
-_EVENT = models.quarantine
+_EVENT, _SNAPSHOT = models.quarantine, models.snapshot
 _PARTITION = 0
 """A row of a snapshot comes from no stream partition; its replay goes into this one."""
 
@@ -67,10 +67,15 @@ def columns_of(snapshot: Snapshot) -> dict[str, Any]:
 def drop_events_before(connection: Connection, snapshot: Snapshot) -> None:
     """Drops the table's quarantined events from before the cutoff: the published snapshot contains their effect.
 
-    Also drops the rows of earlier snapshots, whatever their version. Events whose version nobody knows stay.
+    Also drops the rows of earlier snapshots, whatever their version. Events whose version nobody knows stay. A rebuild
+    calls this for each publication of the lake, oldest first, when the rows of later snapshots are there already.
     """
     older = (_EVENT.c.version < snapshot.cutoff_version) & (_EVENT.c.version != "")
     of_another = _EVENT.c.snapshot_id.is_not(None) & (_EVENT.c.snapshot_id != snapshot.snapshot_id)
+    if snapshot.lake_version is not None:
+        later = _SNAPSHOT.c.lake_version > snapshot.lake_version
+        of_later = select(_SNAPSHOT.c.snapshot_id).where(_SNAPSHOT.c.table_id == snapshot.table_id, later)
+        of_another &= _EVENT.c.snapshot_id.not_in(of_later)
     drop_waiting(
         connection,
         (_EVENT.c.table_id == snapshot.table_id) & (older | of_another),

@@ -75,4 +75,4 @@ def test_files_become_a_lake_without_a_server_or_a_snapshot(
     assert "the source of shop is of the kind debezium_files" in refused.error
     refused = cdc.run("snapshot")
     assert refused.exit_code == 2
-    assert "its tables begin empty and need no snapshot" in refused.error
+    assert "its tables begin empty, or with exported files" in refused.error

@@ -186,7 +186,7 @@ def test_setting_up_needs_no_statements_and_registers_the_tables(events: EventFo
 def refuse(pipeline: Pipeline) -> None:
     with pytest.raises(UsageError, match="the source of shop is of the kind debezium_files"):
         pipeline.verification().verify([NAME])
-    with pytest.raises(UsageError, match="its tables begin empty and need no snapshot"):
+    with pytest.raises(UsageError, match="its tables begin empty, or with exported files"):
         pipeline.source.copy_at("")
 
 
