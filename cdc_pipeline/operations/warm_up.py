@@ -25,7 +25,7 @@ from cdc_pipeline.record import (
 from cdc_pipeline.slice_file import event_schema, write_slice_file
 from cdc_pipeline.steps import OnStep, step
 
-_ROUNDS = 4
+_ROUNDS = 2
 _ROWS = 200
 _COLUMNS = (("id", "int8"), ("name", "text"), ("amount", "numeric(12,2)"), ("created_at", "timestamptz"))
 
