@@ -23,11 +23,11 @@ _NAMED = "files:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Exported files of one table. `url`: `file:///…` or `s3://…`. `only`: the one file below
-    it, or a pattern of names; "" for all.
+    """Exported files of one table, as of a position.
 
-    `as_of`: the position of the rows, as the source writes it. `header`: whether CSV files begin with the names of
-    their columns; None for what pipeline.yml says.
+    `url`: `file:///…` or `s3://…`. `as_of`: the position of the rows, as the source writes it. `only`: the one file
+    below `url`, or a pattern of names; "" for all. `header`: whether CSV files begin with the names of their columns;
+    None for what pipeline.yml says.
     """
 
     url: str

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.ports import LOOPBACK
+from cdc_pipeline.installation.state import write_private_text
 from cdc_pipeline.launcher.jars import SHORT_LIVED, jars_of, present_jars, read_lock
 from cdc_pipeline.launcher.java import require_java
 from cdc_pipeline.launcher.project import JARS, JARS_LOCK
@@ -86,12 +87,12 @@ def connect_command(folder: Path, *, servers: str, port: int, connectors: Iterab
     `port`: of its REST API. The files that hold the connectors' passwords are for their owner alone.
     """
     worker = folder / "worker.properties"
-    _write_privately(worker, _WORKER.format(servers=servers, port=port, folder=folder))
+    write_private_text(worker, _WORKER.format(servers=servers, port=port, folder=folder))
     files = []
     for connector in connectors:
         files.append(folder / f"{connector['name']}.json")
         settings = {name: value for name, value in connector.items() if name != "name"}
-        _write_privately(files[-1], json.dumps({"name": connector["name"], "config": settings}))
+        write_private_text(files[-1], json.dumps({"name": connector["name"], "config": settings}))
     program = "org.apache.kafka.connect.cli.ConnectStandalone"
     return java([BROKER_JARS, CONNECT_JARS], program, str(worker), *map(str, files))
 
@@ -145,8 +146,3 @@ def java(jar_sets: list[str], *command: str) -> list[str]:
     jars = [*present_jars(JARS, jars_of(read_lock(JARS_LOCK), jar_sets)), *scala]
     options = ["-Xmx384m", *SHORT_LIVED.split(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     return [str(require_java(os.environ)), *options, "-cp", ":".join(map(str, jars)), *command]
-
-
-def _write_privately(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from cdc_pipeline.demo.servers import SourceServer, ensure_server
 from cdc_pipeline.demo.workload import Shop
 from cdc_pipeline.errors import SetupError, SourceAway
 from cdc_pipeline.installation.ports import LOOPBACK
-from cdc_pipeline.installation.state import Installation
+from cdc_pipeline.installation.state import Installation, write_private_text
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect
 
 DATABASE = "shop"
@@ -64,7 +64,7 @@ def start_mariadb(installation: Installation, folder: Path, port: int, *, more_r
     folder.mkdir(mode=0o700, exist_ok=True)
     password = _password(folder / "password")
     _create_data(folder, install)
-    _write_privately(
+    write_private_text(
         folder / "users.sql",
         _USERS.format(database=DATABASE, password=password, writer=_WRITER, more=more_rights),
     )
@@ -153,7 +153,7 @@ def _program(name: str) -> str:
 
 
 def _as_this_user() -> tuple[str, ...]:
-    """MariaDB runs as root only if it is told so."""
+    """MariaDB runs as root only if an option says so."""
     return (f"--user={getpass.getuser()}",) if os.geteuid() == 0 else ()
 
 
@@ -177,10 +177,5 @@ def _create_data(folder: Path, install: str) -> None:
 
 def _password(path: Path) -> str:
     if not path.exists():
-        _write_privately(path, secrets.token_urlsafe(24))
+        write_private_text(path, secrets.token_urlsafe(24))
     return path.read_text(encoding="utf-8")
-
-
-def _write_privately(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")

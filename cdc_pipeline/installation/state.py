@@ -120,11 +120,16 @@ def _store(installation: Installation) -> None:
 
 def write_document(path: Path, document: Any) -> None:
     """Replaces the file atomically. Only its owner may read it."""
+    write_private_text(path, json.dumps(document, indent=1))
+
+
+def write_private_text(path: Path, text: str) -> None:
+    """Replaces the file atomically. Only its owner may read it."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
+        file.write(text)
     unfinished.replace(path)
 
 

@@ -44,7 +44,7 @@ class TableOptimization:
         """
         log = DeltaLog(self.store, lake_key(self.table.name))
         with step(self.on_step, "lake_files.read"):
-            version = log.latest_version()
+            version = log.latest_version(checkpointed_since)
             if version is None:
                 return Optimization()
             state = self.states.at(log, version)

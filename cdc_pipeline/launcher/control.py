@@ -12,6 +12,7 @@ from pathlib import Path
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.endpoints import Endpoints, endpoints_of
 from cdc_pipeline.installation.state import PORT_NAMES, Installation, exclusive, open_installation, write_document
+from cdc_pipeline.launcher.launch import log_end
 from cdc_pipeline.launcher.marked import SUPERVISOR, end_marked, marked, marks
 from cdc_pipeline.launcher.planning import plan
 from cdc_pipeline.launcher.processes import POSTGRES, Process
@@ -20,7 +21,6 @@ from cdc_pipeline.launcher.users import nobody_uses, source_mark
 from cdc_pipeline.settings import Settings
 
 MANY_FAILURES = 3
-TAIL_LINES = 20
 OnStates = Callable[[list[ProcessState]], None]
 
 
@@ -133,6 +133,6 @@ def _wait(installation: Installation, on_states: OnStates, later: Collection[str
 
 def failure(installation: Installation, name: str, found: str) -> SetupError:
     log = installation.log(name)
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    tail = "\n".join(lines[-TAIL_LINES:])
-    return SetupError(f"{found}; the end of {log}:\n{tail}", remedy="correct what it names and run `cdc up` again")
+    return SetupError(
+        f"{found}; the end of {log}:\n{log_end(log)}", remedy="correct what it names and run `cdc up` again"
+    )

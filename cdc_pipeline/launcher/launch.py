@@ -13,6 +13,14 @@ import psutil
 
 from cdc_pipeline.launcher.account import Account
 
+_LOG_LINES = 20
+
+
+def log_end(log: Path) -> str:
+    """Returns the last lines of a process's log; "" if there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-_LOG_LINES:])
+
 
 def start(
     command: list[str],

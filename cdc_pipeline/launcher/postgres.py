@@ -20,7 +20,7 @@ from psycopg2 import extensions, sql
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.ports import LOOPBACK
 from cdc_pipeline.launcher.account import Account, can_reach
-from cdc_pipeline.launcher.launch import start
+from cdc_pipeline.launcher.launch import log_end, start
 
 SUPERUSER = "cdc"
 TIMEOUT = timedelta(seconds=60)
@@ -166,8 +166,7 @@ def wait_until_accepting(url: str, process: subprocess.Popen[bytes], log: Path) 
     deadline = time.monotonic() + TIMEOUT.total_seconds()
     while not is_accepting(url):
         if process.poll() is not None or time.monotonic() > deadline:
-            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
-            raise SetupError(f"PostgreSQL did not start:\n{tail}", remedy=f"read {log}")
+            raise SetupError(f"PostgreSQL did not start:\n{log_end(log)}", remedy=f"read {log}")
         time.sleep(0.05)
 
 

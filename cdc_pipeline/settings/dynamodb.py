@@ -1,19 +1,16 @@
 """Settings of DynamoDB tables that are read by their streams."""
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings.work import Frozen
+from cdc_pipeline.settings.aws import AwsStreams
+from cdc_pipeline.settings.templates import filled
 
-_PLACEHOLDER = re.compile(r"\{(database|schema|table)\}")
 
-
-class DynamodbSource(Frozen):
+class DynamodbSource(AwsStreams):
     """Tables of AWS DynamoDB, read by their streams. Credentials are found as those of Kinesis are."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
@@ -34,26 +31,9 @@ class DynamodbSource(Frozen):
         default="first",
         description="refuse a table that is older than its stream can show, or begin with what the stream still keeps",
     )
-    region: str | None = Field(default=None, description="default: the one of the environment or the profile")
-    endpoint: str | None = Field(default=None, description="URL of the server; default: AWS")
-    profile: str | None = Field(default=None, description="a profile of the file with credentials")
-    credentials_file: str | None = Field(
-        default=None, description="a file with credentials, as AWS's tools write it, relative to pipeline.yml"
-    )
     reads_per_second: int = Field(default=4, ge=1, description="most reads of one shard")
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
-    @property
-    def url(self) -> str:
-        """Tables of DynamoDB have no URL of their own."""
-        return ""
-
-    def folders(self, base: Path) -> tuple[Path, ...]:
-        """Streams are read by the names of their tables."""
-        del base
-        return ()
-
     def name_of(self, table: TableName) -> str:
         """Returns the table's name in DynamoDB."""
-        parts = {"database": table.database, "schema": table.schema, "table": table.table}
-        return _PLACEHOLDER.sub(lambda found: parts[found[1]], self.table)
+        return filled(self.table, table)

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings.templates import PLACEHOLDER, filled
 from cdc_pipeline.settings.work import Frozen
 
-_PLACEHOLDER = re.compile(r"\{(database|schema|table)\}")
 _IS_PATTERN = "^"
 
 
@@ -63,16 +63,15 @@ class KafkaSource(Frozen):
 
     def topic_pattern(self, table: TableName) -> re.Pattern[str]:
         """Returns the pattern that the whole name of each of the table's topics matches."""
-        parts = {"database": table.database, "schema": table.schema, "table": table.table}
         if self.topic.startswith(_IS_PATTERN):
-            return re.compile(_PLACEHOLDER.sub(lambda found: re.escape(parts[found[1]]), self.topic))
-        return re.compile(re.escape(_PLACEHOLDER.sub(lambda found: parts[found[1]], self.topic)))
+            return re.compile(filled(self.topic, table, re.escape))
+        return re.compile(re.escape(filled(self.topic, table)))
 
     @field_validator("topic")
     @classmethod
     def _readable(cls, topic: str) -> str:
         try:
-            re.compile(_PLACEHOLDER.sub("x", topic) if topic.startswith(_IS_PATTERN) else "")
+            re.compile(PLACEHOLDER.sub("x", topic) if topic.startswith(_IS_PATTERN) else "")
         except re.error as error:
             message = f"{topic!r} is no regular expression: {error}"
             raise ValueError(message) from error

@@ -1,17 +1,16 @@
 """Compares the lake with a database that feeds the pipeline's source by way of something else, such as Kafka."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.settings.postgres import PostgresSource
-from cdc_pipeline.sources.postgres.source import PostgresDatabase
 from cdc_pipeline.sources.protocol import Source
-from cdc_pipeline.steps import OnStep
+from cdc_pipeline.wiring.adapters import source_of
 from cdc_pipeline.wiring.pipeline import Pipeline
 
 
@@ -20,33 +19,24 @@ def verify_against(pipeline: Pipeline, tables: Sequence[TableName], url: str) ->
 
     See `Verification.verify_against` for what the result proves. Raises SettingsError for a URL of another kind.
     """
-    database = _database_at(url, pipeline.settings, pipeline.on_step)
+    database = _database_at(url, pipeline)
     pipeline.slice_runs().apply(tables, by_hand=True)
     return pipeline.verification().verify_against(tables, database)
 
 
-def _database_at(url: str, settings: Settings, on_step: OnStep) -> Source:
+def _database_at(url: str, pipeline: Pipeline) -> Source:
     scheme = urlsplit(url).scheme
     if scheme in ("postgresql", "postgres"):
-        return PostgresDatabase(
-            stream=settings.name,
-            url=url,
-            settings=PostgresSource(kind="postgres", url=url),
-            tables=settings.tables,
-            on_step=on_step,
+        source: PostgresSource | MysqlSource = PostgresSource(kind="postgres", url=url)
+    elif scheme in ("mysql", "mariadb"):
+        source = MysqlSource(kind="mysql", url=url)
+    else:
+        raise SettingsError(
+            f"the lake cannot be compared with a database of the kind {scheme!r}",
+            expected="postgresql://user@host:port/database or mysql://user@host:port",
+            remedy="correct --against, or CDC_AGAINST",
         )
-    if scheme in ("mysql", "mariadb"):
-        from cdc_pipeline.sources.mysql.source import MysqlServer
-
-        return MysqlServer(
-            stream=settings.name,
-            settings=MysqlSource(kind="mysql", url=url),
-            folder=settings.folder,
-            tables=settings.tables,
-            on_step=on_step,
-        )
-    raise SettingsError(
-        f"the lake cannot be compared with a database of the kind {scheme!r}",
-        expected="postgresql://user@host:port/database or mysql://user@host:port",
-        remedy="correct --against, or CDC_AGAINST",
+    settings, endpoints = pipeline.settings, pipeline.endpoints
+    return source_of(
+        settings.model_copy(update={"source": source}), replace(endpoints, source_url=url), pipeline.on_step
     )

@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
+from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.debezium.versions import encode_place
+from cdc_pipeline.sources.known import PartitionProgress
 
 _POSITION_DIGITS = 32
 _MICROSECOND = timedelta(microseconds=1)
@@ -81,3 +84,13 @@ class PartitionMemory:
     def enter(self, commit_position: int) -> None:
         if commit_position != self.commit_position:
             self.commit_position, self.settled = commit_position, self.position
+
+
+def memory_of(table: TableName, reached: PartitionProgress) -> PartitionMemory:
+    """Returns the table's registered state in a stream partition."""
+    return PartitionMemory.decode(reached.last_position.get(str(table), "0"))
+
+
+def version_to_come(table: TableName, reached: PartitionProgress) -> str:
+    """Returns the lowest version that the table's next events of an ordered stream partition can have."""
+    return encode_place(memory_of(table, reached).position, decode_position(reached.offset))

@@ -39,6 +39,28 @@ class LineSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestingPartition:
+    """Implements `LineSource` for a stream partition that is not read."""
+
+    offset: int
+    at_end: bool = True
+
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+        del most_bytes, fresh
+        return []
+
+    def begun_between(self, start: int, end: int) -> dict[int, str]:
+        del start, end
+        return {}
+
+    def check(self) -> None:
+        """Raises nothing: there is nothing to read."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     raw: RawLine
     content: Content

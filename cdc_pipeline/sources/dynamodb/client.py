@@ -9,7 +9,7 @@ import msgspec
 from botocore.exceptions import ClientError
 
 from cdc_pipeline.settings.dynamodb import DynamodbSource
-from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, refusal
+from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, opened_iterator, refusal
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 
 RETENTION = timedelta(hours=24)
@@ -32,15 +32,7 @@ class DynamodbClient:
 
     def __init__(self, settings: DynamodbSource, folder: Path, calls: StreamCalls | None = None) -> None:
         self._tables, self._streams = (
-            connected(
-                service,
-                folder=folder,
-                region=settings.region,
-                endpoint=settings.endpoint,
-                profile=settings.profile,
-                credentials_file=settings.credentials_file,
-            )
-            for service in ("dynamodb", "dynamodbstreams")
+            connected(service, settings, folder) for service in ("dynamodb", "dynamodbstreams")
         )
         self._calls = calls or StreamCalls()
 
@@ -73,15 +65,13 @@ class DynamodbClient:
         at: dict[str, str] = {"ShardIteratorType": "TRIM_HORIZON"}
         if sequence:
             at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "SequenceNumber": sequence}
-        try:
-            answer = self._calls(
-                doing, lambda: self._streams.get_shard_iterator(StreamArn=stream.address, ShardId=shard, **at)
-            )
-        except ClientError as error:
-            if sequence and code_of(error) in _REFUSED_PLACES:
-                return None
-            raise refusal(doing, error) from error
-        return str(answer["ShardIterator"])
+        return opened_iterator(
+            self._calls,
+            doing,
+            lambda: self._streams.get_shard_iterator(StreamArn=stream.address, ShardId=shard, **at),
+            sequence=sequence,
+            refused_places=_REFUSED_PLACES,
+        )
 
     def fetch(self, stream: ShardStream, iterator: str) -> Fetched | None:
         doing = f"reading the stream of {stream.name}"

@@ -19,7 +19,7 @@ from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
-from cdc_pipeline.sources.files.record_file import SUFFIXES, FileLayout, RecordFile, is_readable
+from cdc_pipeline.sources.files.record_file import READABLE_NAME, SUFFIXES, FileLayout, RecordFile, unreadable_name
 from cdc_pipeline.sources.files.row_format import read_record
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.steps import OnStep, step
@@ -99,13 +99,11 @@ class ExportedFiles:
                 expected="the files of the export",
                 remedy="correct --from: a folder, a file, s3://bucket/prefix, or one of these with a pattern of names",
             )
-        names = [found.key for found in files]
-        strange = next((name for name in names if not name.isprintable() or not is_readable(name)), None)
+        strange = next(filter(None, (unreadable_name(found.key) for found in files)), None)
         if strange is not None:
             raise SnapshotError(
-                f"the file {printable(ascii(strange) if not strange.isprintable() else strange)} below"
-                f" {self.objects.url} has a name that says no format",
-                expected=f"a name that ends with one of {', '.join(SUFFIXES)}, also with {_GZIP}",
+                f"the file {strange} below {self.objects.url} has a name that says no format",
+                expected=READABLE_NAME,
                 remedy="rename it, or move it out of the folder",
             )
         formats = sorted({_format(found.key) for found in files})

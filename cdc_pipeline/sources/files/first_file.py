@@ -7,12 +7,12 @@ from functools import partial
 
 import structlog
 
-from cdc_pipeline.errors import ObjectMissing, SourceError
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
-from cdc_pipeline.sources.files.listed_files import folder_of, is_no_data
+from cdc_pipeline.sources.files.listed_files import folder_of, is_marked, is_no_data
 from cdc_pipeline.sources.files.record_file import FileLayout, RecordFile, is_readable
 from cdc_pipeline.sources.files.row_format import operation_column, read_record
 
@@ -79,18 +79,8 @@ def first_file(
 def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, folders: list[str]) -> str | None:
     for found in objects.list_prefix(folder):
         if folder_of(found.key, folders) == folder and not is_no_data(found.key, settings):
-            return found.key if is_readable(found.key) and _is_marked(objects, found.key, settings) else None
+            return found.key if is_readable(found.key) and is_marked(objects, found.key, settings) else None
     return None
-
-
-def _is_marked(objects: ObjectStore, key: str, settings: ChangeFilesSource) -> bool:
-    if settings.complete != "marked":
-        return True
-    try:
-        objects.head(key + settings.marker)
-    except ObjectMissing:
-        return False
-    return True
 
 
 def _records(file: RecordFile, settings: ChangeFilesSource) -> Iterator[dict[str, object]]:

@@ -12,9 +12,8 @@ import structlog
 from cdc_pipeline.errors import ObjectMissing, SourceError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
-from cdc_pipeline.sources.debezium.one_line import printable
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
-from cdc_pipeline.sources.files.record_file import SUFFIXES, FileLayout, RecordFile, is_readable
+from cdc_pipeline.sources.files.record_file import READABLE_NAME, FileLayout, RecordFile, unreadable_name
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -221,10 +220,11 @@ class ListedFiles:
         folder.forget_old()
 
     def _check_name(self, key: str, newest: str) -> None:
-        if not key.isprintable() or not is_readable(key):
+        strange = unreadable_name(key)
+        if strange is not None:
             raise SourceError(
-                f"the file {printable(ascii(key) if not key.isprintable() else key)} has a name that says no format",
-                expected=f"a name that ends with one of {', '.join(SUFFIXES)}, also with .gz",
+                f"the file {strange} has a name that says no format",
+                expected=READABLE_NAME,
                 remedy="rename it, or move it out of the folder",
             )
         if self._settings.ordered and key < newest:
@@ -236,11 +236,8 @@ class ListedFiles:
 
     def _is_complete(self, folder: _Folder, found: ObjectInfo) -> bool:
         """Returns whether the file may be read, by the rule that `complete` chooses."""
-        if self._settings.complete == "marked":
-            try:
-                self._objects.head(found.key + self._settings.marker)
-            except ObjectMissing:
-                return False
+        if not is_marked(self._objects, found.key, self._settings):
+            return False
         if self._settings.complete == "settled":
             now = time.monotonic()
             before, since = folder.settling.get(found.key, ("", now))
@@ -263,6 +260,17 @@ def is_no_data(key: str, settings: ChangeFilesSource) -> bool:
     name = key.rpartition("/")[2]
     full_load = settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
     return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, settings.marker))
+
+
+def is_marked(objects: ObjectStore, key: str, settings: ChangeFilesSource) -> bool:
+    """Returns whether the file's marker is there; True if no markers are written."""
+    if settings.complete != "marked":
+        return True
+    try:
+        objects.head(key + settings.marker)
+    except ObjectMissing:
+        return False
+    return True
 
 
 def folder_of(name: str, folders: Sequence[str]) -> str | None:

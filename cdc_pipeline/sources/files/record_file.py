@@ -25,6 +25,7 @@ from cdc_pipeline.errors import SourceAway, SourceError, SourceGap
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
+from cdc_pipeline.sources.debezium.one_line import printable
 
 UNREAD, WHY = "_cdc_unread", "_cdc_why"
 """Keys of the record that stands for a row of a CSV file that has too few or too many fields: its text, and why."""
@@ -125,6 +126,13 @@ class RecordFile:
 def is_readable(key: str) -> bool:
     """Returns whether the name ends with a known suffix."""
     return key.removesuffix(_GZIP).endswith(tuple(SUFFIXES))
+
+
+def unreadable_name(key: str) -> str | None:
+    """Returns the name as people can read it if it says no format; None if the file can be read by its name."""
+    if not key.isprintable():
+        return printable(ascii(key))
+    return None if is_readable(key) else printable(key)
 
 
 def _reader(key: str) -> Callable[..., Blocks]:
@@ -289,3 +297,4 @@ SUFFIXES: dict[str, Callable[..., Blocks]] = {
     ".parquet": _parquet_blocks,
     ".avro": _avro_blocks,
 }
+READABLE_NAME = f"a name that ends with one of {', '.join(SUFFIXES)}, also with {_GZIP}"

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import WrittenPosition
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
-from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.memory import memory_of, version_to_come
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
-from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.debezium.written_position import position_in_order
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.files.survey import EventOrder, FileSurvey, FileTransport
@@ -65,13 +64,6 @@ class FileSource(EventsAlone):
         """Returns the lowest version that any stream partition can still have; "" if late events have no limit."""
         if (not self.order.is_kept and self.order.late_by is None) or not progress:
             return ""
-        memories = {
-            number: PartitionMemory.decode(reached.last_position.get(str(table), "0"))
-            for number, reached in progress.items()
-        }
         if not self.order.is_kept:
-            return min(memory.horizon.version for memory in memories.values())
-        return min(
-            encode_place(memory.position, decode_position(progress[number].offset))
-            for number, memory in memories.items()
-        )
+            return min(memory_of(table, reached).horizon.version for reached in progress.values())
+        return min(version_to_come(table, reached) for reached in progress.values())

@@ -6,17 +6,16 @@ from datetime import timedelta
 from typing import Protocol
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName, decode_position, encode_position
+from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
 from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines
-from cdc_pipeline.sources.debezium.tables import DebeziumTables, declared_schema
+from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
 from cdc_pipeline.time_slice import EPOCH
-
-_NO_ID = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +60,11 @@ class FileTransport(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSurvey:
-    """Implements `SourceSurvey`. `listed`: the tables of pipeline.yml. The files of `refused` ones are not read."""
+class FileSurvey(EventsSurvey):
+    """Implements `SourceSurvey`. The files of `refused` tables are not read."""
 
     kind: str
     order: EventOrder
-    listed: tuple[TableSettings, ...]
     stream_partitions: Collection[int]
     transport: FileTransport
     refused: Mapping[TableName, SourceError]
@@ -77,40 +75,16 @@ class FileSurvey:
         return StreamIdentity(system=self.kind, timeline=0, channel=self.order.name)
 
     @property
-    def is_successor(self) -> bool:
-        return False
-
-    @property
-    def first_offset(self) -> str:
-        """The offset of the first line of the first file."""
-        return encode_position(0)
-
-    @property
     def tables(self) -> tuple[FoundTable, ...]:
-        return tuple(
-            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
-            for table in self.listed
-            if table.table not in self.refused
-        )
+        return self.found_tables(lambda name: name not in self.refused)
 
     @property
     def stale(self) -> Mapping[TableName, TableStale]:
         return {}
 
-    @property
-    def mendable(self) -> Collection[TableName]:
-        return ()
-
-    @property
-    def statements(self) -> tuple[str, ...]:
-        return ()
-
     def set_up(self) -> "FileSurvey":
         """Creates nothing: the files do not belong to the pipeline."""
         return self
-
-    def check_ready(self) -> None:
-        """Raises nothing: the survey finds only what can be read."""
 
     def open(self, start: StreamStart) -> DebeziumStream:
         cut, transport = start.last_cut, self.transport.without(self.refused)

@@ -8,9 +8,9 @@ from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import PartitionLines
+from cdc_pipeline.sources.debezium.events_survey import PARTITION
+from cdc_pipeline.sources.debezium.partition import PartitionLines, RestingPartition
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
-from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.records import PartitionRecords, TopicRecords
@@ -19,8 +19,8 @@ from cdc_pipeline.sources.kafka.topics import partition_name
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.time_slice import EPOCH
 
-PARTITION, TOPIC = "partition", "topic"
-"""Keys in `last_position`, beside the names of tables: the partition's name in Kafka, and its topic's id."""
+TOPIC = "topic"
+"""Key in `last_position`, beside the names of tables: the id of the partition's topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,28 +80,6 @@ def open_stream(
     except BaseException:
         client.close()
         raise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestingPartition:
-    """Implements `LineSource` for a stream partition that is not read."""
-
-    offset: int
-    at_end: bool = True
-
-    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
-        del most_bytes, fresh
-        return []
-
-    def begun_between(self, start: int, end: int) -> dict[int, str]:
-        del start, end
-        return {}
-
-    def check(self) -> None:
-        """Raises nothing: there is nothing to read."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def _records(part: ReadPartition) -> PartitionRecords:

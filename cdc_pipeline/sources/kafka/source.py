@@ -5,12 +5,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
-from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
-from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
 from cdc_pipeline.sources.kafka.topics import read_cluster, read_topics
@@ -64,13 +63,4 @@ class KafkaTopics(EventsAlone):
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:
         """Returns the lowest version that any stream partition can still have."""
-        return min(
-            (
-                encode_place(
-                    PartitionMemory.decode(place.last_position.get(str(table), "0")).position,
-                    decode_position(place.offset),
-                )
-                for place in places.values()
-            ),
-            default="",
-        )
+        return min((version_to_come(table, place) for place in places.values()), default="")

@@ -4,24 +4,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 
 import structlog
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName, decode_position, encode_position
+from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.debezium.tables import declared_schema
-from cdc_pipeline.sources.kafka.opening import PARTITION, TOPIC, ReadPartition, open_stream
+from cdc_pipeline.sources.debezium.events_survey import PARTITION, EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.kafka.opening import TOPIC, ReadPartition, open_stream
 from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
 
 log = structlog.get_logger()
 
-_NO_ID = 0
 _SHORT_RETENTION = timedelta(hours=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _CHANNEL = "kafka"
@@ -52,7 +50,7 @@ class TopicMap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicSurvey:
+class TopicSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
     `registered`: the registered tables of pipeline.yml. `topics`: those of the listed tables, by name.
@@ -61,7 +59,6 @@ class TopicSurvey:
     stream: str
     folder: Path
     settings: KafkaSource
-    listed: tuple[TableSettings, ...]
     progress: Mapping[int, PartitionProgress]
     registered: Mapping[TableName, KnownTable]
     cluster: Cluster
@@ -72,47 +69,20 @@ class TopicSurvey:
     def identity(self) -> StreamIdentity:
         return StreamIdentity(system=self.cluster.cluster_id, timeline=0, channel=_CHANNEL)
 
-    @property
-    def is_successor(self) -> bool:
-        return False
-
     @cached_property
     def stream_partitions(self) -> Mapping[int, str]:
         """The name of each stream partition in Kafka: the registered ones, and new ones with the next numbers."""
-        known = {number: place.last_position.get(PARTITION, "") for number, place in self.progress.items()}
-        names = [partition_name(name, number) for name in sorted(self.topics) for number in self.topics[name].kept]
-        new = [name for name in names if name not in known.values()]
-        return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
-
-    @property
-    def first_offset(self) -> str:
-        """The offset of a topic's very first record."""
-        return encode_position(0)
+        names = (partition_name(name, number) for name in sorted(self.topics) for number in self.topics[name].kept)
+        return numbered_partitions(self.progress, names)
 
     @property
     def tables(self) -> tuple[FoundTable, ...]:
-        return tuple(
-            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
-            for table in self.listed
-            if self._is_live(table.table)
-        )
+        return self.found_tables(self._is_live)
 
     @cached_property
     def stale(self) -> Mapping[TableName, TableStale]:
         """Registered tables whose topics lack records that were not read, and those that are stale already."""
-        found = {}
-        for name, table in self.registered.items():
-            why = next(self._gaps(name), None)
-            if table.published_as is None:
-                found[name] = TableStale(table.reason, table=name, remedy=_NEW_LAKE)
-            elif why is not None:
-                found[name] = TableStale(why, table=name, expected="every record of its topics", remedy=_NEW_LAKE)
-        return found
-
-    @property
-    def mendable(self) -> Collection[TableName]:
-        """No table: the source cannot copy one."""
-        return ()
+        return stale_tables(self.registered, self._gaps, expected="every record of its topics", remedy=_NEW_LAKE)
 
     @cached_property
     def refused(self) -> Mapping[TableName, SourceError]:
@@ -131,10 +101,6 @@ class TopicSurvey:
             if why is not None
         }
 
-    @property
-    def statements(self) -> tuple[str, ...]:
-        return ()
-
     def set_up(self) -> "TopicSurvey":
         """Creates nothing: the topics do not belong to the pipeline. Warns of topics that are soon deleted."""
         for topic in self.topics.values():
@@ -147,9 +113,6 @@ class TopicSurvey:
                     remedy="raise retention.ms of the topic",
                 )
         return self
-
-    def check_ready(self) -> None:
-        """Raises nothing: the survey finds only what can be read."""
 
     def open(self, start: StreamStart) -> KafkaStream:
         """Opens a client at the registered offsets. Partitions of which every table is stale stay where they are."""

@@ -1,6 +1,6 @@
 """Calls to AWS's streams: repeated while that can help; a failure becomes one of the pipeline's errors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from cdc_pipeline.errors import CdcError, SettingsError, SourceAway, SourceError
+from cdc_pipeline.settings.aws import AwsStreams
 
 log = structlog.get_logger()
 
@@ -74,6 +75,19 @@ class StreamCalls:
             ) from error
 
 
+def opened_iterator(
+    calls: StreamCalls, doing: str, call: Callable[[], Any], *, sequence: str, refused_places: Collection[str]
+) -> str | None:
+    """Returns the iterator of the answer; None if AWS refuses the record `sequence` with one of these codes."""
+    try:
+        answer = calls(doing, call)
+    except ClientError as error:
+        if sequence and code_of(error) in refused_places:
+            return None
+        raise refusal(doing, error) from error
+    return str(answer["ShardIterator"])
+
+
 def refusal(doing: str, error: ClientError) -> CdcError:
     """Returns the error for a call that AWS refuses."""
     return SourceError(
@@ -95,21 +109,16 @@ def code_of(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def connected(
-    service: str,
-    *,
-    folder: Path,
-    region: str | None,
-    endpoint: str | None,
-    profile: str | None,
-    credentials_file: str | None,
-) -> Any:
-    """Returns boto3's client of a service. Connects to nothing. Raises SettingsError for settings that it refuses."""
+def connected(service: str, settings: AwsStreams, folder: Path) -> Any:
+    """Returns boto3's client of a service. Connects to nothing. Raises SettingsError for settings that it refuses.
+
+    `folder`: that of pipeline.yml, where paths begin.
+    """
     try:
-        inner = botocore.session.Session(profile=profile)
-        if credentials_file is not None:
-            inner.set_config_variable("credentials_file", str(folder / credentials_file))
-        session = boto3.session.Session(botocore_session=inner, region_name=region)
+        inner = botocore.session.Session(profile=settings.profile)
+        if settings.credentials_file is not None:
+            inner.set_config_variable("credentials_file", str(folder / settings.credentials_file))
+        session = boto3.session.Session(botocore_session=inner, region_name=settings.region)
         if session.get_credentials() is None:
             raise SettingsError(
                 f"there are no credentials for {service}",
@@ -123,7 +132,7 @@ def connected(
             retries={"mode": "standard", "total_max_attempts": 1},
         )
         client_of: Any = session.client  # its type knows the services that have a package of types
-        client: Any = client_of(service, endpoint_url=endpoint, config=config)
+        client: Any = client_of(service, endpoint_url=settings.endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
         raise SettingsError(
             f"AWS's client refuses its settings: {error}",

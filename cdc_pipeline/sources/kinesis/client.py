@@ -10,7 +10,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cdc_pipeline.settings.kinesis import KinesisSource
-from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, refusal
+from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, opened_iterator, refusal
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 
 _MOST_RECORDS = 10_000
@@ -25,14 +25,7 @@ class KinesisClient:
     """Implements `ShardClient` for Kinesis. `folder`: that of pipeline.yml, where paths begin."""
 
     def __init__(self, settings: KinesisSource, folder: Path, calls: StreamCalls | None = None) -> None:
-        self._client = connected(
-            "kinesis",
-            folder=folder,
-            region=settings.region,
-            endpoint=settings.endpoint,
-            profile=settings.profile,
-            credentials_file=settings.credentials_file,
-        )
+        self._client = connected("kinesis", settings, folder)
         self._line = keyed_line if settings.format == "debezium" else bare_line
         self._calls = calls or StreamCalls()
 
@@ -61,15 +54,13 @@ class KinesisClient:
         at: dict[str, str] = {"ShardIteratorType": "TRIM_HORIZON"}
         if sequence:
             at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": sequence}
-        try:
-            answer = self._calls(
-                doing, lambda: self._client.get_shard_iterator(StreamName=stream.address, ShardId=shard, **at)
-            )
-        except ClientError as error:
-            if sequence and code_of(error) in _REFUSED_PLACES:
-                return None
-            raise refusal(doing, error) from error
-        return str(answer["ShardIterator"])
+        return opened_iterator(
+            self._calls,
+            doing,
+            lambda: self._client.get_shard_iterator(StreamName=stream.address, ShardId=shard, **at),
+            sequence=sequence,
+            refused_places=_REFUSED_PLACES,
+        )
 
     def fetch(self, stream: ShardStream, iterator: str) -> Fetched | None:
         doing = f"reading {stream.name}"

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import Decode, PartitionLines
+from cdc_pipeline.sources.debezium.events_survey import PARTITION
+from cdc_pipeline.sources.debezium.partition import Decode, PartitionLines, RestingPartition
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
-from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kinesis.records import ShardRecords
 from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardPlace, ShardStream, shard_name
@@ -17,8 +18,8 @@ from cdc_pipeline.sources.kinesis.stream import ShardLines, ShardsStream
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.time_slice import EPOCH
 
-PARTITION, STREAM = "partition", "stream"
-"""Keys in `last_position`, beside the names of tables: the shard's name with that of its stream, and which stream."""
+STREAM = "stream"
+"""Key in `last_position`, beside the names of tables: the identity of the shard's stream."""
 OWN_KEYS = (PARTITION, STREAM, FILE_DIGEST)
 
 
@@ -57,7 +58,7 @@ class ShardOpening:
         for number, each in lines.items():
             each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]
         resting = {
-            number: PartitionLines(RestingShard(offset=decode_position(place.offset)))
+            number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
             for number, place in start.progress.items()
             if number not in lines
         }
@@ -98,28 +99,6 @@ class ShardOpening:
             horizons={name: table.horizon for name, table in start.tables.items()},
             alone=len(start.progress) == 1,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestingShard:
-    """Implements `LineSource` for a stream partition that is not read."""
-
-    offset: int
-    at_end: bool = True
-
-    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
-        del most_bytes, fresh
-        return []
-
-    def begun_between(self, start: int, end: int) -> dict[int, str]:
-        del start, end
-        return {}
-
-    def check(self) -> None:
-        """Raises nothing: there is nothing to read."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def place_of(progress: PartitionProgress) -> ShardPlace | None:

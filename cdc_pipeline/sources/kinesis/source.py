@@ -5,14 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
-from cdc_pipeline.sources.debezium.memory import PartitionMemory
+from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, debezium_content
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
-from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.opening import ShardOpening, place_of
@@ -87,15 +86,7 @@ class ShardSource(EventsAlone):
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
         """Returns the lowest version that a shard can still have that was not read to its end."""
         return min(
-            (
-                encode_place(
-                    PartitionMemory.decode(reached.last_position.get(str(table), "0")).position,
-                    decode_position(reached.offset),
-                )
-                for reached in progress.values()
-                if not is_over(reached)
-            ),
-            default="",
+            (version_to_come(table, reached) for reached in progress.values() if not is_over(reached)), default=""
         )
 
 

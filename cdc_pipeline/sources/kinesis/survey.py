@@ -1,21 +1,18 @@
 """Compares the shards of streams with what is registered of them."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from itertools import count
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName, encode_position
-from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.tables import declared_schema
-from cdc_pipeline.sources.kinesis.opening import PARTITION, STREAM, ReadShard, ShardOpening, place_of
+from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.debezium.events_survey import PARTITION, EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.kinesis.opening import STREAM, ReadShard, ShardOpening, place_of
 from cdc_pipeline.sources.kinesis.shards import Shard, ShardClient, ShardPlace, ShardStream, keeps_the_rest, shard_name
 from cdc_pipeline.sources.kinesis.stream import ShardsStream
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
 
-_NO_ID = 0
 _NEW_LAKE = (
     "have the table's rows sent again (a snapshot of Debezium, a full load of AWS DMS), and read the stream with"
     " begin: kept under another pipeline name and lake"
@@ -23,7 +20,7 @@ _NEW_LAKE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardSurvey:
+class ShardSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
     `streams`: by name, those that exist. `stream_of`: the name of each listed table's stream. `unfit`: why a listed
@@ -35,7 +32,6 @@ class ShardSurvey:
     begins_kept: bool
     opening: ShardOpening
     connect: Callable[[], ShardClient]
-    listed: tuple[TableSettings, ...]
     progress: Mapping[int, PartitionProgress]
     registered: Mapping[TableName, KnownTable]
     streams: Mapping[str, ShardStream]
@@ -49,48 +45,22 @@ class ShardSurvey:
         """The kind of source alone: each stream's own identity is kept with its shards."""
         return StreamIdentity(system=self.kind, timeline=0, channel=self.kind)
 
-    @property
-    def is_successor(self) -> bool:
-        return False
-
     @cached_property
     def stream_partitions(self) -> Mapping[int, str]:
         """The name of each stream partition: the registered shards, and new ones with the next numbers."""
-        known = {number: place.last_position.get(PARTITION, "") for number, place in self.progress.items()}
-        names = [
+        names = (
             shard_name(name, shard) for name in sorted(self.streams) for shard in sorted(self.streams[name].shards)
-        ]
-        new = [name for name in names if name not in known.values()]
-        return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
-
-    @property
-    def first_offset(self) -> str:
-        return encode_position(0)
+        )
+        return numbered_partitions(self.progress, names)
 
     @property
     def tables(self) -> tuple[FoundTable, ...]:
-        return tuple(
-            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
-            for table in self.listed
-            if self._is_live(table.table)
-        )
+        return self.found_tables(self._is_live)
 
     @cached_property
     def stale(self) -> Mapping[TableName, TableStale]:
         """Registered tables whose streams lack records that were not read, and those that are stale already."""
-        found = {}
-        for name, table in self.registered.items():
-            why = next(self._gaps(name), None)
-            if table.published_as is None:
-                found[name] = TableStale(table.reason, table=name, remedy=_NEW_LAKE)
-            elif why is not None:
-                found[name] = TableStale(why, table=name, expected="every record of its stream", remedy=_NEW_LAKE)
-        return found
-
-    @property
-    def mendable(self) -> Collection[TableName]:
-        """No table: the source cannot copy one."""
-        return ()
+        return stale_tables(self.registered, self._gaps, expected="every record of its stream", remedy=_NEW_LAKE)
 
     @cached_property
     def refused(self) -> Mapping[TableName, SourceError]:
@@ -106,16 +76,9 @@ class ShardSurvey:
                 )
         return found
 
-    @property
-    def statements(self) -> tuple[str, ...]:
-        return ()
-
     def set_up(self) -> "ShardSurvey":
         """Creates nothing: the streams do not belong to the pipeline."""
         return self
-
-    def check_ready(self) -> None:
-        """Raises nothing: the survey finds only what can be read."""
 
     def open(self, start: StreamStart) -> ShardsStream:
         """Opens a client at the registered places. Streams of which every table is stale stay where they are."""

@@ -1,0 +1,76 @@
+"""What all surveys of Debezium's events without a database of their own have in common."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from cdc_pipeline.errors import TableStale
+from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.tables import declared_schema
+from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress
+
+PARTITION = "partition"
+"""Key in `last_position`, beside the names of tables: what the stream partition is called in its stream."""
+_NO_ID = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsSurvey:
+    """The part of `SourceSurvey` that needs no stream. `listed`: the tables of pipeline.yml."""
+
+    listed: tuple[TableSettings, ...]
+
+    @property
+    def is_successor(self) -> bool:
+        return False
+
+    @property
+    def first_offset(self) -> str:
+        """The offset of the very first event."""
+        return encode_position(0)
+
+    @property
+    def mendable(self) -> Collection[TableName]:
+        """No table: the source cannot copy one."""
+        return ()
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return ()
+
+    def check_ready(self) -> None:
+        """Raises nothing: the survey finds only what can be read."""
+
+    def found_tables(self, is_live: Callable[[TableName], bool]) -> tuple[FoundTable, ...]:
+        """Returns the listed tables that can be read."""
+        return tuple(
+            FoundTable(name=table.table, source_id=_NO_ID, key=table.id, schema=declared_schema(table))
+            for table in self.listed
+            if is_live(table.table)
+        )
+
+
+def numbered_partitions(progress: Mapping[int, PartitionProgress], names: Iterable[str]) -> Mapping[int, str]:
+    """Returns the name of each stream partition: the registered ones, and new ones of `names` with the next numbers."""
+    known = {number: place.last_position.get(PARTITION, "") for number, place in progress.items()}
+    new = [name for name in names if name not in known.values()]
+    return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
+
+
+def stale_tables(
+    registered: Mapping[TableName, KnownTable],
+    gaps: Callable[[TableName], Iterator[str]],
+    *,
+    expected: str,
+    remedy: str,
+) -> dict[TableName, TableStale]:
+    """Returns the registered tables that are stale already, and those for which `gaps` says what is missing."""
+    found = {}
+    for name, table in registered.items():
+        why = next(gaps(name), None)
+        if table.published_as is None:
+            found[name] = TableStale(table.reason, table=name, remedy=remedy)
+        elif why is not None:
+            found[name] = TableStale(why, table=name, expected=expected, remedy=remedy)
+    return found
