@@ -135,7 +135,7 @@ class SnapshotRows:
                 f"changes of {row.name} after --as-of {cutoff.shown} may be missing: {lost}",
                 expected="an export that was taken after cdc setup-source, with all later changes still registered",
                 remedy="export the table again, and give the position of that time; for files without a database, run"
-                " cdc remove on the table and begin it anew",
+                " cdc remove on the table and begin again",
             )
 
     @staticmethod

@@ -62,7 +62,7 @@ def parse_settings(
     try:
         return Settings.model_validate(overridden | {"folder": path.parent})
     except ValidationError as error:
-        lines = [_wording(path, root, detail) for detail in error.errors()]
+        lines = [_wording(path, root, detail) for detail in _causes(error.errors())]
         raise SettingsError("\n".join(lines), remedy="`cdc schema` prints all valid keys") from error
 
 
@@ -166,6 +166,17 @@ def _line_of(root: yaml.Node, key_path: KeyPath) -> int:
             break
         node = below
     return line
+
+
+def _causes(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Leaves out that a list is too short where one of its entries is wrong: validation counts the right ones only."""
+
+    def is_consequence(detail: ErrorDetails) -> bool:
+        place = detail["loc"]
+        inside = (other["loc"] for other in details if len(other["loc"]) > len(place))
+        return detail["type"] == "too_short" and any(other[: len(place)] == place for other in inside)
+
+    return [detail for detail in details if not is_consequence(detail)]
 
 
 def _wording(path: Path, root: yaml.Node, detail: ErrorDetails) -> str:

@@ -130,7 +130,7 @@ class World(NamedTuple):
 class Rules:
     """`partitions[n]` is the stream partition of event n; a cut takes at most `cut_events`, a claim `claim_cuts`.
 
-    `only_silent`: a number given anew, a slot that is ahead and a table that stopped are fine: an alarm tells of each.
+    `only_silent`: a number given twice, a slot that is ahead and a table that stopped are fine: an alarm tells of each.
     """
 
     partitions: tuple[int, ...] = (0, 1)

@@ -127,7 +127,7 @@ def check(case: Case, run: CaseRun, passed: int) -> None:
 
 
 def check_the_end(case: Case, run: CaseRun) -> None:
-    """Also after the replay of what was kept aside, if the case has any."""
+    """Also after the replay of what was quarantined, if the case has any."""
     check(case, run, len(case.transactions))
     if case.mended is not None:
         replay = [event for change in case.replayed for event in events_of(case, change)]

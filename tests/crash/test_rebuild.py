@@ -1,4 +1,4 @@
-"""A metadata store that was lost, wholly or in part, made anew from nothing but bucket and lake."""
+"""A metadata store that was lost, wholly or in part, rebuilt from nothing but bucket and lake."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""What is old is deleted, and everything goes on: the pipeline, a rewind, and a store that is made anew."""
+"""What is old is deleted, and everything goes on: the pipeline, a rewind, and a store that is rebuilt."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -83,7 +83,7 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(world: World) -> None:
 
 
 def test_a_cleaning_killed_at_any_step_is_completed_by_the_next_one(world: World) -> None:
-    """At every other step the metadata store is lost too, and made anew from what is left."""
+    """At every other step the metadata store is lost too, and rebuilt from what is left."""
     apply_changes(world)
     cleaned(world, YEAR)
     apply_changes(world)
@@ -218,7 +218,7 @@ def test_an_event_that_waits_in_quarantine_outlives_the_cut_file_that_told_it(wo
             assert lake_rows(pipeline, table) == source_rows(world, table)
 
 
-def test_a_store_that_is_older_than_the_cut_files_that_are_kept_is_refused_and_made_anew(world: World) -> None:
+def test_a_store_that_is_older_than_the_cut_files_that_are_kept_is_refused_and_rebuilt(world: World) -> None:
     apply_changes(world)
     world.store_query("SELECT 1")
     run_sql(world.store_url, "CREATE SCHEMA backup")

@@ -1,4 +1,4 @@
-"""What a cut file says is what was cut: a metadata store is made anew from nothing else."""
+"""What a cut file says is what was cut: a metadata store is rebuilt from nothing else."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A line of a Debezium file may hold anything: it becomes rows, is skipped, or is kept aside whole, in little time."""
+"""A line of a Debezium file may hold anything: it becomes rows, is skipped, or is quarantined whole, in little time."""
 
 import json
 import os
@@ -59,13 +59,13 @@ def reader(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @FEW
 @given(lines=st.lists(LINE, min_size=1, max_size=8))
-def test_lines_of_any_shape_are_read_or_kept_aside_one_by_one(reader: OddLines, lines: list[bytes]) -> None:
+def test_lines_of_any_shape_are_read_or_quarantined_one_by_one(reader: OddLines, lines: list[bytes]) -> None:
     reader.replay(reader.read(lines))
 
 
 @FEW
 @given(seed=st.integers(0, 1 << 30))
-def test_recorded_lines_with_other_parts_are_read_or_kept_aside_one_by_one(reader: OddLines, seed: int) -> None:
+def test_recorded_lines_with_other_parts_are_read_or_quarantined_one_by_one(reader: OddLines, seed: int) -> None:
     reader.replay(reader.read(list(LineFuzz(Random(seed), RECORDED).lines(5))))
 
 

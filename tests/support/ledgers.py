@@ -1,4 +1,4 @@
-"""What of a metadata store has to come back when it is made anew."""
+"""What of a metadata store has to come back when it is rebuilt."""
 
 from typing import Any
 

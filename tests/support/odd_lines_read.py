@@ -86,7 +86,7 @@ class OddLines:
         self._folder = folder
 
     def read(self, lines: Sequence[bytes]) -> list[tuple[TableName, UnfitEvent]]:
-        """What was kept aside. Fails unless every line became rows, was skipped, or is among it once and whole."""
+        """What was quarantined. Fails unless every line became rows, was skipped, or is among it once and whole."""
         (self._folder / "a.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
         begun: dict[int, str] = {}
         files = PartitionFiles(folder=self._folder, offset=0, begun=begun, begin=lambda _: 1, on_step=no_step)
@@ -185,7 +185,7 @@ def main(count: int, seed: int) -> None:
         json.dumps(
             {
                 "lines": count,
-                "kept_aside": kept,
+                "quarantined": kept,
                 "unforeseen": reasons,
                 "seconds": round(time.monotonic() - begun, 1),
                 "slowest_file_seconds": round(slowest, 2),

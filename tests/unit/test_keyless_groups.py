@@ -65,7 +65,7 @@ def test_events_are_spread_over_the_stream_partitions_by_a_stable_choice() -> No
     assert set(first) == {0, 1, 2, 3}
 
 
-def test_only_the_half_that_does_not_fit_is_kept_aside() -> None:
+def test_only_the_half_that_does_not_fit_is_quarantined() -> None:
     events = events_of(encode.update(OID, row(1, at="infinity"), "O", row(1, at="2024-01-01")), schema=BAG)
     assert shown(events) == [("d", version(1), 1, None, None)]
     assert [unfit.payload[OPERATION] for unfit in events.unfit] == ["i"]

@@ -18,7 +18,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line
-from cdc_pipeline.sources.debezium.rows import PlacedChange, events_of_lines, kept_aside, unfit_line
+from cdc_pipeline.sources.debezium.rows import PlacedChange, events_of_lines, only_unfit, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import (
     DELETE_RANK,
@@ -125,7 +125,7 @@ class DebeziumDecoder:
         taken, self._taken = self._taken, _Taken()
         events = [found for layout, placed in taken.runs for found in events_of_lines(placed, layout, number)]
         tables = dict.fromkeys(table for table, _ in taken.unfit)
-        aside = [kept_aside(table, [event for of, event in taken.unfit if of == table]) for table in tables]
+        aside = [only_unfit(table, [event for of, event in taken.unfit if of == table]) for table in tables]
         return (*events, *aside)
 
     def _add_line(

@@ -51,7 +51,7 @@ def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_parti
         return [found]
     places = sorted({each.line.place for each in placed})
     if len(places) == 1:
-        return [kept_aside(layout.table, [_unfit(placed[0], stream_partition, _Misfit(column="", reason=str(found)))])]
+        return [only_unfit(layout.table, [_unfit(placed[0], stream_partition, _Misfit(column="", reason=str(found)))])]
     middle = places[len(places) // 2]
     first = [each for each in placed if each.line.place < middle]
     second = [each for each in placed if each.line.place >= middle]
@@ -86,7 +86,7 @@ def _unfit(placed: PlacedChange, stream_partition: int, misfit: _Misfit) -> Unfi
     )
 
 
-def kept_aside(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
+def only_unfit(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
     """Returns unfit lines as events of `table`, without rows."""
     schema, nothing = TableSchema(columns=(), key=()), np.zeros(0, dtype=np.int64)
     return TableEvents(

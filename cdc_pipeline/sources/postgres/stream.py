@@ -292,5 +292,5 @@ def _check_server(connection: LogicalReplicationConnection, server: Server) -> N
         raise StreamMoved(
             f"the source is now system {system_identifier}, timeline {timeline}",
             expected=f"system {server.system_identifier}, timeline {server.timeline}, as a moment ago",
-            remedy="open the consumer again: it is checked anew then",
+            remedy="open the consumer again: it is checked again then",
         )

@@ -117,7 +117,7 @@ def test_an_interrupted_command_ends_with_130_and_without_a_traceback(cdc: Comma
     assert "Traceback" not in ended.errors
 
 
-def test_a_lost_store_is_made_anew_and_says_so_for_each_table(cdc: CommandLine) -> None:
+def test_a_lost_store_is_rebuilt_and_says_so_for_each_table(cdc: CommandLine) -> None:
     assert cdc.run("rebuild").error.startswith("nothing describes the stream shop")
     run_sql(cdc.source_url, "INSERT INTO orders (id) VALUES (1)")
     assert cdc.run("setup-source").exit_code == OK

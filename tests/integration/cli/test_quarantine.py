@@ -1,4 +1,4 @@
-"""`cdc quarantine`: what was kept aside is listed, shown, replayed after the fix, or dropped for a reason."""
+"""`cdc quarantine`: what was quarantined is listed, shown, replayed after the fix, or dropped for a reason."""
 
 import re
 import shlex

@@ -194,7 +194,7 @@ def test_the_id_is_that_of_the_keys_if_pipeline_yml_gives_none(events: EventFold
     assert keyed.rows("public.t") == [row(1)]
 
 
-def test_lines_that_cannot_be_rows_are_kept_aside_and_the_others_are_read(events: EventFolder) -> None:
+def test_lines_that_cannot_be_rows_are_quarantined_and_the_others_are_read(events: EventFolder) -> None:
     events.write(
         "0/a.jsonl",
         envelope("c", 1, after=row(1)),
@@ -212,7 +212,7 @@ def test_lines_that_cannot_be_rows_are_kept_aside_and_the_others_are_read(events
     assert all(word in reason for word, reason in zip(words, reasons, strict=True))
 
 
-def test_a_key_change_of_which_one_half_does_not_fit_is_kept_aside_whole(events: EventFolder) -> None:
+def test_a_key_change_of_which_one_half_does_not_fit_is_quarantined_whole(events: EventFolder) -> None:
     events.write("0/a.jsonl", envelope("c", 1, after=row(1)))
     events.write("0/a.jsonl", envelope("u", 2, before=only_id(1), after={"id": "two", "name": "n", "big": "b"}))
     events.consume()

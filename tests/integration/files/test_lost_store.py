@@ -1,4 +1,4 @@
-"""The metadata store of a folder of events, lost and made anew: every line is still read once."""
+"""The metadata store of a folder of events, lost and rebuilt: every line is still read once."""
 
 from pathlib import Path
 from typing import Any

@@ -86,7 +86,7 @@ def late(tmp_path: Path, database: str) -> EventFolder:
     return events
 
 
-def test_an_event_below_the_horizon_is_kept_aside_and_never_revives_a_purged_row(late: EventFolder) -> None:
+def test_an_event_below_the_horizon_is_quarantined_and_never_revives_a_purged_row(late: EventFolder) -> None:
     seen = {2: 2, 8: 8, 9: 9}
     assert in_lake(late) == (seen, {1})
     keep_up(late)

@@ -30,7 +30,7 @@ KEY_CHANGE = 28340664
 def test_the_recording_ends_as_the_server_did(
     recording: str, tables: tuple[dict[str, Any], ...], misfit: str, layout: str, tmp_path: Path, database: str
 ) -> None:
-    """The order of infinities and NaN is kept aside whole, and gone by the truncate in any case."""
+    """The order of infinities and NaN is quarantined whole, and gone by the truncate in any case."""
     events = EventFolder(folder=tmp_path, store_url=database, tables=tables)
     lay_out(events, until_the_last_statement(recorded(recording)), layout)
     events.consume()

@@ -1,4 +1,4 @@
-"""What a folder of events left is deleted when it is old; the store that is made anew reads on at every place."""
+"""What a folder of events left is deleted when it is old; the store that is rebuilt reads on everywhere."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of a snapshot that do not fit are kept aside once, however often their export is tried."""
+"""Rows of a snapshot that do not fit are quarantined once, however often their export is tried."""
 
 from collections.abc import Iterator
 from pathlib import Path

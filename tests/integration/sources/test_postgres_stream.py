@@ -196,7 +196,7 @@ def test_a_new_column_makes_the_consumer_look_at_the_catalogue_again(database: s
             read_until(stream, cutter, bool)
 
 
-def test_a_value_that_does_not_fit_is_kept_aside_and_its_neighbours_arrive(database: str) -> None:
+def test_a_value_that_does_not_fit_is_quarantined_and_its_neighbours_arrive(database: str) -> None:
     run_sql(database, CREATE)
     table = items(database)
     source, plan = prepare(database, [table])

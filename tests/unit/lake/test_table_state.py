@@ -54,7 +54,7 @@ def test_newer_commits_bring_the_state_up_to_date(log: DeltaLog) -> None:
     assert (set(again.files.paths()), again.metadata) == ({"b", "c"}, state.metadata)
 
 
-def test_a_table_that_was_made_anew_is_read_anew(log: DeltaLog, tmp_path: Path) -> None:
+def test_a_table_that_was_replaced_is_read_again(log: DeltaLog, tmp_path: Path) -> None:
     created(log, "one", add("a"))
     states = LakeTableStates()
     states.at(log, 0)

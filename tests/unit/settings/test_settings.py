@@ -111,6 +111,12 @@ def test_every_mistake_is_named_at_once() -> None:
     assert all(words in message for words in ("'lak' is unknown", "'lake' is missing", "slice_length", "unit"))
 
 
+def test_a_list_is_not_also_too_short_when_its_only_entry_is_wrong() -> None:
+    only = "name: shop\nlake: lake\nsource: {kind: postgres}\ntables:\n  - name: shop.public.orders\n    key: [id]\n"
+    assert "'tables.0.key' is unknown" in refusal(only)
+    assert len(refusal(only).splitlines()) == 1
+
+
 @pytest.mark.parametrize("text", ["", "just words", "- a\n- b\n", "name: [", "\tname: x"])
 def test_what_is_no_mapping_is_refused(text: str) -> None:
     assert str(FILE) in refusal(text)

@@ -121,7 +121,7 @@ def test_events_of_one_id_share_a_stream_partition_and_both_halves_of_a_key_chan
     assert [alone[id_] for id_ in ids] == events.stream_partition.tolist()
 
 
-def test_an_event_that_does_not_fit_its_type_is_kept_aside_whole() -> None:
+def test_an_event_that_does_not_fit_its_type_is_quarantined_whole() -> None:
     events = events_of(
         encode.insert(OID, row(1, encode.text("a"), "infinity")), encode.insert(OID, row(2, at="2024-01-01"))
     )
@@ -134,7 +134,7 @@ def test_an_event_that_does_not_fit_its_type_is_kept_aside_whole() -> None:
     assert source == {"id": "1", "note": "a", "at": "infinity"}
 
 
-def test_an_event_without_an_id_is_kept_aside_and_its_neighbours_arrive() -> None:
+def test_an_event_without_an_id_is_quarantined_and_its_neighbours_arrive() -> None:
     events = events_of(
         encode.insert(OID, [encode.NULL, encode.text("a"), encode.NULL]), encode.insert(OID, row(2, encode.text("b")))
     )
@@ -142,13 +142,13 @@ def test_an_event_without_an_id_is_kept_aside_and_its_neighbours_arrive() -> Non
     assert [(unfit.column, unfit.reason) for unfit in events.unfit] == [("id", "the id column id is NULL")]
 
 
-def test_a_text_that_is_none_of_its_type_is_kept_aside_and_its_neighbours_arrive() -> None:
+def test_a_text_that_is_none_of_its_type_is_quarantined_and_its_neighbours_arrive() -> None:
     events = events_of(encode.insert(OID, row(1, at="yesterday")), encode.insert(OID, row(2, at="2024-01-01")))
     assert [event[1] for event in shown(events)] == [2]
     assert [unfit.reason for unfit in events.unfit] == ["the value of at is no text of the type date"]
 
 
-def test_an_id_that_becomes_null_is_the_delete_of_the_old_row_and_a_move_that_is_kept_aside() -> None:
+def test_an_id_that_becomes_null_is_the_delete_of_the_old_row_and_a_move_that_is_quarantined() -> None:
     emptied = [encode.NULL, encode.text("a"), encode.NULL]
     events = events_of(encode.update(OID, emptied, "O", row(1, encode.text("a"))))
     assert shown(events) == [("d", 1, None, None, None)]
