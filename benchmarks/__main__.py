@@ -23,6 +23,7 @@ from benchmarks import (
     claims,
     consumer,
     decoder,
+    freshness,
     idle,
     lake_log,
     many_claims,
@@ -49,6 +50,7 @@ ROWS: Mapping[str, Callable[[Bench], RowFigures]] = {
     "B6": many_claims.measure,
     "B7": slice_runs.measure_freshness,
     "B8": catch_up.measure,
+    "B9": freshness.measure,
     "B10": slice_runs.measure_runs,
     "B11": whole_path.measure,
     "decoder": decoder.measure,
@@ -57,8 +59,8 @@ ROWS: Mapping[str, Callable[[Bench], RowFigures]] = {
     "rest": idle.measure,
     "year": year.measure,
 }
-BY_NAME_ALONE = frozenset({"B7", "B10", "large-transaction", "rest", "year"})
-"""These take long, and B7, B10 and rest start the whole stack with Airflow."""
+BY_NAME_ALONE = frozenset({"B7", "B9", "B10", "large-transaction", "rest", "year"})
+"""These take long, and B7, B9, B10 and rest start the whole stack with Airflow."""
 
 
 def run(bench: Bench, rows: Sequence[str]) -> dict[str, RowFigures | str]:

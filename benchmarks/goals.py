@@ -19,9 +19,6 @@ TITLES = {
     "B10": "processor seconds per slice run beyond the claim itself",
     "B11": "processor seconds per million events end to end; memory over table size",
 }
-WITHOUT_ARM = {
-    "B9": "no arm yet: it takes the whole stack with Airflow under a steady load",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +95,12 @@ GOALS = (
     Goal(row="B7", value="tables whose p99 freshness is at most 120 s", at_least=100, needs={"minutes": 15}),
     Goal(row="B8", value="events/s over one MERGE per slice", at_least=30, needs={"slices": 1_000, "changes": 10_000}),
     Goal(row="B8", value="peak memory of all slices over that of a tenth", at_most=1.2, needs={"slices": 1_000}),
-    Goal(row="B9", value="p99 freshness beyond the slice length, seconds", at_most=3),
+    Goal(
+        row="B9",
+        value="p99 freshness beyond the slice length, seconds",
+        at_most=3,
+        needs={"fast": 20_000},
+    ),
     Goal(row="B10", value="processor seconds beyond the claim", at_most=0.3),
     Goal(row="B10", value="JVM starts per slice run", at_most=0),
     Goal(row="B11", value="processor seconds per million events", at_most=15, needs={"events": 50_000}),

@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.arms import ContestFigures
 from benchmarks.curves import Curve, svg
-from benchmarks.goals import TITLES, WITHOUT_ARM, RowVerdict, not_measured, verdict_of
+from benchmarks.goals import TITLES, RowVerdict, not_measured, verdict_of
 from benchmarks.page import block, with_block
 
 PROJECT = Path(__file__).parents[1]
@@ -105,8 +105,7 @@ def merged(before: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], fact
     """The content of latest.json: a row that this run did not choose keeps what an earlier one found."""
     rows = {entry["id"]: entry for entry in before.get("rows", [])} | {entry["id"]: entry for entry in entries}
     for row in TITLES:
-        reason = WITHOUT_ARM.get(row, "not chosen in any run")
-        rows.setdefault(row, row_entry(row, reason, facts) | {"error": ""})
+        rows.setdefault(row, row_entry(row, "not chosen in any run", facts) | {"error": ""})
     ordered = [*(rows[row] for row in TITLES), *(entry for row, entry in sorted(rows.items()) if row not in TITLES)]
     return {"run": asdict(facts) | {"at": f"{facts.at:%Y-%m-%dT%H:%M:%SZ}"}, "rows": ordered}
 

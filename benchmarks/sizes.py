@@ -42,6 +42,14 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "changes": (10_000, 10_000, 20),
         "merges": (10, 3, 2),
     },
+    "B9": {
+        "rows": (100_000, 100_000, 500),
+        "short_slice": (5, 5, 2),
+        "long_slice": (60, 60, 4),
+        "slow": (2_000, 2_000, 40),
+        "fast": (20_000, 20_000, 200),
+        "slices": (3, 2, 1),
+    },
     "B10": {
         "tables": (4, 3, 1),
         "rows": (10_000, 10_000, 100),

@@ -95,7 +95,8 @@ class SliceRunTrigger(_StoreTrigger):
     """Runs a slice task without a task process: asks the resident workers for the run, and ends the task with them.
 
     The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
-    With `resumes`, a run that applied something goes on in a task process, which updates the table's asset.
+    If the table has a request of another run that has not ended, this run follows that one and ends like it. With
+    `resumes`, a run that applied something goes on in a task process, which updates the table's asset.
     """
 
     def __init__(self, pipeline: str, table: str, *, resumes: bool) -> None:
@@ -145,13 +146,15 @@ class SliceRunTrigger(_StoreTrigger):
             if self._request is None:
                 ended = "the table is not registered yet: run cdc setup-source"
                 return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
-            self.log.info("asked for a run of %s, request %s", self.table, self._request.request_id)
+            words = "asked for" if self._is_own(self._request) else "another run has asked for"
+            self.log.info("%s a run of %s, request %s", words, self.table, self._request.request_id)
         elif recent is not None and recent.request_id == known.request_id and recent.state in ("requested", "taken"):
             return await self._waiting(recent)
         else:
-            self._request = await asyncio.to_thread(self._find)
+            self._request = await asyncio.to_thread(self._find, known)
             if self._request is None:
-                return self._failed(f"a newer run of {self.table} has replaced this one")
+                ended = "it has ended, and the record of a newer run has replaced what came of it"
+                return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
         return self._outcome(self._request) if self._request.has_ended else None
 
     async def _waiting(self, recent: "RecentRequest") -> TriggerEvent | None:
@@ -172,7 +175,7 @@ class SliceRunTrigger(_StoreTrigger):
             return self._failed(request.error or f"the run was {request.state}")
         self.log.info("%s", request.report)
         report: dict[str, Any] = dict(request.report)
-        if self.resumes and report.get("claims"):
+        if self.resumes and report.get("claims") and self._is_own(request):
             return TriggerEvent(report)
         return TaskSuccessEvent(xcoms={"return_value": report})
 
@@ -180,16 +183,19 @@ class SliceRunTrigger(_StoreTrigger):
         self.log.error("%s", error)
         return TaskFailedEvent()
 
+    def _is_own(self, request: "SliceRequest") -> bool:
+        instance: Any = self.task_instance
+        return str(request.request_id) == str(instance.id)
+
     def _ask(self) -> "SliceRequest | None":
         instance: Any = self.task_instance
         is_manual = DagRunType.from_run_id(instance.run_id) is DagRunType.MANUAL
         with self._store() as store:
             return store.slice_requests.ask(instance.id, TableName.parse(self.table), by_hand=is_manual)
 
-    def _find(self) -> "SliceRequest | None":
-        instance: Any = self.task_instance
+    def _find(self, known: "SliceRequest") -> "SliceRequest | None":
         with self._store() as store:
-            return store.slice_requests.find(instance.id)
+            return store.slice_requests.find(known.request_id)
 
     def _cancel(self) -> None:
         instance: Any = self.task_instance

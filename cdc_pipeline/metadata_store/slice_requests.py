@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, JSON, Connection, Interval, Uuid, bindparam, text
+from sqlalchemy import ARRAY, JSON, Interval, Uuid, bindparam, text
 from sqlalchemy.types import TypeEngine
 
 from cdc_pipeline.metadata_store.database import Database, as_optional_record
@@ -36,8 +36,20 @@ _ASK = text("""
         state = excluded.state,
         requested_at = excluded.requested_at,
         attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, report = NULL, error = NULL, log = NULL
-    WHERE held.request_id <> excluded.request_id
+    WHERE held.request_id <> excluded.request_id AND held.state NOT IN ('requested', 'taken')
     """)
+_IS_OF_TABLE = """
+    stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
+    """
+# Somebody else asked for it, and no worker has it yet.
+_BY_HAND_TOO = text(f"""
+    UPDATE cdc.slice_request AS request SET by_hand = true
+    FROM cdc.source_table AS source
+    WHERE source.table_id = request.table_id AND {_IS_OF_TABLE} AND request.state = 'requested'
+    """)
+_FIND_OF_TABLE = text(f"""
+    SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id) WHERE {_IS_OF_TABLE}
+    """).columns(**_TYPES)
 _FIND = text(f"""
     SELECT {_COLUMNS} FROM cdc.slice_request AS request JOIN cdc.source_table USING (table_id)
     WHERE request_id = :request_id AND stream = :stream
@@ -111,7 +123,7 @@ _RENEW = text("""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRequest:
-    """A request as it is now. Each table has at most one; a newer one replaces it.
+    """A request as it is now. Each table has at most one; a newer one replaces it after it has ended.
 
     `by_hand`: a person started the run, so the table is tried although it pauses. `attempts`: how many workers took
     it. `worker`: who has it, or had it last. `report`: what a successful run returned. `log`: the last log lines of the
@@ -151,19 +163,23 @@ class SliceRequests:
     stream: str
 
     def ask(self, request_id: UUID, table: TableName, *, by_hand: bool) -> SliceRequest | None:
-        """Records a request, in place of the table's earlier one; durable on return. Returns it as it is now.
+        """Records a request, in place of an earlier one that has ended; durable on return. Returns the table's request.
 
-        Idempotent: a request that is recorded already stays as it is. Returns None for an unregistered table.
+        Idempotent: a request that is recorded already stays as it is. If an earlier one has not ended, that one is
+        returned, and its run serves both. Returns None for an unregistered table.
         """
-        name = {"database": table.database, "schema": table.schema, "table": table.table}
+        name = {"stream": self.stream, "database": table.database, "schema": table.schema, "table": table.table}
         with self.database.transaction("slice_request.ask") as connection:
-            connection.execute(_ASK, {"request_id": request_id, "by_hand": by_hand, "stream": self.stream, **name})
-            return self._found(connection, request_id)
+            connection.execute(_ASK, {"request_id": request_id, "by_hand": by_hand, **name})
+            if by_hand:
+                connection.execute(_BY_HAND_TOO, name)
+            return as_optional_record(SliceRequest, connection.execute(_FIND_OF_TABLE, name).one_or_none())
 
     def find(self, request_id: UUID) -> SliceRequest | None:
         """Returns the request; None when a newer one has replaced it."""
         with self.database.transaction("slice_request.read") as connection:
-            return self._found(connection, request_id)
+            row = connection.execute(_FIND, {"request_id": request_id, "stream": self.stream}).one_or_none()
+        return as_optional_record(SliceRequest, row)
 
     def cancel(self, request_id: UUID) -> None:
         """Ends a request that has not ended. A worker that has it loses the table's lease."""
@@ -204,7 +220,3 @@ class SliceRequests:
         with self.database.transaction("resident_worker.leave") as connection:
             for statement in _LEAVE:
                 connection.execute(statement, {"worker": worker})
-
-    def _found(self, connection: Connection, request_id: UUID) -> SliceRequest | None:
-        row = connection.execute(_FIND, {"request_id": request_id, "stream": self.stream}).one_or_none()
-        return as_optional_record(SliceRequest, row)

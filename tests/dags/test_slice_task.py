@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
+from uuid import UUID
 
 import pytest
 import structlog
@@ -17,13 +18,15 @@ from structlog.processors import JSONRenderer
 
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
+from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from tests.dags.airflow_process import Airflow
+from tests.support.eventually import eventually
 from tests.support.metadata_store import MINUTE, STREAM, Shop, opened_shop
 
-TABLES = ("orders", "customers", "unknown")
+NAMES = [TableName(database="shop", schema="public", table=table) for table in ("orders", "customers", "unknown")]
 
 
 @pytest.fixture
@@ -39,6 +42,20 @@ def run(request: SliceRequest) -> Mapping[str, Any]:
         message = "Spark is gone"
         raise LakeError(message)
     return {"table": str(request.table), "claims": 1, "by_hand": request.by_hand}
+
+
+def environment(shop: Shop, folder: Path) -> dict[str, str]:
+    """Of an Airflow that finds the pipeline."""
+    document = {
+        "name": STREAM.name,
+        "lake": "lake",
+        "spark": "sc://nowhere:1",
+        "source": {"kind": "postgres", "url": "postgresql://nowhere/shop"},
+        "tables": [{"name": str(name)} for name in NAMES],
+    }
+    config = folder / "pipeline.yml"
+    config.write_text(yaml.safe_dump(document))
+    return {"CDC_CONFIG": str(config), "CDC_METADATA_STORE": shop.url}
 
 
 @contextmanager
@@ -62,26 +79,39 @@ def working(shop: Shop) -> Iterator[None]:
 def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
     shop: Shop, airflow: Airflow, tmp_path: Path
 ) -> None:
-    names = [TableName(database="shop", schema="public", table=table) for table in TABLES]
-    document = {
-        "name": STREAM.name,
-        "lake": "lake",
-        "spark": "sc://nowhere:1",
-        "source": {"kind": "postgres", "url": "postgresql://nowhere/shop"},
-        "tables": [{"name": str(name)} for name in names],
-    }
-    config = tmp_path / "pipeline.yml"
-    config.write_text(yaml.safe_dump(document))
-    dags = [slice_dag_id(name) for name in names]
+    dags = [slice_dag_id(name) for name in NAMES]
     with working(shop):
-        found = airflow.call("trigger_runs", *dags, CDC_CONFIG=str(config), CDC_METADATA_STORE=shop.url)
+        found = airflow.call("trigger_runs", *dags, **environment(shop, tmp_path))
     done, failed, unknown = (found[dag] for dag in dags)
     assert (done["state"], failed["state"], unknown["state"]) == ("success", "failed", "success")
     assert done["result"] == {"table": "shop.public.orders", "claims": 1, "by_hand": True}
     assert "slice run begins" in done["log"]
     assert "claim applied" in done["log"]
     assert "Spark is gone" in failed["log"]
+    assert not any(found[dag]["is_held_back"] for dag in dags), "by a parse while its run went on"
     assert unknown["result"]["ended"] == "the table is not registered yet: run cdc setup-source"
+
+
+@pytest.mark.xdist_group("airflow")
+def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, airflow: Airflow, tmp_path: Path) -> None:
+    """A run by hand. The worker begins after it has asked, when the request counts as one by hand."""
+    requests, dag = shop.store.slice_requests, slice_dag_id(shop.orders.name)
+    other = requests.ask(UUID(int=1), shop.orders.name, by_hand=False)
+    assert other is not None
+
+    def state() -> SliceRequest:
+        found = requests.find(other.request_id)
+        assert found is not None
+        return found
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(airflow.call, "trigger_runs", dag, **environment(shop, tmp_path))
+        assert eventually(lambda: state().by_hand)
+        with working(shop):
+            found = running.result()[dag]
+    assert (state().state, state().attempts) == (RequestState.DONE, 1)
+    assert (found["state"], found["result"]) == ("success", state().report)
+    assert "another run has asked for a run of shop.public.orders" in found["log"]
 
 
 @pytest.mark.xdist_group("airflow")

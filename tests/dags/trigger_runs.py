@@ -1,6 +1,7 @@
 """Runs one run of each slice DAG, DAG_ID…, in a real triggerer, and reports each task's state, result and log.
 
-What a scheduler does for them is done here: it makes the runs, and hands their tasks to the triggerer.
+What a scheduler does for them is done here: it makes the runs, and hands their tasks to the triggerer. The DAGs are
+parsed again while the runs go on, and `is_held_back` says what that leaves behind.
 """
 
 import json
@@ -16,6 +17,7 @@ from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
 from airflow.jobs.job import Job
 from airflow.jobs.triggerer_job_runner import TriggererJobRunner, TriggerRunnerSupervisor
+from airflow.models.dag import DagModel
 from airflow.models.dagbag import DBDagBag
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
@@ -70,6 +72,12 @@ def result(dag_id: str, run_id: str) -> Any:
     return found and json.loads(found)
 
 
+def is_held_back(dag_id: str) -> bool:
+    """Whether Airflow would make no other run of this DAG."""
+    with create_session() as session:
+        return bool(session.scalars(select(DagModel.exceeds_max_non_backfill).filter_by(dag_id=dag_id)).one())
+
+
 def log_of(dag_id: str) -> str:
     folder = Path(conf.get("logging", "base_log_folder"))
     return "".join(path.read_text() for path in sorted(folder.rglob(f"dag_id={dag_id}/**/*.log*")))
@@ -80,6 +88,7 @@ def main() -> None:
     store_dags()
     for dag_id in sys.argv[1:]:
         begin(dag_id, run_id)
+    store_dags()
     untyped: Any = Job
     job = untyped()
     TriggererJobRunner(job, capacity=10)
@@ -92,7 +101,17 @@ def main() -> None:
     finally:
         triggerer.kill(force=True)
     ended = states(run_id)
-    report({dag: {"state": ended[dag], "result": result(dag, run_id), "log": log_of(dag)} for dag in ended})
+    report(
+        {
+            dag: {
+                "state": ended[dag],
+                "result": result(dag, run_id),
+                "log": log_of(dag),
+                "is_held_back": is_held_back(dag),
+            }
+            for dag in ended
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -48,15 +48,30 @@ def test_a_request_that_is_asked_for_again_stays_as_it_is(shop: Shop) -> None:
     assert ask(shop) == taken
 
 
-def test_a_newer_request_replaces_the_one_of_its_table_and_no_other(shop: Shop) -> None:
+def test_a_newer_request_replaces_the_one_of_its_table_that_has_ended_and_no_other(shop: Shop) -> None:
     ask(shop)
     other = shop.store.slice_requests.ask(UUID(int=3), shop.customers.name, by_hand=False)
-    old = take(shop)
-    assert ask(shop, SECOND).state is RequestState.REQUESTED
+    assert shop.store.slice_requests.end(take(shop), report={})
+    assert ask(shop, SECOND).request_id == SECOND
     assert shop.store.slice_requests.find(FIRST) is None
-    assert not shop.store.slice_requests.end(old, report={})
     assert other is not None
     assert [take(shop, worker).request_id for worker in ("a", "b")] == [other.request_id, SECOND]
+
+
+def test_a_run_that_asks_while_another_goes_on_gets_the_request_of_that_one(shop: Shop) -> None:
+    first = ask(shop)
+    assert ask(shop, SECOND) == first
+    taken = take(shop)
+    assert ask(shop, SECOND, by_hand=True) == taken
+    assert shop.store.slice_requests.find(SECOND) is None
+    assert shop.store.slice_requests.end(taken, report={"claims": 1})
+
+
+def test_a_person_who_asks_for_a_run_that_waits_makes_it_one_by_hand(shop: Shop) -> None:
+    ask(shop)
+    assert ask(shop, SECOND, by_hand=True).by_hand
+    taken = take(shop)
+    assert (taken.request_id, taken.by_hand) == (FIRST, True)
 
 
 def test_a_table_that_is_not_registered_gets_no_request(shop: Shop) -> None:
