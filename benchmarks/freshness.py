@@ -9,7 +9,7 @@ import io
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from urllib.parse import unquote
 
@@ -75,7 +75,7 @@ def seconds_until_readable(stack: Stack, *, rate: int, slice_seconds: int, slice
     with ThreadPoolExecutor(1) as threads:
         writer = threads.submit(written, stack, rate, stop)
         try:
-            for written_at, readable_at in readable_rows(stack):
+            for written_at, readable_at in readable_rows(stack, writer):
                 measured = written_at[(written_at >= warm) & (written_at < end)]
                 found.append(readable_at - measured)
                 if written_at.size and written_at.max() >= end:
@@ -86,19 +86,21 @@ def seconds_until_readable(stack: Stack, *, rate: int, slice_seconds: int, slice
     return np.concatenate(found)
 
 
-def readable_rows(stack: Stack) -> Iterator[tuple[NDArray[np.float64], float]]:
+def readable_rows(stack: Stack, writer: Future[None]) -> Iterator[tuple[NDArray[np.float64], float]]:
     """Yields per commit from now on: when its rows were written, and when they could be read; seconds since 1970."""
     (table,) = stack.pipeline.table_names()
     lake_log = DeltaLog(stack.pipeline.objects, lake_key(table))
     version = lake_log.latest_version() or 0
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not writer.done():
         commit = lake_log.read(version + 1)
         if commit is None:
             Event().wait(POLL_SECONDS)
             continue
         readable_at, version = time.time(), version + 1
         yield np.concatenate([np.zeros(0), *new_rows(stack, lake_log, commit)]), readable_at
+    if writer.done():
+        writer.result()
     message = f"the lake had not all rows after {TIMEOUT_SECONDS:.0f} s"
     raise TimeoutError(message)
 
