@@ -1,7 +1,7 @@
-"""A bank whose workers are Airflow's tasks, and what may happen to Airflow and to them."""
+"""A bank whose workers are resident ones that Airflow asks, and what may happen to Airflow and to them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +19,14 @@ from cdc_pipeline.launcher.processes import MIGRATE, Process
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from tests.chaos.bank import SOURCE, STORE, Bank, NobodyThere
-from tests.chaos.faults import KILL, PAST_LEASE, PAUSE, pause, paused, signalled
+from tests.chaos.faults import IN_CLAIM, KILL, PAST_LEASE, PAUSE, pause, paused, signalled
 from tests.chaos.fire import Kind, Lasting
-from tests.chaos.impatient_airflow import holder, impatient, is_of
+from tests.chaos.impatient_airflow import RESIDENT, holder, impatient, with_a_second_worker
 
 TIMEOUT_SECONDS = 10
 LIMIT_SECONDS = 20
 """Longer than where nothing else burns: whoever only lacks a processor is not to be taken for dead."""
-TASK, TASK_SUPERVISOR = "task", "task supervisor"
+RESIDENT_WORKER = "resident worker"
 SCHEDULER, API_SERVER, TRIGGERER = "scheduler", "api-server", "triggerer"
 PAST_LIMIT = LIMIT_SECONDS + 2, LIMIT_SECONDS + 8
 
@@ -36,45 +36,43 @@ def with_airflow(
 ) -> tuple[Installation, tuple[Process, ...]]:
     """What `cdc up` starts for a source and a metadata store that somebody else keeps up."""
     renewed, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
-    needed = impatient(described, limit_seconds=LIMIT_SECONDS)
+    needed = with_a_second_worker(impatient(described, limit_seconds=LIMIT_SECONDS))
     return renewed, tuple(
         replace(process, depends_on=(SOURCE, STORE)) if process.name == MIGRATE else process for process in needed
     )
 
 
-def a_task(bank: Bank) -> psutil.Process:
+def a_worker(bank: Bank) -> psutil.Process:
     """One that has a claim open."""
-    found = (holder(owner, bank.installation.identity) for owner in bank.claim_owners())
-    task = next(filter(None, found), None)
-    if task is None:
-        raise NobodyThere(TASK)
-    return task
+    residents = [process for name in RESIDENT for process in processes_of(bank, name)]
+    at_work = {holder(owner, bank.installation.identity) for owner in bank.claim_owners()}
+    worker = next((process for process in residents if process in at_work), None)
+    if worker is None:
+        raise NobodyThere(RESIDENT_WORKER)
+    return worker
 
 
-def supervisor_of(bank: Bank, task: psutil.Process) -> psutil.Process:
-    parent = task.parent()
-    if parent is None or not is_of(parent, bank.installation.identity):
-        raise NobodyThere(TASK_SUPERVISOR)
-    return parent
+def processes_of(bank: Bank, name: str) -> list[psutil.Process]:
+    with suppress(NobodyThere):
+        return [bank.process(name)]
+    return []
 
 
-def kill_a_task(bank: Bank, _: Random) -> None:
-    a_task(bank).kill()
+def kill_a_worker(bank: Bank, _: Random) -> None:
+    a_worker(bank).kill()
 
 
-def pause_a_task(bank: Bank, chance: Random) -> Lasting:
-    return pause(a_task(bank), chance.uniform(*PAST_LEASE))
+def kill_all_workers(bank: Bank, _: Random) -> None:
+    """Requests wait until the supervisor has started one of them again."""
+    a_worker(bank)
+    for name in RESIDENT:
+        for process in processes_of(bank, name):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
-def kill_a_task_supervisor(bank: Bank, _: Random) -> None:
-    supervisor_of(bank, a_task(bank)).kill()
-
-
-def make_a_zombie(bank: Bank, chance: Random) -> Lasting:
-    """Its supervisor is killed before: the kernel ends paused processes that are orphaned."""
-    task = a_task(bank)
-    supervisor_of(bank, task).kill()
-    return pause(task, chance.uniform(*PAST_LIMIT))
+def pause_a_worker(bank: Bank, chance: Random) -> Lasting:
+    return pause(a_worker(bank), chance.uniform(*PAST_LEASE))
 
 
 def trigger_two_more(bank: Bank, chance: Random) -> None:
@@ -103,11 +101,10 @@ def answering(bank: Bank) -> Iterator[AirflowApi]:
         raise NobodyThere(API_SERVER) from away
 
 
-TASKS = (
-    Kind(site=TASK, fault=KILL, share=3, strike=kill_a_task),
-    Kind(site=TASK, fault=PAUSE, share=2, strike=pause_a_task),
-    Kind(site=TASK_SUPERVISOR, fault=KILL, share=2, strike=kill_a_task_supervisor),
-    Kind(site=TASK_SUPERVISOR, fault=f"{KILL}, worker paused past its lease", share=2, strike=make_a_zombie),
+RESIDENT_WORKERS = (
+    Kind(site=RESIDENT_WORKER, fault=IN_CLAIM, share=3, strike=kill_a_worker),
+    Kind(site=RESIDENT_WORKER, fault=PAUSE, share=3, strike=pause_a_worker),
+    Kind(site=RESIDENT_WORKER, fault="all killed at once", share=2, strike=kill_all_workers),
 )
 AIRFLOW = (
     Kind(site=SCHEDULER, fault=KILL, share=2, strike=signalled(SCHEDULER)),

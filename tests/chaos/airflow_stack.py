@@ -4,10 +4,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -29,9 +29,17 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.settings.file import parse_settings
 from cdc_pipeline.wiring import Pipeline, open_pipeline
-from tests.chaos.evidence import CURRENT
-from tests.chaos.impatient_airflow import holder, impatient, running_tasks
-from tests.chaos.waiting import TIMEOUT_SECONDS, beside, wait_for
+from tests.chaos.evidence import CURRENT, lake_rows, source_rows
+from tests.chaos.impatient_airflow import (
+    OPEN_REQUESTS,
+    RESIDENT,
+    holder,
+    impatient,
+    running_tasks,
+    with_a_second_worker,
+)
+from tests.chaos.report import Report
+from tests.chaos.waiting import TIMEOUT_SECONDS, wait_for
 from tests.support.command_line import query
 from tests.support.spark import QUICK_JAVA
 
@@ -39,17 +47,20 @@ PIPELINE = f"""
 name: bank
 lake: lake
 slice_length: 2s
-worker: {{runs: task, lease: 6s, claim_slices: 1}}
-driver: {{java_options: {QUICK_JAVA}}}
-source: {{kind: postgres, publication: cdc_bank, slot: cdc_bank}}
+worker: {{{{runs: {{}}, lease: 6s, claim_slices: 1}}}}
+driver: {{{{java_options: {QUICK_JAVA}}}}}
+source: {{{{kind: postgres, publication: cdc_bank, slot: cdc_bank}}}}
 tables:
   - name: bank.public.pgbench_history
 """
 LIMIT_SECONDS = 12
+BACKLOG_SECONDS = 14
+SOON_SECONDS = 5
 VICTIM = TableName(database="bank", schema="public", table="pgbench_history")
-TRIES = """
-SELECT id::text, dag_id || ' try ' || try_number FROM task_instance
-UNION ALL SELECT task_instance_id::text, dag_id || ' try ' || try_number FROM task_instance_history
+OPEN_RUNS = "SELECT 1 FROM dag_run WHERE state IN ('queued', 'running')"
+FAILED_RUNS = "SELECT count(*) FROM dag_run WHERE state = 'failed'"
+CLAIMS = """
+SELECT owner, epoch, started_at, finished_at FROM cdc.claim WHERE state = 'applied' ORDER BY first_number
 """
 WAITING = "SELECT 1 FROM cdc.slice WHERE state = 'registered' AND path IS NOT NULL LIMIT 1"
 LONGER_THAN_A_BACKLOG = timedelta(minutes=5)
@@ -75,7 +86,7 @@ class Stack:
         return psutil.Process(process)
 
     def worker(self) -> psutil.Process:
-        """The task process that has a claim of the victim open, once there is one."""
+        """The process that has a claim of the victim open, once there is one: a task's, or a resident worker."""
 
         def at_work() -> psutil.Process | None:
             claim = self.pipeline.store.claims.open_claim(self.victim_id)
@@ -86,11 +97,33 @@ class Stack:
     def has_applied_everything(self) -> bool:
         return query(self.pipeline.endpoints.metadata_store_url, WAITING) == []
 
-    def running_tasks(self) -> frozenset[str]:
-        return running_tasks(self.installation.identity)
+    def resident_workers(self) -> list[psutil.Process]:
+        return [process for name in RESIDENT for process in self.named(name)]
+
+    def has_request(self) -> bool:
+        """Whether a slice run waits for a resident worker, or is at work in one."""
+        return query(self.pipeline.endpoints.metadata_store_url, OPEN_REQUESTS) != []
 
     def is_quiet(self) -> bool:
-        return not self.running_tasks()
+        runs = query(self.pipeline.endpoints.airflow_database_url, OPEN_RUNS)
+        return not runs and not running_tasks(self.installation.identity) and not self.has_request()
+
+    def is_up(self) -> bool:
+        return all(state.is_ready for state in process_states(self.installation.home))
+
+    def failed_runs(self) -> int:
+        return int(query(self.pipeline.endpoints.airflow_database_url, FAILED_RUNS)[0][0])
+
+    def check_turns(self) -> None:
+        """One worker at a time: no claim began before the one before it had ended, or under an older lease."""
+        claims = query(self.pipeline.endpoints.metadata_store_url, CLAIMS)
+        assert [epoch for _, epoch, _, _ in claims] == sorted(epoch for _, epoch, _, _ in claims)
+        assert all(earlier[3] <= later[2] for earlier, later in pairwise(claims))
+
+    def workers_since(self, began: datetime) -> int:
+        """How many workers have applied claims that began after this time."""
+        claims = query(self.pipeline.endpoints.metadata_store_url, CLAIMS)
+        return len({owner for owner, _, started, _ in claims if started > began})
 
     @contextmanager
     def away(self, name: str) -> Iterator[None]:
@@ -104,13 +137,19 @@ class Stack:
             supervisor.resume()
 
 
+Strike = Callable[[Stack], None]
+"""Makes a fault, and ends one that lasts."""
+
+
 @contextmanager
-def small_stack() -> Iterator[Stack]:
+def small_stack(runs: str) -> Iterator[Stack]:
+    """`runs`: the setting `worker.runs`."""
     folder = Path(tempfile.mkdtemp(prefix="cdc-test-airflow-"))
     folder.chmod(0o711)
     config, home = folder / "pipeline.yml", folder / "home"
-    config.write_text(PIPELINE, encoding="utf-8")
-    settings = parse_settings(PIPELINE, path=config, environment={})
+    document = PIPELINE.format(runs)
+    config.write_text(document, encoding="utf-8")
+    settings = parse_settings(document, path=config, environment={})
     try:
         with running(settings, config=config, home=home, parts=frozenset({"postgres"})) as endpoints:
             initialize_pgbench(endpoints.source_url, scale=1, environment=os.environ)
@@ -131,7 +170,8 @@ def small_stack() -> Iterator[Stack]:
 
 def _started(settings: Settings, config: Path, home: Path) -> Installation:
     installation, described = plan(settings, config=config, installation=open_installation(home), free=PORT_NAMES)
-    start_and_wait(installation, impatient(described, limit_seconds=LIMIT_SECONDS), lambda _: None)
+    needed = with_a_second_worker(impatient(described, limit_seconds=LIMIT_SECONDS))
+    start_and_wait(installation, needed, lambda _: None)
     return installation
 
 
@@ -157,27 +197,32 @@ def _taken(stack: Stack) -> Lease | None:
         return None
 
 
-@dataclass(slots=True, kw_only=True)
-class Watch:
-    """Which tries of tasks were alive at the same time; looked at about five times a second."""
+@contextmanager
+def paused(*processes: psutil.Process) -> Iterator[None]:
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
-    stack: Stack
-    alive: list[tuple[float, frozenset[str]]] = field(default_factory=list)
 
-    def looking(self) -> AbstractContextManager[None]:
-        def look(stop: Event) -> None:
-            while not stop.wait(0.2):
-                self.alive.append((time.monotonic(), self.stack.running_tasks()))
-
-        return beside(look)
-
-    def together(self) -> tuple[tuple[str, ...], timedelta]:
-        """The tries that may work on the victim and were alive together, and for how long two of them were."""
-        tries: dict[str, str] = dict(query(self.stack.pipeline.endpoints.airflow_database_url, TRIES))
-        seconds, names = 0.0, set[str]()
-        for (before, _), (now, alive) in pairwise(self.alive):
-            mine = {name for one in alive if (name := tries.get(one, "")).startswith((self.stack.dag, "cdc_backfill"))}
-            if len(mine) > 1:
-                seconds += now - before
-                names |= mine
-        return tuple(sorted(names)), timedelta(seconds=seconds)
+def check_cell(stack: Stack, report: Report, case: str, strike: Strike) -> None:
+    """The table is equal after a backlog in whose runs `strike` makes a fault. `case`: `place: fault`."""
+    place, _, fault = case.partition(": ")
+    with report.red_unless_done(f"Airflow: {place}", fault):
+        write_backlog(stack, seconds=BACKLOG_SECONDS)
+        before = datetime.now(UTC)
+        stack.airflow.trigger(stack.dag, {})
+        strike(stack)
+        began = time.monotonic()
+        wait_for(stack.has_applied_everything, "everything in the lake")
+        took = timedelta(seconds=time.monotonic() - began)
+        wait_for(stack.is_quiet, "every run to end")
+        assert source_rows(stack.pipeline.endpoints.source_url, VICTIM) == lake_rows(stack.pipeline, VICTIM)
+        stack.check_turns()
+        wait_for(stack.is_up, "every process to be up again")
+    workers = stack.workers_since(before)
+    report.record(f"Airflow: {place}", fault, f"equal; one worker at a time, {workers} in turn", took)

@@ -143,12 +143,7 @@ def _settings(
         "lake": "lake",
         "metadata_store": store.url(DATABASE),
         "slice_length": f"{slice_seconds}s",
-        "worker": {
-            "runs": "task",
-            "lease": f"{LEASE_SECONDS}s",
-            "claim_slices": claim_slices,
-            "longest_pause": "20s",
-        },
+        "worker": {"lease": f"{LEASE_SECONDS}s", "claim_slices": claim_slices, "longest_pause": "20s"},
         "driver": {"java_options": QUICK_JAVA},
         "source": {"kind": "postgres", "url": source.url(DATABASE), "stream_partitions": 2},
         "tables": [{"name": f"{DATABASE}.public.{table}"} for table in TABLES],

@@ -1,12 +1,14 @@
-"""Airflow whose timeouts are short enough for a test, and its tasks as the processes that they are."""
+"""Airflow whose timeouts are short enough for a test, its tasks as the processes that they are, resident workers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 
+from cdc_pipeline.launcher.heartbeat import HEARTBEAT_VARIABLE
 from cdc_pipeline.launcher.marked import STACK_VARIABLE, marked
-from cdc_pipeline.launcher.processes import WARM_UP, Process
+from cdc_pipeline.launcher.processes import WARM_UP, WORKER, Process
 
 SHORTENED = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
@@ -22,6 +24,9 @@ LIMITS = (
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD",
 )
 """30 s each, until a task or a scheduler without a heartbeat is taken for dead."""
+SECOND_WORKER = "worker-2"
+RESIDENT = WORKER, SECOND_WORKER
+OPEN_REQUESTS = "SELECT 1 FROM cdc.slice_request WHERE state IN ('requested', 'taken')"
 RUNNER, EXECUTOR = "airflow worker -- ", "LocalExecutor"
 
 
@@ -34,6 +39,23 @@ def impatient(described: Iterable[Process], *, limit_seconds: int) -> tuple[Proc
         return replace(process, environment={**process.environment, **shortened}) if is_airflows else process
 
     return tuple(hurried(process) for process in described if process.name != WARM_UP)
+
+
+def with_a_second_worker(described: Iterable[Process]) -> tuple[Process, ...]:
+    """A second resident worker beside the one that `cdc up` keeps, if it keeps one."""
+    return tuple(each for process in described for each in (process, *_second(process)))
+
+
+def _second(process: Process) -> Iterable[Process]:
+    if process.name == WORKER and process.health is not None:
+        heartbeat = process.environment[HEARTBEAT_VARIABLE]
+        own = str(Path(heartbeat).with_name(f"{SECOND_WORKER}.heartbeat"))
+        yield replace(
+            process,
+            name=SECOND_WORKER,
+            environment={**process.environment, HEARTBEAT_VARIABLE: own},
+            health=process.health.replace(heartbeat, own),
+        )
 
 
 def holder(owner: str, identity: str) -> psutil.Process | None:

@@ -10,16 +10,17 @@ import pytest
 import structlog
 
 from cdc_pipeline.settings import ObjectStoreSettings
-from tests.chaos.airflow_faults import AIRFLOW, RUNS, TASKS, with_airflow
+from tests.chaos.airflow_faults import AIRFLOW, RESIDENT_WORKERS, RUNS, with_airflow
 from tests.chaos.bank import Bank, burning_bank, with_own_workers
 from tests.chaos.clocks import CLOCKS, with_jumping_clocks, without_leftovers
 from tests.chaos.evidence import check_boundaries, check_registry, check_rows, wait_until_applied
 from tests.chaos.faults import BESIDE_CONSUMER, BESIDE_WORKERS, OWN_WORKERS, RIVAL, SERVERS, TERMINATED
 from tests.chaos.fire import Fire, Made, Schedule, recoveries, summary, writers
-from tests.chaos.impatient_airflow import running_tasks
+from tests.chaos.impatient_airflow import OPEN_REQUESTS, running_tasks
 from tests.chaos.report import Report
 from tests.chaos.s3_storms import s3_kinds
 from tests.chaos.waiting import wait_for
+from tests.support.command_line import query
 from tests.support.fault_plan import FaultPlan, planned_faults
 from tests.support.faulty_server import NO_ROOM
 from tests.support.s3 import BUCKET, REGION, started_moto
@@ -94,7 +95,7 @@ def test_ten_minutes_of_every_fault(report: Report, chaos_seed: int) -> None:
 def everything(plan: FaultPlan) -> tuple[Schedule, ...]:
     return (
         Schedule(kinds=(*SERVERS, *TERMINATED), pauses=(5, 40)),
-        Schedule(kinds=(*BESIDE_WORKERS, *BESIDE_CONSUMER, *TASKS), pauses=(5, 30)),
+        Schedule(kinds=(*BESIDE_WORKERS, *BESIDE_CONSUMER, *RESIDENT_WORKERS), pauses=(5, 30)),
         Schedule(kinds=AIRFLOW, pauses=(30, 75)),
         Schedule(kinds=RUNS, pauses=(30, 75)),
         Schedule(kinds=s3_kinds(plan), pauses=(16, 30)),
@@ -118,6 +119,7 @@ def burn_down(
             fire.burn(schedules, seconds=seconds)
         wait_until_applied(bank)
         wait_for(lambda: not running_tasks(bank.installation.identity), "every task to end")
+        wait_for(lambda: not query(bank.store_url, OPEN_REQUESTS), "every slice run to end")
         with (outcome or bank).pipeline() as pipeline:
             rows = check_rows(bank, pipeline)
             check_registry(bank)

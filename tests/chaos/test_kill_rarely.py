@@ -1,4 +1,4 @@
-"""kill -9 at the steps that a slice worker takes rarely: a table that changed, and what a dead worker left."""
+"""kill -9 at the steps that are taken rarely: a table that changed, what a dead worker left, and maintenance."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 
 from cdc_pipeline.record import TableName
-from cdc_pipeline.settings.work import WorkerSettings
+from cdc_pipeline.settings.work import MaintenanceSettings, WorkerSettings
 from cdc_pipeline.steps import Moment
 from tests.chaos.report import Report
+from tests.chaos.victim import maintain
 from tests.chaos.world import LEASE, ChaosWorld
 from tests.crash.failpoint import Site
 from tests.crash.invariants import check
@@ -20,9 +21,11 @@ from tests.support.streams import run_sql
 
 pytestmark = pytest.mark.chaos
 
-VERB = "slice_to_lake"
+VERB, OPTIMIZE = "slice_to_lake", "lake_table.optimize"
 FEW = WorkerSettings(lease=LEASE, claim_slices=2)
 """A boundary of two stream partitions is a claim's worth."""
+SOON = MaintenanceSettings(small_files=2)
+"""Two claims leave files to merge."""
 
 
 def a_new_column(world: ChaosWorld, table: TableName) -> None:
@@ -73,7 +76,7 @@ def test_a_worker_killed_where_it_rarely_is_loses_and_doubles_nothing(
     world: ChaosWorld, report: Report, before: Callable[[ChaosWorld, TableName], None], name: str, moment: Moment
 ) -> None:
     with (
-        few_slices_a_claim(world) as few,
+        changed_settings(world, worker=FEW) as few,
         report.red_unless_done(f"{VERB}: {name}", f"kill -9 {moment}"),
     ):
         table = few.next_table()
@@ -89,10 +92,37 @@ def test_a_worker_killed_where_it_rarely_is_loses_and_doubles_nothing(
         report.record(f"{VERB}: {name}", f"kill -9 {moment}", "equal, once", recovery)
 
 
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER])
+def test_maintenance_killed_at_its_commit_changes_no_row_and_stops_no_claim(
+    world: ChaosWorld, report: Report, moment: Moment
+) -> None:
+    """The next claim goes on, and so does the next maintenance."""
+    fault = f"kill -9 {moment}"
+    with (
+        changed_settings(world, maintenance=SOON) as soon,
+        report.red_unless_done(f"maintain: {OPTIMIZE}", fault),
+    ):
+        table = soon.next_table()
+        for _ in range(2):
+            soon.turn_of(table)
+            soon.recover(table)
+        soon.kill("maintain", table, Site(OPTIMIZE, moment, 1))
+        began = time.monotonic()
+        assert eventually(lambda: not soon.held_leases())
+        check(soon)
+        soon.turn_of(table)
+        soon.recover(table)
+        recovery = timedelta(seconds=time.monotonic() - began)
+        with soon.process() as pipeline:
+            maintain(pipeline, table)
+        check(soon)
+        report.record(f"maintain: {OPTIMIZE}", fault, "equal, once", recovery)
+
+
 @contextmanager
-def few_slices_a_claim(world: ChaosWorld) -> Iterator[ChaosWorld]:
+def changed_settings(world: ChaosWorld, **changed: WorkerSettings | MaintenanceSettings) -> Iterator[ChaosWorld]:
     usual = world.settings
-    world.settings = usual.model_copy(update={"worker": FEW})
+    world.settings = usual.model_copy(update=changed)
     try:
         yield world
     finally:

@@ -5,6 +5,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -23,6 +24,7 @@ from tests.support.eventually import eventually
 from tests.support.pipelines import consume
 
 TIMEOUT_SECONDS = 180
+WEEK = timedelta(days=7)
 _STOPPED = "T"
 
 
@@ -39,8 +41,12 @@ def snapshot_to_lake(pipeline: Pipeline, table: TableName) -> None:
     take_snapshot(pipeline, [table])
 
 
+def maintain(pipeline: Pipeline, table: TableName) -> None:
+    pipeline.maintenance().maintain(table, WEEK)
+
+
 VERBS: Mapping[str, Callable[[Pipeline, TableName], None]] = {
-    verb.__name__: verb for verb in (stream_to_slices, slice_to_lake, snapshot_to_lake)
+    verb.__name__: verb for verb in (stream_to_slices, slice_to_lake, snapshot_to_lake, maintain)
 }
 
 
