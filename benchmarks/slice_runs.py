@@ -26,6 +26,9 @@ from cdc_pipeline.installation.state import open_installation
 from cdc_pipeline.launcher.control import up
 from cdc_pipeline.launcher.marked import marked
 from cdc_pipeline.launcher.parts import running
+from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
+from cdc_pipeline.metadata_store.leases import Lease
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from cdc_pipeline.wiring import Pipeline, open_pipeline
 from snapshot.wiring import snapshot_runs
@@ -54,11 +57,12 @@ UPDATE idle_{} SET note = md5(random()::text)
 WHERE id IN (SELECT 1 + floor(random() * {})::int FROM generate_series(1, {}))
 """
 WAITING = "SELECT count(DISTINCT table_id) FROM cdc.slice WHERE state = 'registered' AND path IS NOT NULL"
-RUNNING = """
-SELECT count(*) FROM dag_run JOIN dag USING (dag_id) WHERE state IN ('queued', 'running') AND NOT is_paused
-"""
+RUNNING = "SELECT count(*) FROM dag_run WHERE state IN ('queued', 'running')"
 SLICE_RUNS = "SELECT count(*) FROM dag_run WHERE dag_id LIKE 'cdc_slice%' AND state IN ('success', 'failed')"
 CLAIMS = "SELECT count(*) FROM cdc.claim WHERE state = 'applied' AND rows_read > 0"
+
+
+Held = Mapping[TableName, tuple[Lease, LeaseKeeper]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +97,6 @@ class Stack:
     def claims(self) -> int:
         return self._number(self.pipeline.endpoints.metadata_store_url, CLAIMS)
 
-    def set_paused(self, *, paused: bool) -> None:
-        for name in self.pipeline.table_names():
-            self.airflow.set_paused(slice_dag_id(name), paused=paused)
-
     def spent(self) -> float:
         """Processor seconds of all processes of the installation."""
         return sum(processor_seconds(self.home).values())
@@ -105,17 +105,19 @@ class Stack:
         return {process.pid for process in marked(open_installation(self.home).identity) if _is_java(process)}
 
     @contextmanager
-    def held_back(self, rows: int) -> Iterator[None]:
-        """Changes rows of all tables. Inside the block their slices are registered, and nobody may apply them."""
-        leases, store = self.pipeline.store.leases, self.pipeline.store
-        with ExitStack() as held:
+    def held_back(self, rows: int) -> Iterator[Held]:
+        """Changes rows of all tables. Inside the block their slices are registered, and only the leases apply them."""
+        store, held = self.pipeline.store, dict[TableName, tuple[Lease, LeaseKeeper]]()
+        wait_for(self.is_quiet, "the lake")
+        with ExitStack() as holding:
             for name in self.pipeline.table_names():
-                table_id = store.tables.table(name).table_id
-                lease = leases.acquire(table_id, owner="benchmark", duration=LONGER_THAN_A_ROUND)
-                held.callback(leases.release, lease)
+                lease = held_lease(
+                    store.leases, store.tables.table(name).table_id, owner="benchmark", duration=LONGER_THAN_A_ROUND
+                )
+                held[name] = holding.enter_context(lease)
             self.change(rows)
             wait_for(lambda: self.waiting() == self.tables, "slices of all tables")
-            yield
+            yield held
 
     @staticmethod
     def _number(url: str, statement: str) -> int:
@@ -132,7 +134,7 @@ class Cost:
 
 
 def measure_runs(bench: Bench) -> RowFigures:
-    """B10: a slice run of Airflow beside a bare call of the same function, for both values of `worker.runs`."""
+    """B10: a slice run of Airflow beside a bare call of what it does, for both values of `worker.runs`."""
     os.environ.pop("CDC_CONFIG", None)
     sizes = bench.sizes("B10")
     values = dict[str, float]()
@@ -151,34 +153,35 @@ def measure_runs(bench: Bench) -> RowFigures:
 
 def costs(stack: Stack, sizes: Mapping[str, int]) -> tuple[Cost, Cost, float]:
     """Per table: of a bare call, and of a run by Airflow; each without what the installation takes at rest."""
-    names = stack.pipeline.table_names()
-    stack.set_paused(paused=True)
-    bare, _ = cost_of(stack, sizes, lambda: stack.pipeline.slice_runs().apply(names))
-    stack.set_paused(paused=False)
-    by_airflow, rest = cost_of(stack, sizes, lambda: None)
+
+    def bare_calls(held: Held) -> None:
+        """Under the lease, so that no run of Airflow comes between."""
+        store, worker = stack.pipeline.store, stack.pipeline.slice_worker()
+        for name, (lease, keeper) in held.items():
+            worker.apply_held(lease, keeper, name, before=store.tables.table(name).next_slice_number)
+
+    bare, _ = cost_of(stack, sizes, bare_calls)
+    by_airflow, rest = cost_of(stack, sizes, lambda _: None)
     return bare, by_airflow, rest
 
 
-def cost_of(stack: Stack, sizes: Mapping[str, int], run: Callable[[], object]) -> tuple[Cost, float]:
+def cost_of(stack: Stack, sizes: Mapping[str, int], run: Callable[[Held], None]) -> tuple[Cost, float]:
     """Of all rounds behind the first, which warm up; and the share of a core that the installation takes at rest."""
     for _ in range(WARM_UPS):
-        with stack.held_back(sizes["changes"]):
-            pass
-        one_round(stack, run, Cost(), 0.0)
+        one_round(stack, sizes, run, Cost(), 0.0)
     rest, cost = sum(at_rest(stack.home, sizes["rest_seconds"]).values()), Cost()
     for _ in range(sizes["rounds"]):
-        with stack.held_back(sizes["changes"]):
-            pass
-        one_round(stack, run, cost, rest)
+        one_round(stack, sizes, run, cost, rest)
     return cost, rest
 
 
-def one_round(stack: Stack, run: Callable[[], object], cost: Cost, rest: float) -> None:
-    """Calls `run` and waits until everything is applied and nothing goes on. Adds what it took to `cost`."""
-    began, spent, java, runs = time.monotonic(), stack.spent(), stack.java(), stack.slice_runs()
-    own = time.process_time()
-    run()
-    own = time.process_time() - own
+def one_round(stack: Stack, sizes: Mapping[str, int], run: Callable[[Held], None], cost: Cost, rest: float) -> None:
+    """Has slices wait, calls `run`, waits until all is applied and nothing goes on. Adds what that took to `cost`."""
+    with stack.held_back(sizes["changes"]) as held:
+        began, spent, java, runs = time.monotonic(), stack.spent(), stack.java(), stack.slice_runs()
+        own = time.process_time()
+        run(held)
+        own = time.process_time() - own
     wait_for(stack.is_quiet, "the lake")
     took = own + stack.spent() - spent - rest * (time.monotonic() - began)
     cost.seconds.append(took / stack.tables)
@@ -207,7 +210,7 @@ def measure_freshness(bench: Bench) -> RowFigures:
             spent, claims, took = stack.spent() - spent, stack.claims() - claims, time.monotonic() - began
         finally:
             stop.set()
-        writer.result()
+        changes = writer.result()
     everything = [value for found in behind.values() for value in found]
     return RowFigures(
         values={
@@ -215,6 +218,7 @@ def measure_freshness(bench: Bench) -> RowFigures:
             "seconds behind, median": statistics.median(everything),
             "seconds behind, p99": percentile(everything, 0.99),
             "claims per minute": claims / took * 60,
+            "changes per table and minute": changes,
             "cores busy": spent / took,
             "processor seconds per claim, all in": spent / max(claims, 1),
         },
@@ -222,10 +226,18 @@ def measure_freshness(bench: Bench) -> RowFigures:
     )
 
 
-def written(stack: Stack, changes: int, stop: Event) -> None:
-    """Changes so many rows per table and minute, in a transaction per table and second, until `stop` is set."""
+def written(stack: Stack, changes: int, stop: Event) -> float:
+    """Changes so many rows per table and minute until `stop` is set; returns how many there were in fact.
+
+    One transaction per table and second. A second that the source was late is made up for in the next one.
+    """
+    began, rows = time.monotonic(), 0
     while not stop.wait(1):
-        stack.change(max(1, changes // 60))
+        due = int((time.monotonic() - began) * changes / 60) - rows
+        if due:
+            stack.change(due)
+            rows += due
+    return rows / (time.monotonic() - began) * 60
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from cdc_pipeline.launcher.airflow import ADMINISTRATOR
 
 _ENDED = ("success", "failed")
 _POLL_SECONDS = 0.5
+_PAGE = 20
 
 
 class AirflowRefused(CdcError):
@@ -32,13 +33,21 @@ class AirflowApi:
         """Waits until Airflow has parsed all of these DAGs."""
         deadline = time.monotonic() + timeout_seconds
         while True:
-            known = {dag["dag_id"] for dag in self._call("GET", "dags", limit=200)["dags"]}
-            if set(dag_ids) <= known:
+            unknown = set(dag_ids).difference(self._dag_ids())
+            if not unknown:
                 return
             if time.monotonic() > deadline:
-                missing = ", ".join(sorted(set(dag_ids) - known))
+                missing = ", ".join(sorted(unknown))
                 raise AirflowRefused(f"Airflow does not know {missing}", remedy="look at its import errors in the UI")
             _pause()
+
+    def _dag_ids(self) -> Iterator[str]:
+        """Asks page by page: an answer has at most `api.maximum_page_limit` DAGs, however many are asked for."""
+        seen, total = 0, 1
+        while seen < total:
+            answer = self._call("GET", "dags", limit=_PAGE, offset=seen, order_by="dag_id")
+            yield from (dag["dag_id"] for dag in answer["dags"])
+            seen, total = seen + _PAGE, answer["total_entries"]
 
     def set_paused(self, dag_id: str, *, paused: bool) -> None:
         self._call("PATCH", f"dags/{dag_id}", body={"is_paused": paused})

@@ -229,7 +229,7 @@ def _airflow(deployment: Deployment) -> Iterable[Process]:
     )
     for name, command in (
         ("scheduler", (*with_imports, "scheduler", "--skip-serve-logs")),
-        ("dag-processor", (*base, "dag-processor")),
+        ("dag-processor", (deployment.python, f"{deployment.project}/plugins/cdc_dag_processor.py")),
         ("triggerer", (*base, "triggerer", "--skip-serve-logs")),
     ):
         yield Process(

@@ -89,6 +89,7 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
     assert "claim applied" in done["log"]
     assert "Spark is gone" in failed["log"]
     assert not any(found[dag]["is_held_back"] for dag in dags), "by a parse while its run went on"
+    assert (done["is_parsed"], failed["is_parsed"]) == (False, True), "for a callback, which no DAG has"
     assert unknown["result"]["ended"] == "the table is not registered yet: run cdc setup-source"
 
 

@@ -1,7 +1,9 @@
 """Runs one run of each slice DAG, DAG_ID…, in a real triggerer, and reports each task's state, result and log.
 
+`is_parsed`: whether the DAG processor would parse the DAG's file for the task's callback.
+
 What a scheduler does for them is done here: it makes the runs, and hands their tasks to the triggerer. The DAGs are
-parsed again while the runs go on, and `is_held_back` says what that leaves behind.
+parsed again while the runs go on: `is_held_back` says whether Airflow would make no further run of the DAG after that.
 """
 
 import json
@@ -24,6 +26,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from cdc_dag_processor import new_dag_processor
 from sqlalchemy import select
 
 from tests.dags.airflow_process import report
@@ -83,6 +86,12 @@ def log_of(dag_id: str) -> str:
     return "".join(path.read_text() for path in sorted(folder.rglob(f"dag_id={dag_id}/**/*.log*")))
 
 
+def dags_with_callbacks() -> set[str]:
+    processor = new_dag_processor()
+    processor.load_dag_bundles()
+    return {request.ti.dag_id for request in processor.fetch_callbacks()}
+
+
 def main() -> None:
     run_id = f"manual__{time.time_ns()}"
     store_dags()
@@ -100,7 +109,7 @@ def main() -> None:
             triggerer.run_once()
     finally:
         triggerer.kill(force=True)
-    ended = states(run_id)
+    ended, parsed = states(run_id), dags_with_callbacks()
     report(
         {
             dag: {
@@ -108,6 +117,7 @@ def main() -> None:
                 "result": result(dag, run_id),
                 "log": log_of(dag),
                 "is_held_back": is_held_back(dag),
+                "is_parsed": dag in parsed,
             }
             for dag in ended
         }
