@@ -202,16 +202,17 @@ def measure_freshness(bench: Bench) -> RowFigures:
         writer = threads.submit(written, stack, sizes["changes"], stop)
         try:
             Event().wait(2.0 * sizes["slice_seconds"])
-            spent, claims, began = stack.spent(), stack.claims(), time.monotonic()
+            before, claims, began = processor_seconds(stack.home), stack.claims(), time.monotonic()
             while time.monotonic() - began < 60.0 * sizes["minutes"]:
                 for row in stack.pipeline.store.inspection.run("lag"):
                     behind.setdefault(str(row["source_table"]), []).append(float(row["seconds_behind"]))
                 Event().wait(1)
-            spent, claims, took = stack.spent() - spent, stack.claims() - claims, time.monotonic() - began
+            after, claims, took = processor_seconds(stack.home), stack.claims() - claims, time.monotonic() - began
         finally:
             stop.set()
         changes = writer.result()
     everything = [value for found in behind.values() for value in found]
+    spent = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     return RowFigures(
         values={
             FRESH: float(sum(1 for found in behind.values() if percentile(found, 0.99) <= FRESH_SECONDS)),
@@ -219,8 +220,9 @@ def measure_freshness(bench: Bench) -> RowFigures:
             "seconds behind, p99": percentile(everything, 0.99),
             "claims per minute": claims / took * 60,
             "changes per table and minute": changes,
-            "cores busy": spent / took,
-            "processor seconds per claim, all in": spent / max(claims, 1),
+            "cores busy": sum(spent.values()) / took,
+            "processor seconds per claim, all in": sum(spent.values()) / max(claims, 1),
+            **{f"processor seconds per claim: {name}": seconds / max(claims, 1) for name, seconds in spent.items()},
         },
         sizes=sizes,
     )
