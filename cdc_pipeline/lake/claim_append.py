@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +23,7 @@ from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events, opened
 from cdc_pipeline.lake.deletion_vectors import vector_file
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action
+from cdc_pipeline.lake.few_events import found_rows
 from cdc_pipeline.lake.lake_files import FILE, LakeFiles
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
 from cdc_pipeline.lake.publication import add, remove
@@ -56,13 +58,17 @@ class AppendedClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAppend:
-    """Applies a claim to the table whose log is `log`. `files` are those of the version after which it is committed."""
+    """Applies a claim to the table whose log is `log`. `files` are those of the version after which it is committed.
+
+    For claims of at most `rows_without_spark` rows, Arrow finds the lake's rows if it can; else Spark.
+    """
 
     session: SparkSession
     log: DeltaLog
     files: LakeFiles
     clock: Clock
     on_step: OnStep
+    rows_without_spark: int = 0
 
     def apply(self, fitted: Fitted, work: ClaimWork, may_commit: Callable[[], None]) -> AppendedClaim:
         """Commits the claim; it is durable and visible on return.
@@ -90,7 +96,10 @@ class ClaimAppend:
         shape = claim_shape(fitted.table, work, fitted.shape)
         with step(self.on_step, "lake_claim.deduplicate"):
             name_events(views, self.files.store, fitted.table, work, fitted.shape, shape)
-            return claim_rows(views, self.files, shape, fitted.table, work, in_general=in_general)
+            search = partial(found_rows, self.files, fitted, work, shape.key, self.rows_without_spark)
+            return claim_rows(
+                views, self.files, shape, fitted.table, work, in_general=in_general, found_by_arrow=search
+            )
 
     def _find_and_write(self, fitted: Fitted, work: ClaimWork, rows: ClaimRows) -> tuple[_Found, tuple[DataFile, ...]]:
         """Finds the rows to delete and writes the new ones in parallel.
@@ -107,8 +116,8 @@ class ClaimAppend:
 
         with step(self.on_step, "lake_files.write"), ThreadPoolExecutor(1) as beside:
             writing = beside.submit(write)
-            found = _found(self.files, self.session.sql(rows.found).toArrow()) if rows.found else _Found(deleted={})
-            return found, writing.result()
+            found = self.session.sql(rows.found).toArrow() if isinstance(rows.found, str) else rows.found
+            return _Found(deleted={}) if found is None else _found(self.files, found), writing.result()
 
     def _commit(
         self,

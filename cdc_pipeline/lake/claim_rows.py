@@ -1,6 +1,9 @@
 """Computes, without MERGE, the rows that a claim writes and deletes, as SQL over the table's data files."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from cdc_pipeline.lake.change_sql import ACT, CHANGE
 from cdc_pipeline.lake.claim_changes import (
@@ -27,34 +30,47 @@ _FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_ro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRows:
-    """What a claim writes and deletes, as SQL.
+    """What a claim writes and deletes.
 
     `written` is SQL of the rows to write. They have the source's columns in the lake's names, VERSION, DELETED and
-    possibly STATE. `found` is SQL with FILE, `rows` (indexes of lake rows that the claim deletes or replaces),
-    IS_DELETE (the claim deletes them) and IS_NEWER (the claim's event is newer than the lake's row). If `counts` is
-    None, `found` has one more row, with '' as FILE; its `rows` is the number of ids whose last event is a delete.
-    `found` may include rows that a deletion vector already deletes. `acts`: whether any row of the table may change.
+    possibly STATE. `found` is SQL or its result, with FILE, `rows` (indexes of lake rows that the claim deletes or
+    replaces), IS_DELETE (the claim deletes them) and IS_NEWER (the claim's event is newer than the lake's row). If
+    `counts` is None, `found` has one more row, with '' as FILE; its `rows` is the number of ids whose last event is a
+    delete. `found` may include rows that a deletion vector already deletes; it is None if the claim deletes no row.
+    `acts`: whether any row of the table may change.
     """
 
     written: str
-    found: str
+    found: str | pa.Table | None
     counts: Counts | None
     acts: bool = True
 
 
 def claim_rows(
-    views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork, *, in_general: bool
+    views: Views,
+    files: LakeFiles,
+    shape: ClaimShape,
+    table: LakeTable,
+    work: ClaimWork,
+    *,
+    in_general: bool,
+    found_by_arrow: Callable[[], pa.Table | None],
 ) -> ClaimRows:
     """Returns the rows that a claim writes and deletes.
 
     Without `in_general`, a claim of whole rows in order is written before the lake's rows are known. The rows found
     then show whether that was right: if one is not older than the claim's event, the claim needs `in_general`.
+    `found_by_arrow` finds them for such a claim; it returns None if Spark has to do it.
     """
     if table.schema.is_keyless:
         return _keyless(views, files, shape, table, work)
     if in_general or not is_plain(table, work, shape):
         return _in_general(views, files, shape, table, work)
-    return _plain(views, files, shape, table, work)
+    found = found_by_arrow()
+    if found is None:
+        found = _found_by_spark(views, files, shape, table, work)
+    written = f"SELECT * FROM ({deduplicate_whole_rows(shape)}) WHERE NOT {DELETED}"
+    return ClaimRows(written=written, found=found, counts=None)
 
 
 def is_plain(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
@@ -63,8 +79,8 @@ def is_plain(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
     return is_whole_and_in_order(table, work, shape) and not keeps_values
 
 
-def _plain(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
-    """Reads only id and version of the lake's rows, because the claim's events have whole rows."""
+def _found_by_spark(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> str:
+    """Returns SQL that reads only id and version of the lake's rows, because the claim's events have whole rows."""
     ranges = safe_ranges(table, work)
     files.name_rows(views, _FILE_ROW, files.candidates(ranges), (*shape.key, VERSION))
     hint = "/*+ BROADCAST(claim) */ " if has_few_rows(work) else ""
@@ -72,14 +88,12 @@ def _plain(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, 
     order = f"struct({VERSION}, {OPERATION})"
     ids = f"""SELECT {shape.keys()}, max({VERSION}) AS {VERSION}, max({order}).{OPERATION} = 'd' AS {IS_DELETE}
               FROM {EVENT} GROUP BY {shape.keys()}"""
-    found = f"""
+    return f"""
         SELECT {hint}lake.{FILE}, collect_list(lake.{ROW}) AS rows, claim.{IS_DELETE},
                claim.{VERSION} > lake.{VERSION} AS {IS_NEWER}
         FROM {_FILE_ROW} AS lake JOIN ({ids}) AS claim ON {shape.same("lake", "claim")}{within}
         GROUP BY lake.{FILE}, claim.{IS_DELETE}, claim.{VERSION} > lake.{VERSION}
         UNION ALL SELECT '', array(count(*)), true, true FROM ({ids}) WHERE {IS_DELETE}"""
-    written = f"SELECT * FROM ({deduplicate_whole_rows(shape)}) WHERE NOT {DELETED}"
-    return ClaimRows(written=written, found=found, counts=None)
 
 
 def _in_general(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
@@ -111,7 +125,7 @@ def _counted(written: str, rows: str, changes: Changes) -> ClaimRows:
     found = (
         f"SELECT {FILE}, collect_list({ROW}) AS rows, false AS {IS_DELETE}, true AS {IS_NEWER} FROM ({rows}) GROUP BY 1"
     )
-    return ClaimRows(written=written, found=found if rows else "", counts=changes.counts, acts=changes.acts)
+    return ClaimRows(written=written, found=found if rows else None, counts=changes.counts, acts=changes.acts)
 
 
 def _name_lake_rows(

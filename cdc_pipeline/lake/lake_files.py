@@ -67,8 +67,7 @@ class LakeFiles:
         """
         types = {**dict(self.columns), VERSION: "STRING", DELETED: "BOOLEAN", STATE: self._state_type}
         physical = {column: physical_fields(self.state.metadata)[column][0] for column in columns}
-        urls = {self._url(path): path for path in paths}
-        self.named.update((_plain(url), path) for url, path in urls.items())
+        urls = self.name_urls(paths)
         if not urls:
             nothing = ", ".join(
                 f"CAST(NULL AS {self._type(column, types)}) AS {identifier(column)}" for column in physical
@@ -80,6 +79,12 @@ class LakeFiles:
         files = views.session.read.schema(schema).option("recursiveFileLookup", "true").parquet(*urls)
         values = (f"{self._value(column, inside)} AS {identifier(column)}" for column, inside in physical.items())
         views.name(name, files.selectExpr(*values, f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"))
+
+    def name_urls(self, paths: Iterable[str]) -> dict[str, str]:
+        """Returns file URL -> path in the log. `located` knows these URLs from now on."""
+        urls = {self._url(path): path for path in paths}
+        self.named.update((_plain(url), path) for url, path in urls.items())
+        return urls
 
     def keep_live(self, views: Views, name: str, sql: str) -> None:
         """Computes `sql`, rows of these files, and makes the view `name` of those that no deletion vector deletes."""

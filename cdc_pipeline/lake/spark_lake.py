@@ -64,8 +64,10 @@ class SparkLake:
         on_step: OnStep,
         cancel_session: CancelSession | None = None,
         upsert: Upsert = "append",
+        rows_without_spark: int = 0,
     ) -> None:
         self._way = upsert
+        self._rows_without_spark = rows_without_spark
         self._states = LakeTableStates()
         self._cancel_session = cancel_session
         self._open_session = open_session
@@ -139,6 +141,7 @@ class SparkLake:
             table=table,
             work=work,
             may_commit=may_commit,
+            rows_without_spark=self._rows_without_spark,
         )
         return claim.run()
 

@@ -50,7 +50,8 @@ class _Done:
 class ClaimUpsert:
     """Applies one claim to one table. `calls` wraps calls of Spark; its argument describes them in errors.
 
-    `may_commit` is called right before the commit and raises an error to forbid it.
+    `may_commit` is called right before the commit and raises an error to forbid it. `rows_without_spark`: see
+    `ClaimAppend`.
     """
 
     session: Callable[[], SparkSession]
@@ -63,6 +64,7 @@ class ClaimUpsert:
     table: LakeTable
     work: ClaimWork
     may_commit: Callable[[], None]
+    rows_without_spark: int = 0
 
     def run(self) -> UpsertOutcome:
         """Applies the claim. If another commit takes the version, reads the fence again and retries.
@@ -177,7 +179,14 @@ class ClaimUpsert:
         return LakeFiles(store=self.store, table=fitted.table, state=state, columns=columns)
 
     def _append(self, session: SparkSession, fitted: Fitted, files: LakeFiles) -> _Done | None:
-        claim = ClaimAppend(session=session, log=self._log, files=files, clock=self.clock, on_step=self.on_step)
+        claim = ClaimAppend(
+            session=session,
+            log=self._log,
+            files=files,
+            clock=self.clock,
+            on_step=self.on_step,
+            rows_without_spark=self.rows_without_spark,
+        )
         applied = claim.apply(fitted, self.work, self.may_commit)
         if not applied.is_committed:
             self.may_commit()

@@ -129,6 +129,11 @@ class WorkerSettings(Frozen):
         default="append",
         description="how a claim reaches its table: by an own commit with deletion vectors, or by Spark's MERGE",
     )
+    rows_without_spark: int = Field(
+        default=100_000,
+        ge=0,
+        description="most rows of a claim for which the worker itself looks up the lake's rows, not a Spark job",
+    )
     unpacked_bytes: int = Field(default=16 << 30, ge=1, description="largest uncompressed size of a slice file")
     longest_pause: Duration = Field(
         default=timedelta(minutes=5), description="longest time between two tries of a failing table"

@@ -172,7 +172,12 @@ def _open_s3(url: str, server: ObjectStoreSettings) -> ObjectStore:
 
 
 def open_lake(
-    spark_url: str, objects: ObjectStore, on_step: OnStep, *, upsert: Literal["append", "merge"] = "append"
+    spark_url: str,
+    objects: ObjectStore,
+    on_step: OnStep,
+    *,
+    upsert: Literal["append", "merge"] = "append",
+    rows_without_spark: int = 0,
 ) -> "SparkLake":
     """Builds the lake on Spark; its session is opened at the first use.
 
@@ -189,6 +194,7 @@ def open_lake(
         on_step=on_step,
         cancel_session=lambda session, tag: cancel(spark_url, session, tag),
         upsert=upsert,
+        rows_without_spark=rows_without_spark,
     )
 
 

@@ -37,7 +37,16 @@ def open_pipeline(
     """
     objects = open_object_store(settings)
     with open_metadata_store(endpoints.metadata_store_url, stream=settings.name, on_step=on_step) as store:
-        spark = LakePerThread(lambda: open_lake(endpoints.spark_url, objects, on_step, upsert=settings.worker.upsert))
+        worker = settings.worker
+        spark = LakePerThread(
+            lambda: open_lake(
+                endpoints.spark_url,
+                objects,
+                on_step,
+                upsert=worker.upsert,
+                rows_without_spark=worker.rows_without_spark,
+            )
+        )
         try:
             yield Pipeline(
                 settings=settings,

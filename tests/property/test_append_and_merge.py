@@ -1,4 +1,4 @@
-"""Random claims leave the same rows by append and by MERGE, hidden ones too, for every reader."""
+"""Random claims leave the same rows by append, with and without Spark's search, and by MERGE; hidden ones too."""
 
 import json
 from collections import Counter
@@ -32,6 +32,12 @@ KEYED = TableSchema(
 PLAIN = replace(KEYED, columns=tuple(replace(each, name=each.name.replace(" ", "_")) for each in KEYED.columns))
 BAG = TableSchema(columns=(Column(name="a", type="int4"), Column(name="b", type="float8")), key=())
 PARTITIONED = (PartitionBy(column="kind"),)
+WAYS: dict[str, tuple[Upsert, int]] = {
+    "append": ("append", EVENTS * CLAIMS),
+    "append, searched by Spark": ("append", 0),
+    "merge": ("merge", 0),
+}
+APPENDS = ("append", "append, searched by Spark")
 Rows = Counter[str]
 Events = list[Event]
 
@@ -86,10 +92,9 @@ def session(spark_url: str) -> Iterator[SparkSession]:
 def test_append_leaves_what_merge_leaves(kind: str, session: SparkSession, tmp_path: Path) -> None:
     table, events_of = KINDS[kind]
     chance = Random(kind)
-    ways: tuple[Upsert, Upsert] = ("append", "merge")
-    stores = {way: LocalObjectStore(tmp_path / way) for way in ways}
-    lakes = {way: _lake(session, stores[way], way) for way in ways}
-    feeds = {way: Feed(store=stores[way], table=table) for way in ways}
+    stores = {way: LocalObjectStore(tmp_path / way) for way in WAYS}
+    lakes = {way: _lake(session, stores[way], way) for way in WAYS}
+    feeds = {way: Feed(store=stores[way], table=table) for way in WAYS}
     for lake in lakes.values():
         lake.create_table(table)
     for number in range(1, CLAIMS + 1):
@@ -97,17 +102,28 @@ def test_append_leaves_what_merge_leaves(kind: str, session: SparkSession, tmp_p
         for way, lake in lakes.items():
             lake.upsert(table, _claim(feeds[way], events, number))
         if number == CLAIMS // 2:
-            lakes["append"].optimize(table)
-            lakes["append"] = _lake(session, stores["append"], "append")
-        left = {way: _rows(table, lake_table_rows(stores[way], table)) for way in ways}
+            for way in APPENDS:
+                lakes[way].optimize(table)
+                lakes[way] = _lake(session, stores[way], way)
+        left = {way: _rows(table, lake_table_rows(stores[way], table)) for way in WAYS}
         assert left["append"] == left["merge"]
-    assert "CDC UPSERT" in _operations(stores["append"], table)
+        assert left["append, searched by Spark"] == left["merge"]
+    for way in APPENDS:
+        assert "CDC UPSERT" in _operations(stores[way], table)
+        assert _rows(table, rows_by_spark(session, stores[way], table)) == left["merge"]
     assert "CDC UPSERT" not in _operations(stores["merge"], table)
-    assert _rows(table, rows_by_spark(session, stores["append"], table)) == left["merge"]
 
 
-def _lake(session: SparkSession, store: LocalObjectStore, way: Upsert) -> SparkLake:
-    return SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=no_step, upsert=way)
+def _lake(session: SparkSession, store: LocalObjectStore, way: str) -> SparkLake:
+    upsert, rows_without_spark = WAYS[way]
+    return SparkLake(
+        open_session=lambda: session,
+        store=store,
+        clock=lambda: NOW,
+        on_step=no_step,
+        upsert=upsert,
+        rows_without_spark=rows_without_spark,
+    )
 
 
 def _claim(feed: Feed, events: Events, number: int) -> ClaimWork:

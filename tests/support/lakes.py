@@ -16,6 +16,7 @@ from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import DELETED, STATE
+from cdc_pipeline.settings.work import WorkerSettings
 from cdc_pipeline.steps import OnStep, no_step
 from cdc_pipeline.types import arrow_schema
 from tests.support.lake import NOW, RowsById, by_id, lake_table_rows, version
@@ -56,7 +57,12 @@ def spark_arm(store: LocalObjectStore, request: pytest.FixtureRequest, *, upsert
 
         def make(on_step: OnStep) -> SparkLake:
             lake = SparkLake(
-                open_session=lambda: connect(url), store=store, clock=lambda: NOW, on_step=on_step, upsert=upsert
+                open_session=lambda: connect(url),
+                store=store,
+                clock=lambda: NOW,
+                on_step=on_step,
+                upsert=upsert,
+                rows_without_spark=WorkerSettings().rows_without_spark,
             )
             opened.callback(lake.close)
             return lake
