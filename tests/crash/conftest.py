@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from tests.crash.world import World, go_on, new_world, take_snapshot
+from tests.crash.world import World, new_world, take_snapshot
+from tests.support.pipelines import set_up_and_consume
 
 
 @pytest.fixture
@@ -21,9 +22,7 @@ def new(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
 def world(new: World) -> World:
     """The same with every table published in the lake."""
     with new.process() as pipeline:
-        pipeline.source_setup().set_up()
-    go_on(new)
-    with new.process() as pipeline:
+        set_up_and_consume(pipeline)
         states = [snapshot.state for snapshot in take_snapshot(pipeline, new.tables)]
     assert states == ["published"] * len(states)
     return new

@@ -64,10 +64,25 @@ def first_and_last(sites: list[Site]) -> list[Site]:
     return [site for site in sites if site in kept]
 
 
-def faults(sites: list[Site]) -> Iterator[tuple[Fault, Site]]:
-    """A death at every site; of every step one answer lost, the last."""
+def few_faults(sites: list[Site]) -> Iterator[tuple[Fault, Site]]:
+    """A death at the first time of every step, and a lost answer at the last."""
+    first = {(site.name, site.moment): site for site in reversed(sites)}
     last = {site.name: site for site in sites if site.moment is Moment.AFTER}
     for site in sites:
+        if first[site.name, site.moment] == site:
+            yield killed, site
+        if last.get(site.name) == site:
+            yield unanswered, site
+
+
+def all_faults(sites: list[Site]) -> Iterator[tuple[Fault, Site]]:
+    """A death at the first time and at the last time of every step, and a lost answer at the last."""
+    last = {site.name: site for site in sites if site.moment is Moment.AFTER}
+    for site in first_and_last(sites):
         yield killed, site
         if last.get(site.name) == site:
             yield unanswered, site
+
+
+Faults = Callable[[list[Site]], Iterator[tuple[Fault, Site]]]
+each_fault = pytest.mark.parametrize("faults", [few_faults, pytest.param(all_faults, marks=pytest.mark.nightly)])

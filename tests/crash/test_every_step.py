@@ -1,6 +1,7 @@
 """Each of the four verbs killed at every step, or without its answer: whoever comes next ends where it would have."""
 
 from dataclasses import replace
+from itertools import zip_longest
 from threading import Event
 
 import pytest
@@ -10,7 +11,7 @@ from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Site
-from tests.crash.faults import Fault, faults, first_and_last, recorded
+from tests.crash.faults import Fault, Faults, Verb, each_fault, recorded
 from tests.crash.invariants import check
 from tests.crash.steps import (
     IN_TWO_PASSES,
@@ -23,16 +24,17 @@ from tests.crash.steps import (
     STREAM_TO_SLICES,
     lethal,
 )
-from tests.crash.world import World, apply_all, go_on, register_changes, take_snapshot
-from tests.support.pipelines import consume
+from tests.crash.world import World, consume_and_apply, go_on, register_changes, take_snapshot
+from tests.support.pipelines import consume, set_up_and_consume
 
 
-def test_a_consumer_killed_at_any_step_loses_nothing_and_doubles_nothing(world: World) -> None:
+@each_fault
+def test_a_consumer_killed_at_any_step_loses_nothing_and_doubles_nothing(world: World, faults: Faults) -> None:
     world.change(marks=1)
     sites = lethal(recorded(world, consume), STREAM_TO_SLICES)
     go_on(world)
     check(world)
-    for fault, site in faults(first_and_last(sites)):
+    for fault, site in faults(sites):
         world.change(marks=1)
         fault(world, consume, site)
         world.change()
@@ -40,24 +42,34 @@ def test_a_consumer_killed_at_any_step_loses_nothing_and_doubles_nothing(world: 
         check(world)
 
 
-def test_a_slice_worker_killed_at_any_step_loses_nothing_and_doubles_nothing(world: World) -> None:
-    """At every step of each of the three tables, which differ in how they keep rows."""
+@each_fault
+def test_a_slice_worker_killed_at_any_step_loses_nothing_and_doubles_nothing(world: World, faults: Faults) -> None:
+    """Each time one worker per table dies, at the same step: the three tables differ in how they keep rows."""
     register_changes(world)
-    sites = lethal(recorded(world, apply_all), SLICE_TO_LAKE)
+    of_tables = [faults(lethal(recorded(world, slices_of(table)), SLICE_TO_LAKE)) for table in world.tables]
     check(world)
-    for fault, site in faults(sites):
+    for deaths in zip_longest(*of_tables):
         register_changes(world)
-        fault(world, apply_all, site)
+        for table, death in zip(world.tables, deaths, strict=True):
+            if death is not None:
+                fault, site = death
+                fault(world, slices_of(table), site)
+                world.expire_leases()
         world.change()
         go_on(world)
         check(world)
 
 
-def test_a_resident_worker_killed_at_any_step_loses_no_request_and_no_slice(world: World) -> None:
+def slices_of(table: TableName) -> Verb:
+    return lambda pipeline: pipeline.slice_worker().slice_to_lake(table)
+
+
+@each_fault
+def test_a_resident_worker_killed_at_any_step_loses_no_request_and_no_slice(world: World, faults: Faults) -> None:
     register_changes(world)
     sites = lethal(recorded(world, work_off_requests), RESIDENT_WORKER | {"slice_request.ask"})
     check(world)
-    for fault, site in faults(first_and_last([site for site in sites if site.name in OF_REQUESTS])):
+    for fault, site in faults([site for site in sites if site.name in OF_REQUESTS]):
         register_changes(world)
         fault(world, work_off_requests, site)
         world.bury_the_dead()
@@ -80,7 +92,8 @@ def resident_worker(pipeline: Pipeline) -> ResidentWorker:
     return replace(pipeline.resident_worker(RunLines(str)), slots=1)
 
 
-def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world: World) -> None:
+@each_fault
+def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world: World, faults: Faults) -> None:
     """Of a table without a key: a row that is there twice shows. Of one with data partitions, what it takes besides."""
     tables = {table.table: table for table in world.tables}
     sites = snapshot_sites(world, tables["notes"], SNAPSHOT_TO_STAGING - IN_TWO_PASSES, up_to="lake_table.create")
@@ -91,8 +104,11 @@ def test_a_snapshot_killed_at_any_step_up_to_staging_shows_every_row_once(world:
         survive_snapshot(world, tables["parts"], fault, site)
 
 
+@each_fault
 @pytest.mark.parametrize("name", [pytest.param("parts", marks=pytest.mark.nightly), "notes"])
-def test_a_snapshot_killed_at_any_step_from_staging_to_the_lake_shows_every_row_once(world: World, name: str) -> None:
+def test_a_snapshot_killed_at_any_step_from_staging_to_the_lake_shows_every_row_once(
+    world: World, faults: Faults, name: str
+) -> None:
     table = next(table for table in world.tables if table.table == name)
     sites = snapshot_sites(world, table, STAGING_TO_LAKE, since="lake_table.create")
     for fault, site in faults(sites):
@@ -106,7 +122,7 @@ def snapshot_sites(
     sites = recorded(world, lambda pipeline: take_snapshot(pipeline, [table]))
     names = [site.name for site in sites]
     first = names.index(since) if since else 0
-    return first_and_last(lethal(sites[first : names.index(up_to) if up_to else None], expected))
+    return lethal(sites[first : names.index(up_to) if up_to else None], expected)
 
 
 def survive_snapshot(world: World, table: TableName, fault: Fault, site: Site) -> None:
@@ -117,22 +133,22 @@ def survive_snapshot(world: World, table: TableName, fault: Fault, site: Site) -
     world.bury_the_dead()
     with world.process() as pipeline:
         (snapshot,) = take_snapshot(pipeline, [table])
+        consume_and_apply(pipeline)
     assert snapshot.state is SnapshotState.PUBLISHED, snapshot.error
-    go_on(world)
     check(world)
 
 
-def test_a_set_up_killed_at_any_step_is_completed_by_the_next_one(new: World) -> None:
+@each_fault
+def test_a_set_up_killed_at_any_step_is_completed_by_the_next_one(new: World, faults: Faults) -> None:
     sites = lethal(recorded(new, set_up), SET_UP)
-    for fault, site in faults(first_and_last(sites)):
+    for fault, site in faults(sites):
         new.forget_everything()
         fault(new, set_up, site)
         with new.process() as pipeline:
-            set_up(pipeline)
-            consume(pipeline)
+            set_up_and_consume(pipeline)
             new.change()
             take_snapshot(pipeline, new.tables)
-        go_on(new)
+            consume_and_apply(pipeline)
         check(new)
 
 

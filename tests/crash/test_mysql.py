@@ -9,7 +9,7 @@ import pytest
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
-from tests.crash.faults import faults, first_and_last, recorded
+from tests.crash.faults import all_faults, recorded
 from tests.crash.steps import STREAM_TO_SLICES, lethal
 from tests.crash.world import World, apply_all
 from tests.support.mariadb import run_mysql
@@ -87,7 +87,7 @@ def test_a_consumer_killed_at_any_step_loses_nothing_and_doubles_nothing(world: 
         snapshot_all(pipeline)
     change()
     sites = lethal(recorded(world, consume), STREAM_TO_SLICES - {"source_log.record"})
-    for fault, site in faults(first_and_last(sites)):
+    for fault, site in all_faults(sites):
         change()
         fault(world, consume, site)
     change()
@@ -103,7 +103,7 @@ def test_a_snapshot_killed_while_it_is_held_or_copied_starts_over(world: World, 
         set_up_and_consume(pipeline)
     held = {"position.hold", "snapshot.create", "source.copy"}
     sites = [site for site in recorded(world, snapshot_all) if site.name in held and site.moment is not Moment.BEFORE]
-    for fault, site in faults(first_and_last(sites)):
+    for fault, site in all_faults(sites):
         change()
         fault(world, snapshot_all, site)
         world.expire_leases()

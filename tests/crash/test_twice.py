@@ -7,7 +7,6 @@ import pytest
 
 from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.steps import Moment
-from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Countdown, Crash, Failpoint, Site
 from tests.crash.faults import Fault, killed, recorded, unanswered
 from tests.crash.invariants import check
@@ -20,7 +19,15 @@ from tests.crash.steps import (
     changes,
     lethal,
 )
-from tests.crash.world import World, apply_all, go_on, register_changes, registered_files, take_snapshot
+from tests.crash.world import (
+    World,
+    apply_all,
+    consume_and_apply,
+    go_on,
+    register_changes,
+    registered_files,
+    take_snapshot,
+)
 from tests.support.pipelines import consume
 from tests.support.streams import run_sql
 
@@ -28,11 +35,6 @@ SEED = 11
 PAIRS = 8
 MOST_STEPS = 8
 """A recovery takes more."""
-
-
-def consume_and_apply(pipeline: Pipeline) -> None:
-    consume(pipeline)
-    apply_all(pipeline)
 
 
 def test_a_recovery_that_is_killed_is_recovered_too(world: World) -> None:

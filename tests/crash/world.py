@@ -212,6 +212,11 @@ def apply_all(pipeline: Pipeline) -> None:
         pipeline.slice_worker().slice_to_lake(table)
 
 
+def consume_and_apply(pipeline: Pipeline) -> None:
+    consume(pipeline)
+    apply_all(pipeline)
+
+
 def take_snapshot(
     pipeline: Pipeline, tables: Sequence[TableName], *, export: Export | None = None
 ) -> tuple[Snapshot, ...]:
@@ -238,8 +243,7 @@ def go_on(world: World, on_step: OnStep = no_step) -> None:
     """What a supervisor does after any crash: everything is started again, and runs until nothing waits."""
     world.bury_the_dead()
     with world.process(on_step) as pipeline:
-        consume(pipeline)
-        apply_all(pipeline)
+        consume_and_apply(pipeline)
 
 
 class _Turns(Event):
