@@ -57,13 +57,14 @@ ARMS = (
 
 @pytest.fixture(params=ARMS)
 def arm(
-    request: pytest.FixtureRequest, postgres: PostgresServer, database: str, tmp_path: Path, s3_prefix: str
+    request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path: Path, s3_prefix: str
 ) -> Iterator[SourceArm]:
     with fresh_store(postgres) as store_url:
         files = FilesArm(folder=tmp_path, store_url=store_url)
         match request.param:
             case "postgres":
-                yield PostgresArm(folder=tmp_path, url=database, store_url=store_url)
+                url = request.getfixturevalue("database")
+                yield PostgresArm(folder=tmp_path, url=url, store_url=store_url)
             case "mysql":
                 url, name = request.getfixturevalue("mariadb"), request.getfixturevalue("mysql_database")
                 yield MysqlArm(folder=tmp_path, url=url, database=name, store_url=store_url)

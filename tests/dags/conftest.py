@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
 def dag_runs(airflow: Airflow) -> Iterator[DagRuns]:
     with airflow.process("run_dag") as process:
         yield DagRuns(process)
+
+
+@pytest.fixture(scope="session")
+def parsed(airflow: Airflow, shop_file: str) -> Any:
+    """What `parse_dags` reports of the DAG folder beside `shop_file`."""
+    return airflow.call("parse_dags", CDC_CONFIG=shop_file)
 
 
 @pytest.fixture(scope="session")

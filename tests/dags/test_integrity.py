@@ -23,11 +23,6 @@ LONGEST_RUN_SECONDS = 7200
 COMMON = {"cdc_snapshot", "cdc_backfill", "cdc_maintenance"}
 
 
-@pytest.fixture(scope="module")
-def parsed(airflow: Airflow, shop_file: str) -> Any:
-    return airflow.call("parse_dags", CDC_CONFIG=shop_file)
-
-
 def params(parsed: Any) -> Iterator[dict[str, Any]]:
     for dag in parsed["dags"].values():
         yield from dag["params"].values()
