@@ -68,8 +68,15 @@ def test_shuffled_across_partitions(number: int, store_url: str, tmp_path: Path)
     check(written, store_url, tmp_path / f"s{number}", anew=bool(number % 2))
 
 
-@pytest.mark.parametrize("layout", ["one", "recorded"])
-@pytest.mark.parametrize(("recording", "tables"), [("postgres_plain", PLAIN), ("postgres_with_schema", WITH_SCHEMA)])
+@pytest.mark.parametrize(
+    ("recording", "tables", "layout"),
+    [
+        ("postgres_plain", PLAIN, "one"),
+        ("postgres_with_schema", WITH_SCHEMA, "recorded"),
+        pytest.param("postgres_plain", PLAIN, "recorded", marks=nightly),
+        pytest.param("postgres_with_schema", WITH_SCHEMA, "one", marks=nightly),
+    ],
+)
 def test_what_debezium_recorded_ends_in_the_lake_as_the_server_did(
     recording: str, tables: tuple[dict[str, Any], ...], layout: str, store_url: str, tmp_path: Path
 ) -> None:

@@ -91,7 +91,6 @@ def test_inserts_updates_deletes_and_partial_rows_arrive_and_are_counted(lake: L
     assert arm.values(feed.table) == {1: ("b", 10), 3: ("a", 3)}
 
 
-@pytest.mark.by_merge
 def test_the_fence_names_the_claim_and_its_slices(lake: Lake, feed: Feed) -> None:
     work = feed.claim([event("i", 1, 1, name="a", age=1)], [], [event("i", 2, 2, name="b", age=2)])
     outcome = lake.upsert(feed.table, work)
@@ -150,7 +149,6 @@ def test_another_slice_under_an_applied_number_is_refused(lake: Lake, feed: Feed
         lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="other", age=1)]))
 
 
-@pytest.mark.by_merge
 @pytest.mark.parametrize("place", ["lake_schema.read", "lake_table.merge"])
 def test_a_zombie_with_the_same_claim_has_no_second_effect(arm: Arm, feed: Feed, place: str) -> None:
     (lake := arm.make(no_step)).upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))

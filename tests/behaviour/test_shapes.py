@@ -66,7 +66,6 @@ def test_columns_that_are_renamed_keep_their_values_also_when_they_swap_names(
     }
 
 
-@pytest.mark.by_merge
 def test_rows_that_were_there_show_the_default_of_an_added_column_and_new_ones_what_they_tell(
     lake: Lake, arm: Arm, table: LakeTable, feed: Feed
 ) -> None:

@@ -39,7 +39,7 @@ CUT = (
 )
 
 
-@pytest.mark.chaos_cut
+@pytest.mark.nightly
 def test_half_a_minute_without_airflow_and_s3(report: Report, chaos_seed: int) -> None:
     with burning_bank(with_own_workers, slice_seconds=10, claim_slices=2) as bank:
         burn_down(report, "half a minute", bank, CUT, Random(f"{chaos_seed} cut"), seconds=CUT_SECONDS)

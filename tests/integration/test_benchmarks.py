@@ -16,8 +16,9 @@ from tests.support.doc_pages import text_of
 WITH_STACK = {"B7", "B9", "B10", "rest"}
 WITHOUT_SPARK = {"B1", "decoder", "lake-log", "large-transaction", "year"} | WITH_STACK
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
-LONG = "large-transaction"
-IN_MAKE_TEST = {"B6"}
+IN_MAKE_TEST = {"B1"}
+"""All rows are run by the same few functions, so that one row holds them. `make nightly` takes those without Spark."""
+IN_NIGHTLY = {"B6"}
 """Of the rows with Spark. The others take minutes, and are run by `make bench-quick`."""
 
 
@@ -50,7 +51,11 @@ def test_the_page_names_every_row() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=pytest.mark.nightly if row == LONG else ()) for row in MEASURED if row in WITHOUT_SPARK],
+    [
+        pytest.param(row, marks=() if row in IN_MAKE_TEST else pytest.mark.nightly)
+        for row in MEASURED
+        if row in WITHOUT_SPARK
+    ],
 )
 def test_a_row_runs_and_its_arms_did_the_same(row: str) -> None:
     check(row, measured(row, ""))
@@ -59,7 +64,7 @@ def test_a_row_runs_and_its_arms_did_the_same(row: str) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(row, marks=[] if row in IN_MAKE_TEST else pytest.mark.bench)
+        pytest.param(row, marks=pytest.mark.nightly if row in IN_NIGHTLY else pytest.mark.bench)
         for row in MEASURED
         if row not in WITHOUT_SPARK
     ],

@@ -70,6 +70,8 @@ def copies(chance: Random, number: int, _schema: TableSchema) -> Events:
     ]
 
 
+ONLY_NIGHTLY = {"whole rows", "partial rows", "no key"}
+"""The other kinds have the properties of these in other combinations."""
 KINDS: dict[str, tuple[LakeTable, Callable[[Random, int, TableSchema], Events]]] = {
     "whole rows": (table_of(PLAIN), whole_rows),
     "whole rows, mapped and partitioned": (table_of(KEYED, partition_by=PARTITIONED), whole_rows),
@@ -88,7 +90,9 @@ def session(spark_url: str) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind in ONLY_NIGHTLY else ()) for kind in KINDS]
+)
 def test_append_leaves_what_merge_leaves(kind: str, session: SparkSession, tmp_path: Path) -> None:
     table, events_of = KINDS[kind]
     chance = Random(kind)
