@@ -23,7 +23,7 @@ from tests.support.eventually import await_listener
 from tests.support.s3 import BUCKET, REGION, s3_objects
 from tests.support.spark import ONE_COMPILER
 
-pytestmark = [pytest.mark.stack, pytest.mark.nightly, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
 PAGE = "docs/how-to/spark-cluster.md"
 LOOPBACK = "127.0.0.1"
