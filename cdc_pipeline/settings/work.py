@@ -130,7 +130,7 @@ class WorkerSettings(Frozen):
         description="how a claim reaches its table: by an own commit with deletion vectors, or by Spark's MERGE",
     )
     rows_without_spark: int = Field(
-        default=100_000,
+        default=500_000,
         ge=0,
         description="most rows of a claim for which the worker itself looks up the lake's rows, not a Spark job",
     )
