@@ -66,6 +66,8 @@ class PgOutputDecoder:
         self.open_transaction: OpenTransaction | None = None
         self.relations: dict[int, Relation] = {}
         self.type_names: dict[int, tuple[str, str]] = {}
+        self.described_last: int | None = None
+        """Oid of the relation that the last message described, None if it was another message."""
 
     def feed(self, payloads: Sequence[bytes]) -> DecodedBatch:
         """Decodes whole messages in stream order, at most 2 GiB. A transaction may continue in the next feed.
@@ -76,8 +78,14 @@ class PgOutputDecoder:
         _check_kinds(buffer)
         timeline = Timeline(buffer, self.open_transaction)
         versions = _Versions(self.relations)
+        described = _Described(buffer, self.described_last)
         changes = tuple(
-            RelationChange(relation=relation, commit_lsn=place.commit_lsn, ordinal=place.ordinal)
+            RelationChange(
+                relation=relation,
+                commit_lsn=place.commit_lsn,
+                ordinal=place.ordinal,
+                described_after=described.before(message),
+            )
             for message in _numbers(buffer, _RELATION)
             for relation in versions.add(message, parse_relation(buffer.message(message)))
             for place in (timeline.at(message),)
@@ -95,6 +103,7 @@ class PgOutputDecoder:
         names = [parse_type(buffer.message(message)) for message in _numbers(buffer, _TYPE)]
         self.type_names.update({oid: (namespace, name) for oid, namespace, name in names})
         self.relations = versions.latest
+        self.described_last = described.before(len(buffer.kinds))
         self.open_transaction = timeline.carried
         return batch
 
@@ -126,6 +135,25 @@ class _Versions:
             if relation is None:
                 raise damaged(f"a row event of the unknown relation {oid}", "a message R before it")
             yield relation, part
+
+
+class _Described:
+    """Finds the relation that the message before another one describes. `last`: that of the feed before."""
+
+    def __init__(self, buffer: MessageBuffer, last: int | None) -> None:
+        self._buffer = buffer
+        self._last = last
+
+    def before(self, message: int) -> int | None:
+        """Returns the relation's oid. Names of types do not count: the server sends them before their relation."""
+        number = message - 1
+        while number >= 0 and self._buffer.kinds[number] == _TYPE:
+            number -= 1
+        if number < 0:
+            return self._last
+        if self._buffer.kinds[number] != _RELATION:
+            return None
+        return parse_relation(self._buffer.message(number)).oid
 
 
 def _check_kinds(buffer: MessageBuffer) -> None:

@@ -37,11 +37,16 @@ class Relation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationChange:
-    """A new or changed relation. It holds for events after `ordinal` in this transaction and for all later ones."""
+    """A new or changed relation. It holds for events after `ordinal` in this transaction and for all later ones.
+
+    `described_after`: oid of the relation that the message right before describes, None if it is another message. The
+    server describes a partitioned table right before each of its partitions that it publishes through the table.
+    """
 
     relation: Relation
     commit_lsn: int
     ordinal: int
+    described_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

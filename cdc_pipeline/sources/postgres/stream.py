@@ -15,7 +15,8 @@ from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
-from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, Relation, RowGroup, Truncate
+from cdc_pipeline.sources.pgoutput.decoder import DecodedBatch, PgOutputDecoder, RowGroup
+from cdc_pipeline.sources.pgoutput.messages import Relation, RelationChange, Truncate
 from cdc_pipeline.sources.pgoutput.row_groups import group_events, truncate_event
 from cdc_pipeline.sources.postgres.catalogue import Server
 from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
@@ -165,7 +166,7 @@ class PostgresStream:
     def _events(self, decoded: DecodedBatch) -> EventBatch:
         self._check_passed(decoded)
         for change in decoded.relations:
-            self._check_partition(change.relation, change.commit_lsn)
+            self._check_partition(change)
         events = [found for change in _in_order(decoded) for found in self._changes(change)]
         own = [message for message in decoded.messages if message.prefix == MESSAGE_PREFIX]
         return EventBatch(
@@ -211,16 +212,18 @@ class PostgresStream:
         whole = self._generated.added_to(change, shape, table.name, is_keyless=schema.is_keyless)
         return [events_or_stale(lambda: group_events(whole, table.name, schema, self._stream_partitions), table.name)]
 
-    def _check_partition(self, relation: Relation, commit_position: int) -> None:
+    def _check_partition(self, change: RelationChange) -> None:
         """Raises TableStale for a partition that was gone before the catalogue was read, since its rows may be lost.
 
-        The server names a partition right before its first event. The event itself belongs to the partitioned table.
+        The server describes a partition before its first event, which belongs to the partitioned table, and that table
+        right before the partition. A partition of a table that is not read, such as a stale one, concerns no other.
         """
-        read = [table for table in self._tables.values() if table.is_read(commit_position)]
-        known = any(str(relation.oid) in (shape.leaves or ()) for table in read for shape in table.shapes)
-        names = {column.name for column in relation.columns}
-        table = next((table for table in read if names in table.partition_columns), None)
-        if relation.oid in self._tables or known or table is None:
+        relation = change.relation
+        table = self._tables.get(change.described_after or 0)
+        if table is None or not table.is_read(change.commit_lsn) or relation.oid in self._tables:
+            return
+        known = any(str(relation.oid) in (shape.leaves or ()) for shape in table.shapes)
+        if known or {column.name for column in relation.columns} not in table.column_names:
             return
         publication = self._published()
         own = TableName(database=table.name.database, schema=relation.namespace, table=relation.name)

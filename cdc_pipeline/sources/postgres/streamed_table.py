@@ -23,10 +23,9 @@ class StreamedTable:
         return tuple(self._shapes)
 
     @property
-    def partition_columns(self) -> list[set[str]]:
-        """By shape, the names of the columns that the table's partitions may have; empty without partitions."""
-        parted = [shape for shape in self._shapes if shape.leaves is not None]
-        return [{column.name for column in shape.streamed} for shape in parted]
+    def column_names(self) -> list[set[str]]:
+        """By shape, the names of the columns of the table's events, and of its partitions if it has any."""
+        return [{column.name for column in shape.streamed} for shape in self._shapes]
 
     @property
     def newest(self) -> SourceShape:

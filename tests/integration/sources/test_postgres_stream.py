@@ -1,6 +1,7 @@
 """PostgreSQL -> change events -> cuts, over a real slot."""
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cdc_pipeline.consume.slice_cutter import CUT, CUT_AT, CutSlices, SliceCutter
-from cdc_pipeline.errors import SourceAway, SourceError, StreamMoved
+from cdc_pipeline.errors import SourceAway, SourceError, StreamMoved, TableStale
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.postgres import PostgresSource
@@ -245,3 +246,40 @@ def test_new_tables_whose_folders_differ_only_in_capitals_are_refused_by_both_na
             assert plan_source(connection, source, [table]).tables
         with pytest.raises(SourceError, match=r"public\.items and .*public\.Items differ only in capitals"):
             plan_source(connection, source, tables)
+
+
+def test_a_detached_partition_of_a_table_that_is_not_read_any_more_stops_no_table_with_the_same_columns(
+    database: str,
+) -> None:
+    tables = [TableSettings(name=f"{database_of(database)}.public.{name}") for name in ("first", "second")]
+    for table in ("first", "second"):
+        run_sql(
+            database,
+            f"CREATE TABLE {table} (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+            f"CREATE TABLE {table}_low PARTITION OF {table} FOR VALUES FROM (0) TO (10)",
+        )
+    source, plan = prepare(database, tables)
+    cutter = new_cutter(source)
+    run_sql(
+        database,
+        "INSERT INTO first VALUES (1, 'unread')",
+        "ALTER TABLE first DETACH PARTITION first_low",
+        "INSERT INTO second VALUES (1, 'read')",
+    )
+    only_second = replace(plan, tables=tuple(table for table in plan.tables if table.name.table == "second"))
+    with opened(source, only_second) as stream:
+        rows = rows_of(read_marked(stream, cutter), tables[1].table)
+    assert [(row["id"], row["note"]) for row in rows] == [(1, "read")]
+
+
+def test_a_partition_that_came_and_went_with_its_rows_stops_its_own_table(database: str) -> None:
+    run_sql(database, "CREATE TABLE first (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)")
+    source, plan = prepare(database, [TableSettings(name=f"{database_of(database)}.public.first")])
+    run_sql(
+        database,
+        "CREATE TABLE first_low PARTITION OF first FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO first VALUES (1, 'lost')",
+        "DROP TABLE first_low",
+    )
+    with opened(source, plan) as stream, pytest.raises(TableStale, match="had a partition public"):
+        read_marked(stream, new_cutter(source))

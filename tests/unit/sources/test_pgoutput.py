@@ -1,6 +1,7 @@
 """Promises of the columnar pgoutput decoder."""
 
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -101,6 +102,17 @@ def test_a_changed_relation_starts_a_new_group_and_says_where() -> None:
     ]
     assert [group.ordinal.tolist() for group in batch.groups] == [[1, 2], [3]]
     assert decoder.relations == {OID: wider}
+
+
+def test_a_relation_shows_which_other_one_was_described_right_before_it() -> None:
+    leaf = encode.relation(replace(ORDERS, oid=OID + 1, name="orders_low"))
+    other = encode.relation(replace(ORDERS, oid=OID + 2, name="others"))
+    named = encode.type_name(77, "public", "mood")
+    decoder = PgOutputDecoder()
+    batch = decoder.feed([BEGIN, RELATION, named, leaf, encode.insert(OID, row("1")), other, COMMIT, BEGIN, RELATION])
+    assert [change.described_after for change in batch.relations] == [None, OID, None]
+    later = decoder.feed([encode.relation(replace(ORDERS, oid=OID + 3, name="orders_high")), COMMIT])
+    assert [change.described_after for change in later.relations] == [OID]
 
 
 def test_texts_of_every_length_around_the_inline_limit_come_through() -> None:
