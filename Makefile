@@ -4,6 +4,9 @@ BIN := .venv/bin
 # What the demo of a source needs besides the plain one: `make demo SOURCE=mysql`.
 DEMO_NEEDS_mysql := --mariadb
 DEMO_NEEDS_kafka := --mariadb --jars kafka --jars connect
+DEMO_NEEDS_files := --mariadb
+# The Kinesis server is one of the packages for development.
+DEMO_NEEDS_kinesis := --mariadb --lock requirements-dev.txt
 SET_UP := $(PYTHON) -m cdc_pipeline.launcher.set_up $(if $(JARS),--jars $(JARS))
 # Tests make and delete files by the hundred thousand: in memory, where there are 8 GB for it.
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)

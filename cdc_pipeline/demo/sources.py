@@ -8,9 +8,12 @@ from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
 
-from cdc_pipeline.demo.kafka_source import begin_kafka, verify_kafka
+from cdc_pipeline.demo.dms_source import begin_files, begin_kinesis
+from cdc_pipeline.demo.dms_targets import FULL_LOAD
+from cdc_pipeline.demo.kafka_source import begin_kafka
 from cdc_pipeline.demo.mariadb import MARIADB_SHOP, seed_mariadb, start_mariadb
 from cdc_pipeline.demo.seed import seed
+from cdc_pipeline.demo.shop_behind import verify_at_rest
 from cdc_pipeline.demo.workload import POSTGRES_SHOP, Shop
 from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.installation.state import home_of, open_installation
@@ -32,9 +35,11 @@ class DemoSource:
     port. `begin`: starts the source's servers with `servers.ensure_server`, fills the shop, and returns the URL that
     the shop's sessions write to, or "" for the embedded server, whose URL is known when the stack is up; it gets the
     settings and the path of pipeline.yml. `verify`: compares every row of lake and source after the writers have ended.
+    `exported`: exported files of each table from which the lake begins, with {schema} and {table}, relative to
+    pipeline.yml; "" if there are none.
 
-    The script takes a snapshot only if the source can copy tables. Programs and jars are fetched by the set-up: add
-    what the source needs to `DEMO_NEEDS_…` in the Makefile.
+    Without exported files, the script takes a snapshot only if the source can copy tables. Programs and jars are
+    fetched by the set-up: add what the source needs to `DEMO_NEEDS_…` in the Makefile.
     """
 
     title: str
@@ -42,6 +47,7 @@ class DemoSource:
     begin: Begin
     shop: Shop
     verify: Verify
+    exported: str = ""
 
     def prepare(self, folder: Path) -> Path:
         """Returns the path of the demo's pipeline.yml, which is made from the template if it is missing."""
@@ -92,7 +98,22 @@ DEMO_SOURCES: Mapping[str, DemoSource] = {
         template="pipeline.kafka.yml",
         begin=begin_kafka,
         shop=MARIADB_SHOP,
-        verify=verify_kafka,
+        verify=verify_at_rest,
+    ),
+    "files": DemoSource(
+        title="source: MariaDB, and a task that writes files as AWS DMS does",
+        template="pipeline.files.yml",
+        begin=begin_files,
+        shop=MARIADB_SHOP,
+        verify=verify_at_rest,
+        exported=f"files/{{schema}}/{{table}}/{FULL_LOAD}*",
+    ),
+    "kinesis": DemoSource(
+        title="source: MariaDB, a task that writes records as AWS DMS does, a Kinesis server",
+        template="pipeline.kinesis.yml",
+        begin=begin_kinesis,
+        shop=MARIADB_SHOP,
+        verify=verify_at_rest,
     ),
 }
 """Value of SOURCE -> how that demo differs from the others."""

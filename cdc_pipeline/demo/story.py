@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -115,6 +117,8 @@ def _main_job(
     try:
         if pipeline.source.capabilities.copies_tables:
             _take_snapshot(pipeline, airflow, tables, phases)
+        elif source.exported:
+            _load_exports(pipeline.settings.folder, source.exported, tables, phases)
         else:
             _begin_empty(pipeline, tables, phases)
         with phases.phase("slice DAGs: woken by each slice; one worker gets kill -9 in a claim") as show:
@@ -146,6 +150,25 @@ def _take_snapshot(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableN
     with phases.phase(f"first proof: every row of {FIRST} compared at one position, while the sessions write"):
         (first,) = pipeline.verification().verify([table for table in tables if table.table == FIRST])
     phases.show_first(first)
+
+
+def _load_exports(folder: Path, exported: str, tables: tuple[TableName, ...], phases: Phases) -> None:
+    """Begins each table with its exported files, by the command that people run for it."""
+    with phases.phase(
+        "cdc snapshot --from: the lake begins with the full load's files, while four sessions write"
+    ) as show:
+        for table in tables:
+            show(str(table))
+            place = folder / exported.format(schema=table.schema, table=table.table)
+            words = ["snapshot", str(table), "--from", str(place), "--as-of", "start"]
+            ended = subprocess.run(
+                [sys.executable, "-m", "cdc_pipeline", *words, "--config", str(folder / "pipeline.yml")],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if ended.returncode:
+                raise CdcError(f"cdc {' '.join(words)} failed:\n{ended.stderr}", remedy="correct what it names")
 
 
 def _begin_empty(pipeline: Pipeline, tables: tuple[TableName, ...], phases: Phases) -> None:
