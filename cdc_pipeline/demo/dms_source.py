@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cdc_pipeline.demo.dms_task import NOTED
+from cdc_pipeline.demo.seed import Scale
 from cdc_pipeline.demo.servers import SourceServer, ensure_server
 from cdc_pipeline.demo.shop_behind import start_shop
 from cdc_pipeline.errors import SetupError, UsageError
@@ -20,6 +21,8 @@ _SERVER = "moto_server"
 _CREDENTIALS = "[default]\naws_access_key_id = demo\naws_secret_access_key = demo\n"
 """The server takes any: it is in memory and listens on this machine alone."""
 _SHARDS = 2
+_SCALE = Scale(customers=500, products=200, orders=3_000)
+"""The server takes about a second for 500 records."""
 
 
 def begin_files(settings: Settings, config: Path) -> str:
@@ -46,7 +49,7 @@ def begin_kinesis(settings: Settings, config: Path) -> str:
                 remedy=f"remove {folder} and start the demo again",
             )
         client.create_stream(StreamName=source.stream, ShardCount=_SHARDS)
-    url = start_shop(installation, folder)
+    url = start_shop(installation, folder, scale=_SCALE)
     _start_task(installation, config)
     return url
 

@@ -9,6 +9,7 @@ from threading import Event
 import structlog
 
 from cdc_pipeline.demo.mariadb import seed_mariadb, start_mariadb
+from cdc_pipeline.demo.seed import DEMO_SCALE, Scale
 from cdc_pipeline.installation.ports import LOOPBACK, free_port
 from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.operations.verification import Verified
@@ -22,13 +23,13 @@ _POLL_SECONDS = 2.0
 log = structlog.get_logger()
 
 
-def start_shop(installation: Installation, folder: Path, *, more_rights: str = "") -> str:
+def start_shop(installation: Installation, folder: Path, *, more_rights: str = "", scale: Scale = DEMO_SCALE) -> str:
     """Starts MariaDB and fills the shop; `folder` is that of pipeline.yml. Returns the URL for the shop's sessions.
 
     `more_rights`: of the user in `reader_url`, such as ", RELOAD".
     """
     url = start_mariadb(installation, folder / "mariadb", _port(folder), more_rights=more_rights)
-    seed_mariadb(url)
+    seed_mariadb(url, scale)
     return url
 
 
