@@ -21,6 +21,17 @@ def version_texts(commit_positions: npt.NDArray[np.int64], ordinals: npt.NDArray
     return pa.Array.from_buffers(pa.string(), rows, buffers)
 
 
+def prefixed_texts(prefix: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """Returns one text per number: the prefix, which is ASCII, and 16 hexadecimal digits."""
+    rows, length = len(numbers), len(prefix) + _POSITION_DIGITS
+    texts = np.empty((rows, length), dtype=np.uint8)
+    texts[:, : len(prefix)] = np.frombuffer(prefix.encode("ascii"), dtype=np.uint8)
+    texts[:, len(prefix) :] = _hexadecimal(numbers.astype(">u8"))
+    offsets = np.arange(rows + 1, dtype=np.int32) * length
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(texts)]
+    return pa.Array.from_buffers(pa.string(), rows, buffers)
+
+
 def _hexadecimal(numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint8]:
     """Returns one row of digits per big-endian number, by a table of the two digits of each byte."""
     octets = numbers.view(np.uint8).reshape(len(numbers), numbers.itemsize)

@@ -15,6 +15,7 @@ from cdc_pipeline.types.table import (
     text_of,
 )
 from cdc_pipeline.types.text import Parsed, parse_text
+from cdc_pipeline.types.whole_columns import as_column, parse_whole_column
 
 __all__ = [
     "TABLE",
@@ -22,6 +23,7 @@ __all__ = [
     "Parsed",
     "TypeRule",
     "arrow_schema",
+    "as_column",
     "canonical_name",
     "changed_types",
     "debezium_column",
@@ -30,6 +32,7 @@ __all__ = [
     "numeric_name",
     "parse_debezium",
     "parse_text",
+    "parse_whole_column",
     "resolve",
     "spark_ddl",
     "text_of",

@@ -19,10 +19,12 @@ from cdc_pipeline.types.masks import either
 from cdc_pipeline.types.table import ARRAY, ColumnType, resolve
 from cdc_pipeline.types.text import Parsed, parse_foreign_text
 from cdc_pipeline.types.unfit import Unfit
+from cdc_pipeline.types.whole_columns import as_column, parse_whole_column
 
 PLACEHOLDER = "__debezium_unavailable_value"
 _OCTETS = PLACEHOLDER.encode()
 _ENCODED = b64encode(_OCTETS).decode()
+PLACEHOLDER_TEXTS = (PLACEHOLDER, _ENCODED)
 _ELEMENT_PLACEHOLDERS = (
     [PLACEHOLDER],
     [_ENCODED],
@@ -90,6 +92,16 @@ def parse_debezium(values: Sequence[object], type_name: str, field: Field | None
     with precision 0 to 3), or days for a date; bytes and bits are base64; decimals are numbers, digits or
     `{scale, value}`. A value that is not of the type is unfit, never an error.
     """
+    if field is None or not (field.get("name") or field.get("type") == "bytes"):
+        column = as_column(values, type_name)
+        whole = None if column is None else parse_whole_column(column, type_name)
+        if whole is not None:
+            return Parsed(values=whole, unfit=None)
+    return parse_one_by_one(values, type_name, field)
+
+
+def parse_one_by_one(values: Sequence[object], type_name: str, field: Field | None) -> Parsed:
+    """Does the same as `parse_debezium`, value by value."""
     declared = declared_type(type_name)
     column_type = resolve(declared)
     if column_type.element is None:

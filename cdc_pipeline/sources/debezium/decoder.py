@@ -15,7 +15,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.changes import Change, changes_of, is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
-from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon
+from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.rows import PlacedChange, events_of_lines, only_unfit, unfit_line
@@ -109,6 +109,25 @@ class DebeziumDecoder:
                 skipped[kind] += 1
         last_position = {table: self._memory[number, table].encode() for table in touched}
         return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
+
+    def rows_like(self, number: int, event: EnvelopeEvent, settings: TableSettings) -> RowsLike | None:
+        """Returns what rows of a table have in common that name no place in their source's log, such as `event`.
+
+        Raises LineRefused if the table's rows cannot be read.
+        """
+        layout = self._layout(event, settings)
+        if layout is None:
+            return None
+        return RowsLike(
+            layout=layout,
+            memory=self._remembered(number, layout.table),
+            sequence_by=self._sequence_by,
+            late_by=self._late_by,
+        )
+
+    def memory(self, number: int, table: TableName) -> PartitionMemory:
+        """Returns the state of a table in a stream partition."""
+        return self._remembered(number, table)
 
     def inherit(self, number: int, parents: Collection[int]) -> None:
         """Lets stream partition `number` continue `parents`, so that its versions are above theirs.

@@ -7,6 +7,7 @@ from typing import Self
 from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.known import PartitionProgress
 
@@ -84,6 +85,26 @@ class PartitionMemory:
     def enter(self, commit_position: int) -> None:
         if commit_position != self.commit_position:
             self.commit_position, self.settled = commit_position, self.position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLike:
+    """What rows of one table and stream partition have in common. `sequence_by`, `late_by`: as for the decoder."""
+
+    layout: Layout
+    memory: PartitionMemory
+    sequence_by: tuple[str, ...]
+    late_by: timedelta | None
+
+    @property
+    def has_horizon(self) -> bool:
+        return self.late_by is not None or bool(self.memory.horizon.version)
+
+    def enter(self, version: str, commit_time: int) -> None:
+        """Records an event. Raises TooLate for one below the horizon."""
+        self.memory.horizon.check(version)
+        if self.late_by is not None:
+            self.memory.horizon.move(version, commit_time, self.late_by)
 
 
 def memory_of(table: TableName, reached: PartitionProgress) -> PartitionMemory:

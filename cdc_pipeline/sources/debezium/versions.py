@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, parsed_json
+from cdc_pipeline.sources.version_text import prefixed_texts
 
 _HALF_BITS = 64
 _ROW_BITS = 32
@@ -23,6 +28,7 @@ _WHOLE_DIGITS = 20
 _FILE_NUMBERS, _LAST_ROW = 1 << 32, (1 << 32) - 1
 _LONGEST_TEXT = 1_000
 DELETE_RANK, UPSERT_RANK = 0, 1
+_CONTENT = json.JSONEncoder(default=str, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
 
 
 class Unordered(LineRefused):
@@ -32,6 +38,11 @@ class Unordered(LineRefused):
 def encode_place(position: int, place: int) -> str:
     """Encodes (position in the source's log, offset in the files) as 32-16 hex digits that sort like the pair."""
     return f"{position:0{_POSITION_DIGITS}x}-{place:016x}"
+
+
+def place_versions(position: int, places: npt.NDArray[np.int64]) -> pa.Array:
+    """Returns what `encode_place` returns, for many offsets at one position."""
+    return prefixed_texts(f"{position:0{_POSITION_DIGITS}x}-", places)
 
 
 def source_position(event: EnvelopeEvent) -> int:
@@ -82,9 +93,13 @@ def is_exact(event: EnvelopeEvent) -> bool:
 
 def sequence_version(event: EnvelopeEvent, fields: Sequence[str], *, rank: int, content: Sequence[object]) -> str:
     """Returns `<sequence>~<rank><hash>`. At equal sequences an upsert beats a delete, else the greater hash wins."""
-    text = json.dumps(content, default=str, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{_sequence_of(event, fields)}~{rank}{digest}"
+    return version_in_sequence(_sequence_of(event, fields), rank=rank, content=content)
+
+
+def version_in_sequence(sequence_text: str, *, rank: int, content: Sequence[object]) -> str:
+    """Returns the version of an event of this content, whose fields were encoded before."""
+    digest = hashlib.sha256(_CONTENT.encode(content).encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{sequence_text}~{rank}{digest}"
 
 
 def truncate_version(event: EnvelopeEvent, fields: Sequence[str]) -> str:

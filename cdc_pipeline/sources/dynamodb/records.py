@@ -11,7 +11,8 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skippe
 from cdc_pipeline.sources.debezium.one_line import Undecodable, attempt, parsed_json, printable
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.files.partition_files import RawLine
-from cdc_pipeline.sources.files.row_format import read_record, time_of
+from cdc_pipeline.sources.files.record_blocks import read_record
+from cdc_pipeline.sources.files.row_format import time_of
 
 _OPERATIONS = {"INSERT": "c", "MODIFY": "u", "REMOVE": "d"}
 _NESTED = frozenset({"M", "L", "SS", "NS", "BS"})

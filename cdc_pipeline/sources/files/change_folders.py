@@ -9,18 +9,23 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
 from cdc_pipeline.sources.debezium.one_line import attempt
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
+from cdc_pipeline.sources.files.file_names import folder_of
 from cdc_pipeline.sources.files.first_file import first_file
-from cdc_pipeline.sources.files.listed_files import ListedFiles, folder_of
+from cdc_pipeline.sources.files.listed_files import ListedFiles
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
-from cdc_pipeline.sources.files.record_file import FileLayout
+from cdc_pipeline.sources.files.record_formats import FileLayout
+from cdc_pipeline.sources.files.row_events import RowBlocks
 from cdc_pipeline.sources.files.row_format import csv_columns, order_fields, row_event
+from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.survey import EventOrder
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.steps import OnStep, step
+from cdc_pipeline.time_slice import EPOCH
 
 _PARTITION = 0
 
@@ -82,8 +87,25 @@ class ChangeFolders:
         folder = folder_of(raw.file, list(self.folders))
         if folder is None:
             return Skipped(kind="row of a table that is not listed")
-        table = self.folders[folder]
-        return attempt(partial(self._event, raw.text, table))
+        return attempt(partial(self._event, raw.text, self.folders[folder]))
+
+    def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> RowStream | None:
+        if self.settings.format not in ("dms", "upserts"):
+            return None
+        reached = start.progress[_PARTITION]
+        return RowStream(
+            number=_PARTITION,
+            files=self.reader(_PARTITION, reached, start),
+            blocks=RowBlocks(decoder=decoder, source=self.settings, decode=self.decode, number=_PARTITION),
+            progress=reached,
+            table_of=self._table_of,
+            position=0 if start.last_cut is None else decode_position(start.last_cut.position),
+            commit_time=start.commit_time or EPOCH,
+        )
+
+    def _table_of(self, file: str) -> TableSettings | None:
+        folder = folder_of(file, list(self.folders))
+        return None if folder is None else self.folders[folder]
 
     def _event(self, text: bytes, table: TableSettings | None) -> EnvelopeEvent | Skipped:
         if table is None or self.settings.format == "debezium":

@@ -5,7 +5,8 @@ import re
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
-from cdc_pipeline.sources.files.row_format import read_record, table_event, time_of
+from cdc_pipeline.sources.files.record_blocks import read_record
+from cdc_pipeline.sources.files.row_format import table_event, time_of
 
 ORDER_FIELDS = 4
 """The time of the change, the log file (MySQL), the position in it (LSN, log position or SCN), and the row in there."""

@@ -9,6 +9,7 @@ from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import Content, debezium_content
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, RawLine, partition_folders
 from cdc_pipeline.sources.files.survey import EventOrder
@@ -51,6 +52,10 @@ class DebeziumFolders:
 
     def decode(self, raw: RawLine) -> Content:
         return debezium_content(raw)
+
+    def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> None:
+        """Opens nothing: the lines are events."""
+        del decoder, start
 
 
 def debezium_order(settings: DebeziumFilesSource) -> EventOrder:

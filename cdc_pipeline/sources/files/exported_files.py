@@ -19,8 +19,9 @@ from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings.change_files import CsvSettings
 from cdc_pipeline.sources.copied_rows import CopiedRows, UnfitRow
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
-from cdc_pipeline.sources.files.record_file import READABLE_NAME, SUFFIXES, FileLayout, RecordFile, unreadable_name
-from cdc_pipeline.sources.files.row_format import read_record
+from cdc_pipeline.sources.files.record_blocks import read_record
+from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
+from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import EPOCH

@@ -12,13 +12,15 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
-from cdc_pipeline.sources.files.listed_files import folder_of, is_marked, is_no_data
-from cdc_pipeline.sources.files.record_file import FileLayout, RecordFile, is_readable
-from cdc_pipeline.sources.files.row_format import operation_column, read_record
+from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
+from cdc_pipeline.sources.files.record_blocks import read_record
+from cdc_pipeline.sources.files.record_file import RecordFile, is_readable
+from cdc_pipeline.sources.files.record_formats import FileLayout
+from cdc_pipeline.sources.files.row_format import operation_column
 
 log = structlog.get_logger()
 
-_MOST_RECORDS = 100
+_MOST_RECORDS, _MOST_BYTES = 100, 1 << 20
 _ROW = {"datastream": "payload"}
 
 
@@ -85,11 +87,9 @@ def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, f
 
 def _records(file: RecordFile, settings: ChangeFilesSource) -> Iterator[dict[str, object]]:
     """Yields the first records that can be read."""
-    for _ in range(_MOST_RECORDS):
-        if file.is_read:
-            return
-        text = file.take()
-        record = attempt(partial(read_record, text))
+    block = None if file.is_read else file.take_block(_MOST_BYTES).slice(0, _MOST_RECORDS)
+    for number in range(0 if block is None else block.rows):
+        record = None if block is None else attempt(partial(read_record, block.line(number)))
         if record is None or isinstance(record, LineRefused):
             continue
         row = record.get(_ROW[settings.format]) if settings.format in _ROW else record

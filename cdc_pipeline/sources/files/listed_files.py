@@ -1,19 +1,21 @@
 """Reads the records of change files below a folder or a bucket's prefix, file by file, from an offset."""
 
-import re
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from cdc_pipeline.errors import ObjectMissing, SourceError
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.object_store import ObjectInfo, ObjectStore
 from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_data
 from cdc_pipeline.sources.files.partition_files import LINE_BITS, LINE_MASK, RawLine
-from cdc_pipeline.sources.files.record_file import READABLE_NAME, FileLayout, RecordFile, unreadable_name
+from cdc_pipeline.sources.files.record_blocks import PlacedBlock
+from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
+from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -23,9 +25,6 @@ LOOK_BACK_FILES = 500
 _MOST_WAITING = 1_000
 _WHOLE = " whole"
 """Follows the digest of a file that was read to its end: it is not opened again."""
-_HIDDEN = (".", "_")
-_UNFINISHED = (".tmp", ".part", ".inprogress", ".crc")
-_FULL_LOAD = re.compile(r"LOAD[0-9A-Fa-f]+\..*")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +117,25 @@ class ListedFiles:
             self.at_end = left > 0
         return lines
 
+    def next_block(self, most_bytes: int, *, fresh: bool) -> PlacedBlock | None:
+        """Returns records of one file of about `most_bytes`, None if there are none now; `at_end` is true then."""
+        with step(self._on_step, "source_file.read"):
+            file = self._present(fresh=fresh)
+            self.at_end = file is None
+            if file is None:
+                return None
+            place = self.offset
+            block = file.take_block(most_bytes)
+            self._line, self._digest = file.line, file.digest
+            return PlacedBlock(
+                block=block,
+                place=place,
+                file=file.key,
+                written=file.written,
+                digest=file.digest,
+                last_digest=file.digest + (_WHOLE if file.is_read else ""),
+            )
+
     def check(self) -> None:
         """Raises the reason of the first folder that is stopped."""
         for folder in self._folders:
@@ -130,15 +148,19 @@ class ListedFiles:
             self._file = None
 
     def _lines(self, *, fresh: bool) -> Iterator[RawLine]:
+        while (file := self._present(fresh=fresh)) is not None:
+            yield self._given(file)
+
+    def _present(self, *, fresh: bool) -> RecordFile | None:
+        """Returns an open file with a record to take; begins the next file if it has to. None if there is none."""
         if self._file is None and not self._is_whole:
             self._open_present()
-        while True:
-            while self._file is not None and not self._file.is_read:
-                yield self._given(self._file)
+        while self._file is None or self._file.is_read:
             self.close()
             self._is_whole = True
             if not self._go_on(fresh=fresh):
-                return
+                return None
+        return self._file
 
     def _given(self, file: RecordFile) -> RawLine:
         text = file.take()
@@ -253,26 +275,3 @@ class ListedFiles:
         """Returns the folder of a file, None if pipeline.yml lists its table no more."""
         path = folder_of(name, [folder.path for folder in self._folders])
         return next((folder for folder in self._folders if folder.path == path), None)
-
-
-def is_no_data(key: str, settings: ChangeFilesSource) -> bool:
-    """Returns whether a file is never read: it is hidden, unfinished, a marker, or of a full load."""
-    name = key.rpartition("/")[2]
-    full_load = settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
-    return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, settings.marker))
-
-
-def is_marked(objects: ObjectStore, key: str, settings: ChangeFilesSource) -> bool:
-    """Returns whether the file's marker is there; True if no markers are written."""
-    if settings.complete != "marked":
-        return True
-    try:
-        objects.head(key + settings.marker)
-    except ObjectMissing:
-        return False
-    return True
-
-
-def folder_of(name: str, folders: Sequence[str]) -> str | None:
-    """Returns the innermost of these folders that has the file, None if none has it."""
-    return max((path for path in folders if not path or name.startswith(f"{path}/")), key=len, default=None)

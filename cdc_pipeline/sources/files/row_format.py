@@ -7,8 +7,8 @@ from typing import Any
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fields, Skipped
-from cdc_pipeline.sources.debezium.one_line import Undecodable, parsed_json, printable
-from cdc_pipeline.sources.files.record_file import UNREAD, WHY
+from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
+from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.time_slice import EPOCH
 
 ORDER = "order"
@@ -30,22 +30,6 @@ def operation_column(source: ChangeFilesSource) -> str | None:
 def order_fields(count: int) -> tuple[str, ...]:
     """Returns the fields that order events, as `sequence_by` names them."""
     return tuple(f"{ORDER}.{number}" for number in range(count))
-
-
-def read_record(text: bytes) -> Fields | None:
-    """Parses a record, None for a blank line. Raises Undecodable for what is no JSON object, and for an unread row."""
-    try:
-        line = text.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Undecodable(f"is no JSON: {error}") from error
-    if not line.strip():
-        return None
-    record = parsed_json(line)
-    if not isinstance(record, dict):
-        raise Undecodable("is no JSON object")
-    if UNREAD in record:
-        raise Undecodable(str(record.get(WHY)))
-    return record
 
 
 def row_event(
@@ -124,8 +108,7 @@ def time_of(value: object, name: str) -> int | None:
 def _operation(record: Fields, name: str, source: ChangeFilesSource) -> str:
     if name not in record:
         raise Undecodable(f"has no {name}, which says what the row does")
-    value = record[name]
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = operation_text(record[name])
     operation = source.operation_of(text)
     if operation is None:
         raise Undecodable(f"has the unknown operation {printable(text)!r} in {name}")
@@ -134,9 +117,17 @@ def _operation(record: Fields, name: str, source: ChangeFilesSource) -> str:
 
 def _old_values(record: Fields, prefix: str) -> Mapping[str, object]:
     """Returns the columns of the old row: those whose name without `prefix` is a column of the record, too."""
-    return {
-        name: value for name, value in record.items() if name.startswith(prefix) and name.removeprefix(prefix) in record
-    }
+    return {name: record[name] for name in old_names(record, prefix)}
+
+
+def old_names(names: Collection[str], prefix: str) -> tuple[str, ...]:
+    """Returns the names of the old row's columns."""
+    return tuple(name for name in names if name.startswith(prefix) and name.removeprefix(prefix) in names)
+
+
+def operation_text(value: object) -> str:
+    """Returns the value of an operation column as `operations` in pipeline.yml has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _ordering(record: Fields, name: str) -> object:

@@ -13,8 +13,10 @@ from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
 from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
+from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
+from cdc_pipeline.sources.protocol import ChangeStream
 from cdc_pipeline.time_slice import EPOCH
 
 
@@ -58,6 +60,9 @@ class FileTransport(Protocol):
     def decode(self, raw: RawLine) -> Content:
         """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
 
+    def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> RowStream | None:
+        """Opens the stream of files whose records are rows; None if their records are events."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSurvey(EventsSurvey):
@@ -86,15 +91,18 @@ class FileSurvey(EventsSurvey):
         """Creates nothing: the files do not belong to the pipeline."""
         return self
 
-    def open(self, start: StreamStart) -> DebeziumStream:
-        cut, transport = start.last_cut, self.transport.without(self.refused)
+    def open(self, start: StreamStart) -> ChangeStream:
+        cut, transport, decoder = start.last_cut, self.transport.without(self.refused), self._decoder(start)
+        rows = transport.rows_stream(decoder, start)
+        if rows is not None:
+            return rows
         return DebeziumStream(
             partitions={
                 number: PartitionLines(transport.reader(number, reached, start), transport.decode)
                 for number, reached in start.progress.items()
             },
             progress=start.progress,
-            decoder=self._decoder(start),
+            decoder=decoder,
             position=0 if cut is None else decode_position(cut.position),
             commit_time=start.commit_time or EPOCH,
             folders=transport.stream_partitions,

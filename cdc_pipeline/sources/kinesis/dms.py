@@ -7,7 +7,8 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skippe
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, printable
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.files.partition_files import RawLine
-from cdc_pipeline.sources.files.row_format import read_record, time_of
+from cdc_pipeline.sources.files.record_blocks import read_record
+from cdc_pipeline.sources.files.row_format import time_of
 
 _OPERATIONS = {"load": "r", "insert": "c", "update": "u", "delete": "d"}
 _TRUNCATE = "truncate-table"

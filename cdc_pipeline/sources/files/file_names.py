@@ -1,0 +1,35 @@
+"""What the names of change files say: which are read, which are complete, and to which folder they belong."""
+
+import re
+from collections.abc import Sequence
+
+from cdc_pipeline.errors import ObjectMissing
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+
+_HIDDEN = (".", "_")
+_UNFINISHED = (".tmp", ".part", ".inprogress", ".crc")
+_FULL_LOAD = re.compile(r"LOAD[0-9A-Fa-f]+\..*")
+
+
+def is_no_data(key: str, settings: ChangeFilesSource) -> bool:
+    """Returns whether a file is never read: it is hidden, unfinished, a marker, or of a full load."""
+    name = key.rpartition("/")[2]
+    full_load = settings.format == "dms" and _FULL_LOAD.fullmatch(name) is not None
+    return full_load or name.startswith(_HIDDEN) or name.endswith((*_UNFINISHED, settings.marker))
+
+
+def is_marked(objects: ObjectStore, key: str, settings: ChangeFilesSource) -> bool:
+    """Returns whether the file's marker is there; True if no markers are written."""
+    if settings.complete != "marked":
+        return True
+    try:
+        objects.head(key + settings.marker)
+    except ObjectMissing:
+        return False
+    return True
+
+
+def folder_of(name: str, folders: Sequence[str]) -> str | None:
+    """Returns the innermost of these folders that has the file, None if none has it."""
+    return max((path for path in folders if not path or name.startswith(f"{path}/")), key=len, default=None)

@@ -1,0 +1,223 @@
+"""Blocks of consecutive records of a change file: their columns, and each record as one line of JSON."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import cached_property, partial
+from typing import Protocol, TypeAlias
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdc_pipeline.sources.debezium.envelope import Fields
+from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, parsed_json
+from cdc_pipeline.sources.files.partition_files import LINE_MASK, RawLine
+
+UNREAD, WHY = "_cdc_unread", "_cdc_why"
+"""Keys of the record that stands for a row of a CSV file that has too few or too many fields: its text, and why."""
+_FEWEST_ROWS = 16
+_AS_JSON = frozenset({str, int, bool, type(None)})
+"""Types whose values are the same before and after JSON."""
+
+Column: TypeAlias = "pa.Array | list[object]"
+"""Values of records: as an Arrow array, or as JSON has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """Records of a block that have the same columns. `rows`: their numbers in the block, rising."""
+
+    rows: npt.NDArray[np.int64]
+    columns: Mapping[str, Column]
+
+
+class RecordBlock(Protocol):
+    """Consecutive records of one file."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+    def slice(self, start: int, rows: int) -> "RecordBlock":
+        """Returns `rows` records from `start` on, fewer at the end of the block."""
+
+    def line(self, row: int) -> bytes:
+        """Returns one record as one line of JSON."""
+
+    def columns(self) -> Iterator[RecordColumns]:
+        """Returns the columns of records that are alike. Leaves out what cannot be read, and what few records have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchBlock:
+    """Records as Arrow columns. A row whose last column, UNREAD, is not NULL is that line of JSON."""
+
+    batch: pa.RecordBatch
+
+    @property
+    def rows(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.batch.nbytes)
+
+    def slice(self, start: int, rows: int) -> "BatchBlock":
+        return BatchBlock(batch=self.batch.slice(start, rows))
+
+    def line(self, row: int) -> bytes:
+        unread: bytes | None = self.batch.column(self.batch.num_columns - 1)[row].as_py()
+        if unread is not None:
+            return unread
+        return json_line({name: values[row] for name, values in self._plain.items()})
+
+    def columns(self) -> Iterator[RecordColumns]:
+        *columns, unread = self.batch.columns
+        rows = np.arange(self.rows)
+        if unread.null_count < self.rows:
+            read = unread.is_null()
+            rows, columns = rows[np.asarray(read)], [column.filter(read) for column in columns]
+        names = self.batch.schema.names[:-1]
+        yield RecordColumns(rows=rows, columns=dict(zip(names, columns, strict=True)))
+
+    @cached_property
+    def _plain(self) -> Mapping[str, Sequence[object]]:
+        names, columns = self.batch.schema.names[:-1], self.batch.columns[:-1]
+        return {name: plain_values(column) for name, column in zip(names, columns, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineBlock:
+    """Records as lines of JSON."""
+
+    lines: Sequence[bytes]
+
+    @property
+    def rows(self) -> int:
+        return len(self.lines)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.lines))
+
+    def slice(self, start: int, rows: int) -> "LineBlock":
+        return LineBlock(lines=self.lines[start : start + rows])
+
+    def line(self, row: int) -> bytes:
+        return self.lines[row]
+
+    def columns(self) -> Iterator[RecordColumns]:
+        return _alike([attempt(partial(read_record, line)) for line in self.lines])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectBlock:
+    """Records as Avro has them: dictionaries of Python's values. `size_bytes`: of the block in its file."""
+
+    records: Sequence[object]
+    size_bytes: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.records)
+
+    def slice(self, start: int, rows: int) -> "ObjectBlock":
+        records = self.records[start : start + rows]
+        return ObjectBlock(records=records, size_bytes=self.size_bytes * len(records) // max(len(self.records), 1))
+
+    def line(self, row: int) -> bytes:
+        return json_line(self.records[row])
+
+    def columns(self) -> Iterator[RecordColumns]:
+        for found in _alike(self.records):
+            columns = {name: as_json(column) for name, column in found.columns.items() if isinstance(column, list)}
+            yield RecordColumns(rows=found.rows, columns=columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedBlock:
+    """Consecutive records of one file. `place`: the first one's offset; those of the others follow it.
+
+    `written`: as for `RawLine`. `digest`: of the file, up to any of the records; `last_digest`: after the last one.
+    """
+
+    block: RecordBlock
+    place: int
+    file: str
+    written: int
+    digest: str
+    last_digest: str
+
+    def raw_line(self, row: int) -> RawLine:
+        """Returns one record as a line."""
+        place = self.place + row
+        number = (place & LINE_MASK) + 1
+        return RawLine(place=place, file=self.file, number=number, text=self.block.line(row), written=self.written)
+
+
+def read_record(text: bytes) -> Fields | None:
+    """Parses a record, None for a blank line. Raises Undecodable for what is no JSON object, and for an unread row."""
+    try:
+        line = text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Undecodable(f"is no JSON: {error}") from error
+    if not line.strip():
+        return None
+    record = parsed_json(line)
+    if not isinstance(record, dict):
+        raise Undecodable("is no JSON object")
+    if UNREAD in record:
+        raise Undecodable(str(record.get(WHY)))
+    return record
+
+
+def json_line(record: object) -> bytes:
+    return json.dumps(record, default=_plain, separators=(",", ":")).encode()
+
+
+def plain_values(column: pa.Array) -> Sequence[object]:
+    """Returns the values of a column as a line of JSON is made of them. Times and decimals become texts."""
+    kind = column.type
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        column = column.cast(pa.string())
+    values: list[object] = column.to_pylist()
+    return values
+
+
+def as_json(values: Sequence[object]) -> list[object]:
+    """Returns the values as they are once they were written to JSON and read again."""
+    if frozenset(map(type, values)) <= _AS_JSON:
+        return list(values)
+    return [value if type(value) in _AS_JSON else parsed_json(json_line(value).decode()) for value in values]
+
+
+def _alike(records: Sequence[object]) -> Iterator[RecordColumns]:
+    """Puts records with the same fields together. Those that few others are like are left out."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for row, record in enumerate(records):
+        if isinstance(record, dict) and not isinstance(record, LineRefused):
+            groups.setdefault(tuple(record), []).append(row)
+    for names, rows in groups.items():
+        if len(rows) >= _FEWEST_ROWS:
+            found = [record for row in rows if isinstance(record := records[row], dict)]
+            columns: dict[str, Column] = {str(name): [record[name] for record in found] for name in names}
+            yield RecordColumns(rows=np.array(rows), columns=columns)
+
+
+def _plain(value: object) -> object:
+    """Renders what JSON lacks, as Debezium's JSON writes it."""
+    match value:
+        case bytes():
+            return b64encode(value).decode()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Decimal() | UUID():
+            return str(value)
+    message = f"a value of the type {type(value).__name__}"
+    raise TypeError(message)

@@ -1,0 +1,138 @@
+"""Looks at the columns of rows with an operation: which rows become changes as they are, and what they do."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_pipeline.settings.change_files import ChangeFilesSource
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME
+from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
+from cdc_pipeline.sources.files.record_blocks import Column, as_json, plain_values
+from cdc_pipeline.sources.files.row_format import old_names, operation_column, operation_text, time_of
+from cdc_pipeline.types import is_placeholder, parse_whole_column
+from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS
+
+Mask = npt.NDArray[np.bool_]
+INSERT, UPDATE, DELETE, OTHER = range(4)
+_CODES = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
+_NO_TIME = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowImages:
+    """Rows of one table that have the same columns.
+
+    `operations`: INSERT, UPDATE or DELETE. `times`: commit times in microseconds since 1970. `simple`: rows whose
+    operation and time are known, and whose change needs nothing but the row itself; what is not simple is decoded line
+    by line. `row`: the columns of the table's row, and of others that are in the file and not in the table.
+    """
+
+    operations: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    simple: Mask
+    row: Mapping[str, Column]
+
+
+def row_images(
+    columns: Mapping[str, Column], rows: int, *, declared: Sequence[str], source: ChangeFilesSource, written: int
+) -> RowImages:
+    """`declared`: the columns that pipeline.yml lists. `written`: the time of rows without one."""
+    named, timed = operation_column(source), source.time_column
+    operations = np.zeros(rows, dtype=np.int64) if named is None else _operations(columns.get(named), rows, source)
+    times = np.full(rows, written) if timed is None else _times(columns.get(timed), rows, written)
+    simple = (operations != OTHER) & (times > 0) & (times < LAST_TIME)
+    for name in source.order_by:
+        simple &= ~is_null(columns[name]) if name in columns else False
+    old = old_names(columns, source.before_prefix)
+    own = {named, timed} - set(declared)
+    row = {name: column for name, column in columns.items() if name not in own and name not in old}
+    return RowImages(operations=operations, times=times, simple=simple & ~_hides(row.values(), rows), row=row)
+
+
+def may_move(columns: Mapping[str, Column], key: Sequence[str], source: ChangeFilesSource, rows: int) -> Mask:
+    """Returns the rows whose old id, if the file has it, differs from their id."""
+    found = np.zeros(rows, np.bool_)
+    for name in key:
+        old = columns.get(source.before_prefix + name)
+        if old is not None and name in columns:
+            found |= _differs(columns[name], old)
+    return found
+
+
+def is_null(column: Column) -> Mask:
+    if isinstance(column, list):
+        return np.fromiter((value is None for value in column), np.bool_, len(column))
+    return np.asarray(column.is_null())
+
+
+def without_rows(column: Column, rows: Mask) -> Column:
+    """Returns the column with NULL in these rows."""
+    if isinstance(column, list):
+        return [None if out else value for value, out in zip(column, rows.tolist(), strict=True)]
+    return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)
+
+
+def json_values(column: Column) -> list[object]:
+    """Returns the values as JSON has them."""
+    return column if isinstance(column, list) else as_json(plain_values(column))
+
+
+def _operations(column: "Column | None", rows: int, source: ChangeFilesSource) -> npt.NDArray[np.int64]:
+    if column is None:
+        return np.full(rows, OTHER)
+    if isinstance(column, list):
+        return np.array([_code(value, source) for value in column], dtype=np.int64)
+    values = pc.dictionary_encode(column, null_encoding="encode")
+    codes = np.array([_code(value, source) for value in json_values(values.dictionary)], dtype=np.int64)
+    return np.asarray(codes[np.asarray(values.indices)])
+
+
+def _code(value: object, source: ChangeFilesSource) -> int:
+    operation = source.operation_of(operation_text(value))
+    return OTHER if operation is None else _CODES.get(operation, OTHER)
+
+
+def _times(column: "Column | None", rows: int, written: int) -> npt.NDArray[np.int64]:
+    """Returns the times; _NO_TIME for what is none."""
+    if column is None:
+        return np.full(rows, written)
+    if not isinstance(column, list):
+        for type_name in ("timestamp", "timestamptz"):
+            found = parse_whole_column(column, type_name)
+            if found is not None:
+                filled = pc.fill_null(found.cast(pa.int64()), written)
+                return np.array(filled, dtype=np.int64)
+    times = (attempt(partial(time_of, value, "")) for value in json_values(column))
+    return np.array(
+        [written if time is None else _NO_TIME if isinstance(time, LineRefused) else time for time in times],
+        dtype=np.int64,
+    )
+
+
+def _hides(columns: Collection[Column], rows: int) -> Mask:
+    """Returns the rows with a value that stands for one that the source left out."""
+    found = np.zeros(rows, np.bool_)
+    for column in columns:
+        if isinstance(column, list):
+            found |= np.fromiter((is_placeholder(value, None) for value in column), np.bool_, rows)
+        elif pa.types.is_nested(column.type):
+            found |= np.array([is_placeholder(value, None) for value in json_values(column)], np.bool_)
+        elif pa.types.is_binary(column.type):
+            found |= np.asarray(pc.fill_null(pc.equal(column, PLACEHOLDER_TEXTS[0].encode()), fill_value=False))
+        elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            for text in PLACEHOLDER_TEXTS:
+                found |= np.asarray(pc.fill_null(pc.equal(column, text), fill_value=False))
+    return found
+
+
+def _differs(new: Column, old: Column) -> Mask:
+    if isinstance(new, list) or isinstance(old, list) or new.type != old.type:
+        pairs = zip(json_values(new), json_values(old), strict=True)
+        return np.array([type(one) is not type(other) or one != other for one, other in pairs], np.bool_)
+    same = pc.or_(pc.fill_null(pc.equal(new, old), fill_value=False), pc.and_(new.is_null(), old.is_null()))
+    return ~np.asarray(same)
