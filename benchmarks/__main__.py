@@ -20,6 +20,7 @@ import typer
 
 from benchmarks import (
     catch_up,
+    change_files,
     claims,
     consumer,
     decoder,
@@ -54,6 +55,7 @@ ROWS: Mapping[str, Callable[[Bench], RowFigures]] = {
     "B10": slice_runs.measure_runs,
     "B11": whole_path.measure,
     "decoder": decoder.measure,
+    "files": change_files.measure,
     "lake-log": lake_log.measure,
     "large-transaction": memory.measure_large_transaction,
     "rest": idle.measure,

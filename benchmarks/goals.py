@@ -18,6 +18,7 @@ TITLES = {
     "B9": "freshness, commit in the source to readable row",
     "B10": "processor seconds per slice run beyond the claim itself",
     "B11": "processor seconds per million events end to end; memory over table size",
+    "files": "change files to registered slices",
 }
 
 
@@ -105,6 +106,10 @@ GOALS = (
     Goal(row="B10", value="JVM starts per slice run", at_most=0),
     Goal(row="B11", value="processor seconds per million events", at_most=15, needs={"events": 50_000}),
     Goal(row="B11", value="peak memory over table size: exponent", at_most=0.05, needs={"memory_rows": 3_000_000}),
+    *(
+        Goal(row="files", value=f"{kind}: rows/s over its reader", at_least=0.5, needs={"rows": 50_000})
+        for kind in ("DMS CSV", "DMS Parquet", "JSON Lines", "Debezium's JSON Lines")
+    ),
 )
 
 

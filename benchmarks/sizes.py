@@ -65,6 +65,7 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "memory_times": (10, 4, 2),
     },
     "decoder": {"events": (500_000, 100_000, 2_000)},
+    "files": {"rows": (200_000, 50_000, 500)},
     "lake-log": {"files": (100_000, 20_000, 200)},
     "large-transaction": {"changes": (500_000, 50_000, 500), "times": (10, 4, 2)},
     "rest": {"few": (8, 8, 1), "many": (100, 20, 2), "seconds": (300, 60, 1)},

@@ -14,7 +14,7 @@ from benchmarks.sizes import parse_setting
 from tests.support.doc_pages import text_of
 
 WITH_STACK = {"B7", "B9", "B10", "rest"}
-WITHOUT_SPARK = {"B1", "decoder", "lake-log", "large-transaction", "year"} | WITH_STACK
+WITHOUT_SPARK = {"B1", "decoder", "files", "lake-log", "large-transaction", "year"} | WITH_STACK
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
 IN_MAKE_TEST = {"B1"}
 """All rows are run by the same few functions, so that one row holds them. `make nightly` takes those without Spark."""
