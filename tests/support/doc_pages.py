@@ -38,3 +38,10 @@ def commands(page: str) -> list[str]:
 
 def pages_for_the_demo() -> list[str]:
     return [page for page in pages() if commands(page) and page not in RUN_ELSEWHERE]
+
+
+def documented(section: str) -> dict[str, list[str]]:
+    """What comes in -> the words that it gives, of one section of the page of bad input."""
+    text = text_of("docs/reference/bad-input.md").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("|")][2:]
+    return {cells[0]: re.findall(r"`([^`]+)`", cells[1]) for cells in rows}

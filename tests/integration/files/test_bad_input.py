@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,13 @@ from cdc_pipeline.settings.file import load_settings
 from cdc_pipeline.sources.debezium.rows import line_in
 from cdc_pipeline.sources.postgres.session import connect
 from tests.support.command_line import query
-from tests.support.doc_pages import text_of
+from tests.support.doc_pages import documented
 from tests.support.event_files import EventFolder, Row, events_of
 
 COLUMNS = {"id": "text", "n": "int", "f": "float8"}
 TABLE = {"name": "public.t", "columns": COLUMNS, "id": ["id"]}
 OTHER = {**TABLE, "name": "public.other"}
 DIGITS, BYTES = "@digits", "@bytes"
-
-
-def documented(section: str) -> dict[str, list[str]]:
-    """What comes in -> the words that it gives, of one section of the page."""
-    text = text_of("docs/reference/bad-input.md").split(f"\n## {section}\n")[1].split("\n## ")[0]
-    rows = [re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line.startswith("|")][2:]
-    return {cells[0]: re.findall(r"`([^`]+)`", cells[1]) for cells in rows}
 
 
 def envelope(table: str = "t", /, op: object = "c", after: object = None, **changes: Any) -> Row:

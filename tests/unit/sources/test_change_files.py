@@ -21,7 +21,7 @@ from tests.support.change_files import (
     json_lines,
     parquet_bytes,
 )
-from tests.support.doc_pages import blocks, text_of
+from tests.support.doc_pages import blocks, documented, text_of
 
 DMS = {"format": "dms", "time_column": "ts"}
 FIRST, SECOND = "public/orders/20260101-100000000", "public/orders/20260101-100001000"
@@ -84,29 +84,32 @@ def test_a_file_that_was_read_whole_may_go_and_one_that_was_read_in_part_may_not
     assert len(folder.read(last[1], last[0]).changes) == 1
 
 
-def test_poison_rows_are_quarantined_with_file_and_line_and_the_others_are_applied(tmp_path: Path) -> None:
+POISON = {
+    "more or fewer fields than the file has columns": "I,2026-01-01 10:00:00,2",
+    "an operation that the format does not have": "X,2026-01-01 10:00:00,3,Max,1.00",
+    "a time that cannot be read": "I,yesterday,4,Max,1.00",
+    "an id that is empty": "I,2026-01-01 10:00:00,,Max,1.00",
+    "a value that its type cannot hold": "I,2026-01-01 10:00:00,6,Max,much",
+    "line ends inside quotes": 'I,2026-01-01 10:00:00,7,"two\nlines",1.00',
+}
+
+
+def test_poison_rows_give_what_the_page_says_and_the_others_are_applied(tmp_path: Path) -> None:
     folder = ChangeFolder(folder=tmp_path, source=DMS)
-    lines = [
-        "Op,ts,id,name,amount",
-        "I,2026-01-01 10:00:00,1,Ada,9.50",
-        "I,2026-01-01 10:00:00,2",
-        "X,2026-01-01 10:00:00,3,Max,1.00",
-        "I,yesterday,4,Max,1.00",
-        "I,2026-01-01 10:00:00,,Max,1.00",
-        "I,2026-01-01 10:00:00,6,Max,much",
-        'I,2026-01-01 10:00:00,7,"two\nlines",1.00',
-    ]
+    page = documented("A row of a change file")
+    assert page.pop("a file that ends in the middle, or is damaged") == ["cannot be read"]
+    assert page.keys() == POISON.keys()
+    lines = ["Op,ts,id,name,amount", *POISON.values(), "I,2026-01-01 10:00:00,1,Ada,9.50"]
     folder.write(FIRST + ".csv", "\n".join(lines) + "\n")
     read = folder.read()
-    assert [row["id"] for _, row in read.changes] == [1, 7]
-    assert [unfit.reason for unfit in read.unfit] == [
-        f"{FIRST}.csv line 5: the id column id is NULL",
-        f"{FIRST}.csv line 6: the value of amount does not fit the lake's numeric(12,2)",
-        f"{FIRST}.csv line 2: has 3 fields, where the file has 5 columns",
-        f"{FIRST}.csv line 3: has the unknown operation 'X' in Op",
-        f"{FIRST}.csv line 4: has a ts that is no time: 'yesterday'",
-    ]
-    assert json.loads(read.unfit[3].payload[LINE] or "")["id"] == "3"
+    assert [row["id"] for _, row in read.changes] == [7, 1]
+    reasons = {int(unfit.reason.split(": ")[0].rpartition(" ")[2]): unfit.reason for unfit in read.unfit}
+    for number, (name, words) in enumerate(page.items(), start=1):
+        reason = reasons.pop(number, "")
+        assert reason.startswith(f"{FIRST}.csv line {number}: ") or not words, name
+        assert [word for word in words if word not in reason] == [], name
+    assert reasons == {}
+    assert "3" in {json.loads(unfit.payload[LINE] or "").get("id") for unfit in read.unfit}
 
 
 @pytest.mark.parametrize(
