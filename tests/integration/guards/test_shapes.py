@@ -139,8 +139,8 @@ def follow(world: World, shops: dict[str, Shop], *, with_events: bool) -> dict[s
 def start(world: World, shops: dict[str, Shop]) -> None:
     """Every table is in the lake, later events of it are applied, and one more of each `orders` is not read yet.
 
-    None of `customers` is: an event that waits in a partition which is then detached stops every partitioned table of
-    the pipeline, because the stream does not say whose partition it was.
+    None of `customers`: an event that waits in a partition which is then detached makes its table stale
+    (`tests/integration/sources/test_postgres_stream.py`).
     """
     for shop in shops.values():
         run_sql(world.source_url, f"CREATE SCHEMA {shop.schema}")
