@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from cdc_pipeline.demo.dms_task import NOTED
 from cdc_pipeline.demo.seed import Scale
 from cdc_pipeline.demo.servers import SourceServer, ensure_server
-from cdc_pipeline.demo.shop_behind import start_shop
-from cdc_pipeline.errors import SetupError, UsageError
+from cdc_pipeline.demo.shop_behind import source_as, start_shop
+from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.ports import LOOPBACK, is_listening
 from cdc_pipeline.installation.state import Installation, home_of, open_installation, write_private_text
 from cdc_pipeline.settings import Settings
@@ -38,7 +38,11 @@ def begin_kinesis(settings: Settings, config: Path) -> str:
 
     Raises SetupError if an earlier demo's stream ended with its server, which keeps it in memory.
     """
-    installation, folder, source = open_installation(home_of(settings, os.environ)), config.parent, _source(settings)
+    installation, folder, source = (
+        open_installation(home_of(settings, os.environ)),
+        config.parent,
+        source_as(settings, KinesisSource, "kinesis"),
+    )
     write_private_text(folder / str(source.credentials_file), _CREDENTIALS)
     _start_server(installation, folder, urlsplit(source.endpoint or "").port or 0)
     client: Any = connected("kinesis", source, folder)
@@ -69,13 +73,3 @@ def _start_task(installation: Installation, config: Path) -> None:
     command = (sys.executable, "-m", "cdc_pipeline.demo.dms_task", str(config))
     noted = config.parent / NOTED
     ensure_server(installation, SourceServer(name="dms", command=command, folder=config.parent, answers=noted.exists))
-
-
-def _source(settings: Settings) -> KinesisSource:
-    if not isinstance(settings.source, KinesisSource):
-        raise UsageError(
-            f"pipeline.yml in {settings.folder} reads a source of the kind {settings.source.kind}",
-            expected="kinesis",
-            remedy="use another --folder",
-        )
-    return settings.source

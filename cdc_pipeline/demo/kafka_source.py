@@ -8,8 +8,8 @@ from pathlib import Path
 from cdc_pipeline.demo.kafka import broker_command, connect_command, mariadb_connector
 from cdc_pipeline.demo.mariadb import DATABASE, TABLES
 from cdc_pipeline.demo.servers import SourceServer, ensure_server
-from cdc_pipeline.demo.shop_behind import reader_url, start_shop
-from cdc_pipeline.errors import SourceAway, UsageError
+from cdc_pipeline.demo.shop_behind import reader_url, source_as, start_shop
+from cdc_pipeline.errors import SourceAway
 from cdc_pipeline.installation.ports import free_port, is_listening
 from cdc_pipeline.installation.state import Installation, home_of, open_installation
 from cdc_pipeline.settings import Settings
@@ -27,7 +27,7 @@ def begin_kafka(settings: Settings, config: Path) -> str:
     Returns the URL of the shop for its sessions.
     """
     installation, folder = open_installation(home_of(settings, os.environ)), config.parent
-    _start_broker(installation, folder / "kafka", _source(settings).servers)
+    _start_broker(installation, folder / "kafka", source_as(settings, KafkaSource, "kafka").servers)
     url = start_shop(installation, folder, more_rights=_MORE_RIGHTS)
     _start_connect(installation, folder / "connect", settings, reader_url(folder))
     return url
@@ -43,7 +43,7 @@ def _start_broker(installation: Installation, folder: Path, servers: str) -> Non
 def _start_connect(installation: Installation, folder: Path, settings: Settings, url: str) -> None:
     folder.mkdir(exist_ok=True)
     connector = mariadb_connector(url, folder, prefix="shop", tables=[f"{DATABASE}.{table}" for table in TABLES])
-    servers = _source(settings).servers
+    servers = source_as(settings, KafkaSource, "kafka").servers
     command = connect_command(folder, servers=servers, port=free_port(), connectors=[connector])
     topics = {f"shop.{table.table.schema}.{table.table.table}" for table in settings.tables}
     _ensure(installation, "kafka-connect", command, folder, lambda: topics <= _topics(settings))
@@ -55,18 +55,8 @@ def _ensure(
     ensure_server(installation, SourceServer(name=name, command=tuple(command), folder=folder, answers=answers))
 
 
-def _source(settings: Settings) -> KafkaSource:
-    if not isinstance(settings.source, KafkaSource):
-        raise UsageError(
-            f"pipeline.yml in {settings.folder} reads a source of the kind {settings.source.kind}",
-            expected="kafka",
-            remedy="use another --folder",
-        )
-    return settings.source
-
-
 def _topics(settings: Settings) -> set[str]:
-    with closing(KafkaClient(_source(settings), settings.folder, group="demo")) as client:
+    with closing(KafkaClient(source_as(settings, KafkaSource, "kafka"), settings.folder, group="demo")) as client:
         try:
             return set(read_cluster(client).topics)
         except SourceAway:

@@ -5,20 +5,24 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
 import structlog
 
 from cdc_pipeline.demo.mariadb import seed_mariadb, start_mariadb
 from cdc_pipeline.demo.seed import DEMO_SCALE, Scale
+from cdc_pipeline.errors import UsageError
 from cdc_pipeline.installation.ports import LOOPBACK, free_port
 from cdc_pipeline.installation.state import Installation
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring import Pipeline
 from cdc_pipeline.wiring.against import verify_against
 
 _LONGEST_WAY = timedelta(minutes=5)
 _POLL_SECONDS = 2.0
+_Source = TypeVar("_Source")
 
 log = structlog.get_logger()
 
@@ -37,6 +41,17 @@ def reader_url(folder: Path) -> str:
     """Returns the URL of the same server for the user that reads its log and its tables."""
     password = (folder / "mariadb" / "password").read_text(encoding="utf-8")
     return f"mysql://cdc_reader:{password}@{LOOPBACK}:{_port(folder)}"
+
+
+def source_as(settings: Settings, kind: type[_Source], name: str) -> _Source:
+    """Returns the settings of the source. Raises UsageError if they are of another kind than `name`."""
+    if not isinstance(settings.source, kind):
+        raise UsageError(
+            f"pipeline.yml in {settings.folder} reads a source of the kind {settings.source.kind}",
+            expected=name,
+            remedy="use another --folder",
+        )
+    return settings.source
 
 
 def verify_at_rest(pipeline: Pipeline, tables: Sequence[TableName]) -> tuple[Verified, ...]:

@@ -31,6 +31,7 @@ from cdc_pipeline.sources.files.row_format import ORDER, table_event
 from cdc_pipeline.sources.files.row_images import (
     DELETE,
     INSERT,
+    NO_TIME,
     UPDATE,
     Mask,
     RowImages,
@@ -43,7 +44,6 @@ from cdc_pipeline.sources.files.row_images import (
 from cdc_pipeline.sources.protocol import Integers, TableEvents
 from cdc_pipeline.types import Parsed, parse_debezium, parse_whole_column, resolve
 
-NO_TIME = -1
 _OPERATIONS = pa.array([Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value])
 
 

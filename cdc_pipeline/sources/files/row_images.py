@@ -20,7 +20,7 @@ from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS
 Mask = npt.NDArray[np.bool_]
 INSERT, UPDATE, DELETE, OTHER = range(4)
 _CODES = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
-_NO_TIME = -1
+NO_TIME = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def _code(value: object, source: ChangeFilesSource) -> int:
 
 
 def _times(column: "Column | None", rows: int, written: int) -> npt.NDArray[np.int64]:
-    """Returns the times; _NO_TIME for what is none."""
+    """Returns the times; NO_TIME for what is none."""
     if column is None:
         return np.full(rows, written)
     if not isinstance(column, list):
@@ -109,7 +109,7 @@ def _times(column: "Column | None", rows: int, written: int) -> npt.NDArray[np.i
                 return np.array(filled, dtype=np.int64)
     times = (attempt(partial(time_of, value, "")) for value in json_values(column))
     return np.array(
-        [written if time is None else _NO_TIME if isinstance(time, LineRefused) else time for time in times],
+        [written if time is None else NO_TIME if isinstance(time, LineRefused) else time for time in times],
         dtype=np.int64,
     )
 

@@ -15,7 +15,8 @@ from cdc_pipeline.sources.debezium.partition import MOST_BYTES
 from cdc_pipeline.sources.files.listed_files import ListedFiles
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_blocks import PlacedBlock
-from cdc_pipeline.sources.files.row_events import NO_TIME, BlockEvents, RowBlocks
+from cdc_pipeline.sources.files.row_events import BlockEvents, RowBlocks
+from cdc_pipeline.sources.files.row_images import NO_TIME
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch, Integers, Marker, Transactions
 from cdc_pipeline.time_slice import EPOCH
