@@ -30,9 +30,10 @@ class SourceServer:
 
 def ensure_server(installation: Installation, server: SourceServer) -> None:
     """Starts the server unless it runs, and returns when it answers. Raises SetupError if it ends before that."""
-    if server.name not in marked(source_mark(installation)).values():
+    child = None
+    if not _is_marked(installation, server):
         with installation.log(server.name).open("ab") as output:
-            start(
+            child = start(
                 list(server.command),
                 environment={**os.environ, **marks(source_mark(installation), server.name)},
                 folder=server.folder,
@@ -40,7 +41,8 @@ def ensure_server(installation: Installation, server: SourceServer) -> None:
             )
     deadline = time.monotonic() + TIMEOUT.total_seconds()
     while not server.answers():
-        ended = server.name not in marked(source_mark(installation)).values()
+        # A child that is about to run its program has no mark that others can read.
+        ended = child.poll() is not None if child else not _is_marked(installation, server)
         if ended or time.monotonic() > deadline:
             raise SetupError(
                 f"{server.name} {'has ended' if ended else 'does not answer'}; the end of its log:\n"
@@ -48,3 +50,7 @@ def ensure_server(installation: Installation, server: SourceServer) -> None:
                 remedy="correct what it names, and start the demo again",
             )
         Event().wait(_POLL_SECONDS)
+
+
+def _is_marked(installation: Installation, server: SourceServer) -> bool:
+    return server.name in marked(source_mark(installation)).values()
