@@ -6,13 +6,13 @@ A pipeline's tables share one poller.
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Hashable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from airflow.utils.types import DagRunType
+from cdc_open_store import metadata_store_url, open_store
 from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
 
 from cdc_pipeline.errors import NoWorker, StoreAway
@@ -21,7 +21,6 @@ from cdc_pipeline.record import TableName
 if TYPE_CHECKING:
     from cdc_pipeline.metadata_store.ledger.backlogs import RecentRequest
     from cdc_pipeline.metadata_store.slice_requests import SliceRequest
-    from cdc_pipeline.metadata_store.store import MetadataStore
 
 POLL_INTERVAL = timedelta(seconds=1)
 FIRST_PAUSE = timedelta(seconds=10)
@@ -44,7 +43,7 @@ class _StoreTrigger(BaseEventTrigger):
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         from cdc_pipeline.metadata_store.ledger.backlogs import backlogs
 
-        async for found in backlogs(_metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
+        async for found in backlogs(metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
             yield found
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -120,7 +119,7 @@ class SliceRunTrigger(_StoreTrigger):
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         from cdc_pipeline.metadata_store.ledger.backlogs import recent_requests
 
-        async for found in recent_requests(_metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
+        async for found in recent_requests(metadata_store_url, kwargs["pipeline"], poll_interval=POLL_INTERVAL):
             yield found
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
@@ -190,27 +189,14 @@ class SliceRunTrigger(_StoreTrigger):
     def _ask(self) -> "SliceRequest | None":
         instance: Any = self.task_instance
         is_manual = DagRunType.from_run_id(instance.run_id) is DagRunType.MANUAL
-        with self._store() as store:
+        with open_store(self.pipeline) as store:
             return store.slice_requests.ask(instance.id, TableName.parse(self.table), by_hand=is_manual)
 
     def _find(self, known: "SliceRequest") -> "SliceRequest | None":
-        with self._store() as store:
+        with open_store(self.pipeline) as store:
             return store.slice_requests.find(known.request_id)
 
     def _cancel(self) -> None:
         instance: Any = self.task_instance
-        with self._store() as store:
+        with open_store(self.pipeline) as store:
             store.slice_requests.cancel(instance.id)
-
-    @contextmanager
-    def _store(self) -> "Iterator[MetadataStore]":
-        from cdc_pipeline.metadata_store.store import open_metadata_store
-
-        with open_metadata_store(_metadata_store_url(), stream=self.pipeline) as store:
-            yield store
-
-
-def _metadata_store_url() -> str:
-    from cdc_pipeline.wiring import configured_endpoints
-
-    return configured_endpoints().metadata_store_url

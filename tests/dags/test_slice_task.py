@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -12,13 +12,15 @@ from uuid import UUID
 import pytest
 import structlog
 import yaml
+from cdc_open_store import open_store
 from cdc_wake_up_policy import WorkerWatch
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import LakeError, StoreAway
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
+from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
@@ -126,6 +128,20 @@ def test_every_slice_task_starts_in_the_triggerer(parsed: Any) -> None:
         assert task["start_trigger_args"]["trigger_cls"] == "cdc_trigger.SliceRunTrigger"
         assert "retries" not in task, "none, which is Airflow's default"
         assert [outlet["__var"]["name"].endswith("/lake") for outlet in task["outlets"]] == [True]
+
+
+def test_runs_share_an_open_store_until_it_does_not_answer(shop: Shop) -> None:
+    def found() -> AbstractContextManager[MetadataStore]:
+        return open_store(STREAM.name, lambda: shop.url)
+
+    with found() as first, found() as second:
+        assert first is second
+    away = StoreAway("nobody listens", expected="a server", remedy="start it")
+    with pytest.raises(StoreAway), found():
+        raise away
+    with found() as third:
+        assert third is not first
+        assert third.slice_requests.find(UUID(int=1)) is None
 
 
 def test_a_run_waits_a_minute_for_a_worker_that_is_not_alive() -> None:
