@@ -15,6 +15,7 @@ from tests.crash.invariants import check
 from tests.crash.steps import (
     IN_TESTS_ALONE,
     IN_TIME,
+    IN_TWO_PASSES,
     SLICE_TO_LAKE,
     SNAPSHOT_TO_STAGING,
     STAGING_TO_LAKE,
@@ -78,7 +79,10 @@ def kill(world: ChaosWorld, report: Report, verb: str, site: Site, *, seconds: f
     [
         ("stream_to_slices", STREAM_TO_SLICES),
         ("slice_to_lake", SLICE_TO_LAKE - IN_TESTS_ALONE | SPARK_CALLS),
-        ("snapshot_to_lake", (SNAPSHOT_TO_STAGING | STAGING_TO_LAKE | {"snapshot_files.write"}) - IN_TESTS_ALONE),
+        (
+            "snapshot_to_lake",
+            (SNAPSHOT_TO_STAGING | STAGING_TO_LAKE | {"snapshot_files.write"}) - IN_TESTS_ALONE - IN_TWO_PASSES,
+        ),
     ],
 )
 def test_a_process_killed_for_real_at_any_step_loses_and_doubles_nothing(

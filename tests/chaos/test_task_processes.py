@@ -32,7 +32,7 @@ def pause_the_task_past_its_lease(stack: Stack) -> None:
     parent.kill()
     with paused(task):
         Event().wait(LIMIT_SECONDS + SOON_SECONDS)
-        wait_for(lambda: stack.worker().pid != task.pid, "a second worker")
+        wait_for(stack.has_applied_everything, "a second worker to apply everything")
 
 
 CASES: dict[str, Strike] = {
