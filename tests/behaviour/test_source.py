@@ -14,6 +14,7 @@ from cdc_pipeline.record import VERSION
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import Proof
 from cdc_pipeline.wiring import Pipeline
+from tests.support.dynamodb_arm import DynamodbArm
 from tests.support.event_files import events_of
 from tests.support.kinesis_arm import KinesisArm
 from tests.support.memory_source import Change
@@ -51,6 +52,7 @@ ARMS = (
     "Datastream files on S3",
     "memory",
     "kinesis",
+    "dynamodb",
     pytest.param("kafka", marks=pytest.mark.kafka),
 )
 
@@ -74,9 +76,8 @@ def arm(
                 yield replace(files, more=UNORDERED)
             case "kafka":
                 yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
-            case "kinesis":
-                streams = KinesisStreams(endpoint=request.getfixturevalue("s3_endpoint"))
-                yield KinesisArm(folder=tmp_path, store_url=store_url, streams=streams)
+            case "kinesis" | "dynamodb" as kind:
+                yield on_shards(kind, tmp_path, store_url, request.getfixturevalue("s3_endpoint"))
             case "DMS files":
                 objects = LocalObjectStore(tmp_path / "changes")
                 yield ChangeFilesArm(folder=tmp_path, store_url=store_url, objects=objects, source={"format": "dms"})
@@ -91,6 +92,12 @@ def arm(
                 )
             case "memory":
                 yield MemoryArm(files=files)
+
+
+def on_shards(kind: str, folder: Path, store_url: str, endpoint: str) -> SourceArm:
+    if kind == "dynamodb":
+        return DynamodbArm(folder=folder, store_url=store_url, endpoint=endpoint)
+    return KinesisArm(folder=folder, store_url=store_url, streams=KinesisStreams(endpoint=endpoint))
 
 
 @pytest.fixture
