@@ -14,6 +14,7 @@ from cdc_pipeline.sources.kinesis.calls import StreamCalls, code_of, connected, 
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 
 _MOST_RECORDS = 10_000
+_SOME_TIME = timedelta(milliseconds=1)
 _MISSING, _EXPIRED, _NO_SUCH_PLACE = "ResourceNotFoundException", "ExpiredIteratorException", "InvalidArgumentException"
 _REFUSED_PLACES = frozenset({_NO_SUCH_PLACE, "ValidationException"})
 
@@ -70,6 +71,10 @@ class KinesisClient:
             if code_of(error) == _EXPIRED:
                 return None
             raise refusal(doing, error) from error
+        records, behind = answer["Records"], timedelta(milliseconds=answer["MillisBehindLatest"])
+        # Whole milliseconds: records that arrived together with the last one of a full answer count as 0.
+        if len(records) == _MOST_RECORDS:
+            behind = max(behind, _SOME_TIME)
         return Fetched(
             records=tuple(
                 ShardRecord(
@@ -77,10 +82,10 @@ class KinesisClient:
                     arrived=record["ApproximateArrivalTimestamp"],
                     line=self._line(record),
                 )
-                for record in answer["Records"]
+                for record in records
             ),
             following=answer.get("NextShardIterator"),
-            behind=timedelta(milliseconds=answer["MillisBehindLatest"]),
+            behind=behind,
         )
 
     def close(self) -> None:

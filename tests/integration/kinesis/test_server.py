@@ -70,6 +70,23 @@ def test_a_record_is_found_again_by_its_sequence_number(streams: KinesisStreams,
             assert again.records == whole.records[number:]
 
 
+def test_a_full_answer_is_not_the_end_of_the_shard(streams: KinesisStreams, tmp_path: Path) -> None:
+    """The server says that it is 0 ms behind if the records left out arrived with the last one that it returned."""
+    client, server = KinesisClient(settings(**streams.server), tmp_path), kinesis_client(streams.endpoint)
+    server.put_record(StreamName=streams.name, Data=b"the first one", PartitionKey="one")
+    for _ in range(20):  # the server takes the last two of the same request in one millisecond
+        server.put_records(StreamName=streams.name, Records=[{"Data": b"{}", "PartitionKey": "one"}] * 500)
+    stream = client.describe(streams.name)
+    assert stream is not None
+    found = [client.fetch(stream, client.iterator(stream, shard, "") or "") for shard in stream.shards]
+    (full,) = [each for each in found if each is not None and each.records]
+    assert len(full.records) == 10_000
+    assert full.behind > timedelta(0)
+    rest = client.fetch(stream, full.following or "")
+    assert rest is not None
+    assert (len(rest.records), rest.behind) == (1, timedelta(0))
+
+
 def test_a_stream_that_does_not_exist_is_none(streams: KinesisStreams, tmp_path: Path) -> None:
     assert KinesisClient(settings(**streams.server), tmp_path).describe("nowhere") is None
 
