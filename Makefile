@@ -12,7 +12,7 @@ SET_UP := $(PYTHON) -m cdc_pipeline.launcher.set_up $(if $(JARS),--jars $(JARS))
 IN_MEMORY := $(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 2>/dev/null && echo TMPDIR=/dev/shm)
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11
 
-.PHONY: setup setup-dev packages demo down docs test test-fast nightly kafka chaos explore fuzz fuzz-lines fuzz-shapes bank bench bench-quick lint lock audit clean python compose
+.PHONY: setup setup-dev setup-bench packages demo down docs test test-fast nightly kafka chaos explore fuzz fuzz-lines fuzz-shapes bank bench bench-quick lint lock audit clean python compose
 .DEFAULT_GOAL := setup
 
 python:
@@ -88,10 +88,13 @@ fuzz-shapes: setup-dev
 	CDC_FUZZ_SEEDS=$${CDC_FUZZ_SEEDS:-0,400} $(BIN)/pytest -n 2 tests/fuzz
 
 # Limits, peers and this project in one run: docs/reports/performance.md. BENCH chooses rows: make bench BENCH="B1 B4".
-bench: setup-dev
+bench: setup-bench
 	$(BIN)/python -m benchmarks --page $(BENCH)
 
-bench-quick: setup-dev
+setup-bench: python
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3 --jars kafka
+
+bench-quick: setup-bench
 	$(BIN)/python -m benchmarks --quick $(BENCH)
 
 bank: setup-dev

@@ -32,6 +32,7 @@ from benchmarks import (
     publishing,
     slice_runs,
     staging,
+    streams,
     whole_path,
     year,
 )
@@ -59,6 +60,7 @@ ROWS: Mapping[str, Callable[[Bench], RowFigures]] = {
     "lake-log": lake_log.measure,
     "large-transaction": memory.measure_large_transaction,
     "rest": idle.measure,
+    "streams": streams.measure,
     "year": year.measure,
 }
 BY_NAME_ALONE = frozenset({"B7", "B9", "B10", "large-transaction", "rest", "year"})

@@ -136,10 +136,10 @@ def _write_json(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _write_debezium(path: Path, rows: Iterable[Row]) -> None:
-    _write_json(path, (_event(place, row) for place, row in enumerate(rows)))
+    _write_json(path, (debezium_event(place, row) for place, row in enumerate(rows)))
 
 
-def _event(place: int, row: Row) -> Row:
+def debezium_event(place: int, row: Row) -> Row:
     own = {name: row[name] for name in COLUMNS}
     where = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "snapshot": "false"}
     log = {"txId": place // 100, "lsn": 1_000 + place, "ts_ms": 1_767_261_600_000, "version": "3.0.0.Final"}

@@ -19,6 +19,7 @@ TITLES = {
     "B10": "processor seconds per slice run beyond the claim itself",
     "B11": "processor seconds per million events end to end; memory over table size",
     "files": "change files to registered slices",
+    "streams": "records of MariaDB, Kafka and Kinesis to registered slices",
 }
 
 
@@ -109,6 +110,10 @@ GOALS = (
     *(
         Goal(row="files", value=f"{kind}: rows/s over its reader", at_least=0.5, needs={"rows": 50_000})
         for kind in ("DMS CSV", "DMS Parquet", "JSON Lines", "Debezium's JSON Lines")
+    ),
+    *(
+        Goal(row="streams", value=f"{kind}: events/s over its client", at_least=0.5, needs={"events": 20_000})
+        for kind in ("MariaDB", "Kafka", "Kinesis")
     ),
 )
 

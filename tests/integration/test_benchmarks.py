@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ from benchmarks.sizes import parse_setting
 from tests.support.doc_pages import text_of
 
 WITH_STACK = {"B7", "B9", "B10", "rest"}
-WITHOUT_SPARK = {"B1", "decoder", "files", "lake-log", "large-transaction", "year"} | WITH_STACK
+WITHOUT_SPARK = {"B1", "decoder", "files", "lake-log", "large-transaction", "streams", "year"} | WITH_STACK
 MEASURED = [row for row in ROWS if row not in WITH_STACK]
-IN_MAKE_TEST = {"B1"}
-"""All rows are run by the same few functions, so that one row holds them. `make nightly` takes those without Spark."""
+MARKS: dict[str, Any] = {"B1": (), "streams": pytest.mark.kafka}
+"""All rows are run by the same few functions, so that B1 holds them. `make nightly` takes the others without Spark."""
 IN_NIGHTLY = {"B6"}
 """Of the rows with Spark. The others take minutes, and are run by `make bench-quick`."""
 
@@ -51,11 +52,7 @@ def test_the_page_names_every_row() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, marks=() if row in IN_MAKE_TEST else pytest.mark.nightly)
-        for row in MEASURED
-        if row in WITHOUT_SPARK
-    ],
+    [pytest.param(row, marks=MARKS.get(row, pytest.mark.nightly)) for row in MEASURED if row in WITHOUT_SPARK],
 )
 def test_a_row_runs_and_its_arms_did_the_same(row: str) -> None:
     check(row, measured(row, ""))
