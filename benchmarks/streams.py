@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -121,7 +122,8 @@ class MariadbStream:
             enable_logging=False,
         )
         seen = 0
-        with closing(reader):
+        with closing(reader), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the package opens its own connections in an old way
             while seen < events:
                 seen += len(reader.fetchone().rows)
         return seen
