@@ -1,14 +1,11 @@
 """Reads a PostgreSQL slot in batches of change events, over psycopg2's replication connection."""
 
 import contextlib
-import select
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import numpy as np
 import psycopg2
-from psycopg2 import sql
 from psycopg2.extras import LogicalReplicationConnection
 
 from cdc_pipeline.errors import CdcError, SourceChanged, StreamMoved, TableStale
@@ -23,17 +20,13 @@ from cdc_pipeline.sources.postgres.generated_columns import GeneratedColumns
 from cdc_pipeline.sources.postgres.open_tables import OpenTables
 from cdc_pipeline.sources.postgres.position import lsn_text
 from cdc_pipeline.sources.postgres.publication import Publication, read_publication
+from cdc_pipeline.sources.postgres.receiver import SlotReceiver
 from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, answering, connect, connect_for_replication
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions
 from cdc_pipeline.steps import OnStep, no_step, step
-
-_START = "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')"
-_MOST_MESSAGES = 20_000
-_MOST_BYTES = 32 << 20
-_BURST = timedelta(milliseconds=10)
 
 
 class PostgresStream:
@@ -70,18 +63,15 @@ class PostgresStream:
         self._passes = passes
         self._publication = publication
         self._decoder = PgOutputDecoder()
-        self._connection = connect_for_replication(url)
-        _check_server(self._connection, server)
+        connection = connect_for_replication(url)
+        _check_server(connection, server)
         self._sql_connection = connect(url)
         self._sql_connection.autocommit = True
         self._generated = GeneratedColumns(self._sql_connection, on_step)
-        self._cursor = self._connection.cursor()
-        command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{publication}"'))
-        with answering():
-            self._cursor.start_replication_expert(command, decode=False)
+        self._receiver = SlotReceiver(connection, self._sql_connection, slot=slot, of=publication)
 
     def read(self, wait: timedelta) -> EventBatch | None:
-        payloads = self._payloads(wait)
+        payloads = self._receiver.take(wait)
         return self._events(self._decoder.feed(payloads)) if payloads else None
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
@@ -107,61 +97,12 @@ class PostgresStream:
             return read_publication(self._sql_connection, self._publication)
 
     def confirm(self, commit_position: int) -> None:
-        with answering():
-            self._cursor.send_feedback(flush_lsn=commit_position, write_lsn=commit_position, force=True)
+        self._receiver.confirm(commit_position)
 
     def close(self) -> None:
-        for connection in (self._connection, self._sql_connection):
-            with contextlib.suppress(psycopg2.Error):
-                connection.close()
-
-    def _payloads(self, wait: timedelta) -> list[bytes]:
-        """Reads messages until the server pauses for some milliseconds, or until they are enough for one batch."""
-        payloads: list[bytes] = []
-        size, deadline = 0, time.monotonic() + wait.total_seconds()
-        with answering():
-            while True:
-                before = len(payloads)
-                # Only what each message needs: a look at the clock here would double the cost of reading.
-                for message in iter(self._cursor.read_message, None):
-                    payload = message.payload
-                    payloads.append(payload)
-                    size += len(payload)
-                    if size >= _MOST_BYTES or len(payloads) == _MOST_MESSAGES:
-                        return payloads
-                if len(payloads) > before:
-                    deadline = time.monotonic() + _BURST.total_seconds()
-                if not self._comes_until(deadline):
-                    return payloads
-
-    def _comes_until(self, deadline: float) -> bool:
-        """Returns whether the stream's socket has something to read before the deadline.
-
-        If the reader wakes at the first byte, the server sends message by message, with a system call for each. So this
-        returns some milliseconds after the first byte, when the server has filled the socket.
-
-        A server that shuts down keeps asking its reader for answers, and waits until the reader leaves. The other
-        connection shows the shutdown: the server ends that one at once.
-        """
-        pause = deadline - time.monotonic()
-        if pause <= 0:
-            return False
-        beside = self._sql_connection.fileno()
-        readable = select.select([self._cursor.fileno(), beside], [], [], pause)[0]
-        if readable == [self._cursor.fileno()]:
-            readable += select.select([beside], [], [], _BURST.total_seconds())[0]
-        if beside in readable:
-            self._check_other()
-        return bool(readable)
-
-    def _check_other(self) -> None:
-        """Raises the driver's error if the other connection is broken, and closes both: the stream needs both."""
-        try:
-            with self._sql_connection.cursor() as cursor:
-                cursor.execute("SELECT 1")
-        except psycopg2.Error:
-            self.close()
-            raise
+        self._receiver.close()
+        with contextlib.suppress(psycopg2.Error):
+            self._sql_connection.close()
 
     def _events(self, decoded: DecodedBatch) -> EventBatch:
         self._check_passed(decoded)
