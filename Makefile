@@ -23,7 +23,7 @@ setup: python
 	@$(SET_UP)
 
 setup-dev: python
-	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars s3
+	@$(SET_UP) --lock requirements-dev.txt --jars postgres --jars mysql --jars s3
 
 demo: python
 	@$(SET_UP) $(DEMO_NEEDS_$(SOURCE))

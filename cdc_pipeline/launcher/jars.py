@@ -39,6 +39,7 @@ PART_OF_SPARK = (
 )
 NOT_NEEDED = (
     "com.azure*:*",
+    "com.facebook.presto:testing-mysql-server-base",
     "com.google.api*:*",
     "com.microsoft*:*",
     "com.squareup*:*",
@@ -49,6 +50,7 @@ NOT_NEEDED = (
     "io.projectreactor*:*",
     "io.prometheus:*",
     "io.unitycatalog:*",
+    "mysql:mysql-connector-java",
     "net.java.dev.jna:*",
     "org.apache.sshd:*",
     "org.bouncycastle:*",

@@ -1,4 +1,4 @@
-"""A real MariaDB server for tests, and a fresh database for each test."""
+"""A real MariaDB server for tests, and a fresh database for each test, on MariaDB or MySQL."""
 
 import secrets
 import shutil
@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,13 +40,29 @@ GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinlogServerOfTests:
+    """The URL of a started server, and a database on it."""
+
+    url: str
+    database: str
+
+
 @contextmanager
 def started_mariadb(*options: str) -> Iterator[str]:
     """The URL of a started server, as source.url has it."""
     server, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")
     if server is None or install is None:
         raise SetupError("there is no MariaDB on this machine", remedy="run make setup-dev as root")
-    folder = Path(tempfile.mkdtemp(prefix="cdc-test-mariadb-"))
+    create = [install, "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]
+    with started_server(create, [server, *OPTIONS, *options]) as url:
+        yield url
+
+
+@contextmanager
+def started_server(create: list[str], serve: list[str]) -> Iterator[str]:
+    """The URL of a server in a new folder. `create`, `serve`: the commands, without folder, port and socket."""
+    folder = Path(tempfile.mkdtemp(prefix="cdc-test-mysql-"))
     folder.chmod(0o711)
     try:
         data, account, port = folder / "data", server_account(), free_port()
@@ -55,13 +72,12 @@ def started_mariadb(*options: str) -> Iterator[str]:
         if account is not None:
             account.take(data)
         run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
-        where = ["--no-defaults", f"--datadir={data}", "--skip-test-db", "--auth-root-authentication-method=normal"]
-        subprocess.run([install, *where], check=True, capture_output=True, cwd=data, extra_groups=[], **run_as)
-        command = [server, *OPTIONS, f"--datadir={data}", f"--port={port}", f"--socket={data}/s", *options]
+        subprocess.run(
+            [*create, f"--datadir={data}"], check=True, capture_output=True, cwd=data, extra_groups=[], **run_as
+        )
+        where = [f"--datadir={data}", f"--port={port}", f"--socket={data}/s", f"--init-file={folder}/role.sql"]
         with (folder / "log").open("w") as log:
-            process = subprocess.Popen(
-                [*command, f"--init-file={folder}/role.sql"], stdout=log, stderr=log, cwd=data, **run_as
-            )
+            process = subprocess.Popen([*serve, *where], stdout=log, stderr=log, cwd=data, **run_as)
         try:
             url = f"mysql://{USER}:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}"
             assert eventually(lambda: is_up(url)), (folder / "log").read_text()[-2000:]
@@ -102,6 +118,14 @@ def run_mysql(url: str, *statements: str, database: str | None = None) -> list[t
         found = list(cursor.fetchall())
         connection.commit()
         return found
+
+
+def numbers(first: int, last: int) -> str:
+    """A WITH clause for at most a thousand numbers, which both kinds of servers have."""
+    return (
+        f"WITH RECURSIVE numbers AS (SELECT {first} AS number UNION ALL SELECT number + 1 FROM numbers"
+        f" WHERE number < {last})"
+    )
 
 
 @contextmanager

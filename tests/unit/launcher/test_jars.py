@@ -21,7 +21,7 @@ def test_the_lock_names_both_sets_with_hashes() -> None:
 
 
 def test_a_set_that_the_lock_does_not_have_is_refused_by_name() -> None:
-    with pytest.raises(SetupError, match="no set gold; expected connect or delta or kafka or postgres or s3"):
+    with pytest.raises(SetupError, match="no set gold; expected connect or delta or kafka or mysql or postgres or s3"):
         jars_of(read_lock(JARS_LOCK), ["delta", "gold"])
 
 
