@@ -15,7 +15,8 @@ from cdc_pipeline.lake.session import untuned_session
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.support.command_server import CommandServer, started_command_server
 from tests.support.kafka import SecureKafka, started_kafka
-from tests.support.mariadb import fresh_mysql_database, started_mariadb
+from tests.support.mariadb import BinlogServerOfTests, fresh_mysql_database, started_mariadb
+from tests.support.mysql8 import started_mysql
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.shared import folder_of_the_run, shared
@@ -23,12 +24,14 @@ from tests.support.spark import started_spark
 
 NEEDS = {
     "postgres": "postgres",
-    "spark": "spark_url",
-    "s3": "s3_endpoint",
-    "kafka": "kafka_addresses",
-    "mysql": "mariadb",
+    "spark_url": "spark",
+    "s3_endpoint": "s3",
+    "kafka_addresses": "kafka",
+    "mariadb": "mysql",
+    "mysql8": "mysql",
+    "binlog_server": "mysql",
 }
-"""Mark -> the fixture that starts the server."""
+"""The fixture that starts a server -> mark."""
 STACK_PLACES = {"acceptance", "chaos", "nightly"}
 """Folder or mark of a test of the whole stack."""
 GARBAGE_THRESHOLD = 50_000
@@ -58,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 f"{item.nodeid} has the mark stack; expected in tests/acceptance, or with the mark nightly or chaos"
             )
             raise pytest.UsageError(message)
-        for mark, fixture in NEEDS.items():
+        for fixture, mark in NEEDS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
 
@@ -100,6 +103,21 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`mysql://…` of a started MariaDB server, which all workers share."""
     with shared("mariadb", started_mariadb, folder_of_the_run(tmp_path_factory)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mysql8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`mysql://…` of a started MySQL server, which all workers share."""
+    with shared("mysql8", started_mysql, folder_of_the_run(tmp_path_factory)) as url:
+        yield url
+
+
+@pytest.fixture(params=["mariadb", "mysql8"])
+def binlog_server(request: pytest.FixtureRequest) -> Iterator[BinlogServerOfTests]:
+    """An empty database of this test on a MariaDB server, and on a MySQL server."""
+    url = request.getfixturevalue(request.param)
+    with fresh_mysql_database(url) as name:
+        yield BinlogServerOfTests(url=url, database=name)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The section of pipeline.yml about a MariaDB source."""
+"""The section of pipeline.yml about a MariaDB or MySQL source."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from cdc_pipeline.settings.work import Frozen
 
 
 class MysqlSource(Frozen):
-    """A MariaDB server 10.5 or newer with `log_bin` and `binlog_row_metadata = FULL`, read by its binary log."""
+    """A MariaDB 10.5 or MySQL 8.0 server, or newer, with `binlog_row_metadata = FULL`, read by its binary log."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "columns": "the server's catalogue has their types, so leave them out"

@@ -20,7 +20,7 @@ _INTEGERS = {
 """Base type -> type of signed and of unsigned values."""
 _FLOATS = {"float": "float4", "double": "float8"}
 _MOMENTS = {"date": "date", "datetime": "timestamp", "timestamp": "timestamptz", "time": "time", "year": "int2"}
-TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"})
+TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json"})
 BINARIES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 GEOMETRIES = frozenset(
     {
@@ -93,8 +93,8 @@ def parse_column_type(written: str) -> MysqlType:
 def parseable_text(mysql_type: MysqlType) -> Callable[[bytes], bytes] | None:
     """Returns how the server's text of a value becomes the text of the canonical type, None if it is that text.
 
-    Expects a session with the time zone +00:00, and floating-point columns read as `CAST(… AS DOUBLE)`, since the
-    server prints only six digits of a FLOAT.
+    Expects a session with the time zone +00:00, and floating-point columns read as DOUBLE, since the server
+    prints only six digits of a FLOAT.
     """
     if mysql_type.base == "timestamp":
         return lambda text: text + UTC_OFFSET

@@ -17,6 +17,7 @@ from cdc_pipeline.wiring import Pipeline
 from tests.support.dynamodb_arm import DynamodbArm
 from tests.support.event_files import events_of
 from tests.support.kinesis_arm import KinesisArm
+from tests.support.mariadb import fresh_mysql_database
 from tests.support.memory_source import Change
 from tests.support.pipelines import consume
 from tests.support.postgres import fresh_store
@@ -45,7 +46,8 @@ CHANGES = [change for transaction in TRANSACTIONS for change in transaction]
 
 ARMS = (
     "postgres",
-    "mysql",
+    "mariadb",
+    "mysql8",
     "files",
     "unordered files",
     "DMS files",
@@ -67,9 +69,10 @@ def arm(
             case "postgres":
                 url = request.getfixturevalue("database")
                 yield PostgresArm(folder=tmp_path, url=url, store_url=store_url)
-            case "mysql":
-                url, name = request.getfixturevalue("mariadb"), request.getfixturevalue("mysql_database")
-                yield MysqlArm(folder=tmp_path, url=url, database=name, store_url=store_url)
+            case "mariadb" | "mysql8" as server:
+                url = request.getfixturevalue(server)
+                with fresh_mysql_database(url) as name:
+                    yield MysqlArm(folder=tmp_path, url=url, database=name, store_url=store_url)
             case "files":
                 yield files
             case "unordered files":

@@ -1,4 +1,4 @@
-"""MariaDB as the source: the lake equals it after snapshot and slices, whatever step a process is killed at."""
+"""MariaDB and MySQL as sources: the lake equals them after snapshot and slices, whatever step is killed."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,15 +12,16 @@ from cdc_pipeline.wiring import Pipeline
 from tests.crash.faults import all_faults, recorded
 from tests.crash.steps import STREAM_TO_SLICES, lethal
 from tests.crash.world import World, apply_all
-from tests.support.mariadb import run_mysql
+from tests.support.mariadb import BinlogServerOfTests, numbers, run_mysql
 from tests.support.pipelines import consume, mysql_settings, set_up_and_consume, take_snapshot
 
 THINGS = (
     "CREATE TABLE things (id INT PRIMARY KEY, name VARCHAR(50), price DECIMAL(8,2), body TEXT, at TIMESTAMP(6) NULL)"
 )
 BAG = "CREATE TABLE bag (a INT, b VARCHAR(20) CHARACTER SET latin1)"
+ROWS = "SELECT {0} + number, CONCAT('n', number), number / 3, REPEAT('x', 500), NOW(6) FROM numbers"
 CHANGES = (
-    "INSERT INTO things SELECT {0} + seq, CONCAT('n', seq), seq / 3, REPEAT('x', 500), NOW(6) FROM seq_0_to_5",
+    f"INSERT INTO things {numbers(0, 5)} {ROWS}",
     "UPDATE things SET name = 'changed', at = NULL WHERE id = {0} + 1",
     "UPDATE things SET id = -id WHERE id = {0} + 2",
     "DELETE FROM things WHERE id = {0} + 3",
@@ -41,22 +42,22 @@ class Changing:
 
 
 @pytest.fixture
-def change(mariadb: str, mysql_database: str) -> Changing:
-    run_mysql(mariadb, THINGS, BAG, database=mysql_database)
-    return Changing(mariadb, mysql_database)
+def change(binlog_server: BinlogServerOfTests) -> Changing:
+    run_mysql(binlog_server.url, THINGS, BAG, database=binlog_server.database)
+    return Changing(binlog_server.url, binlog_server.database)
 
 
 @pytest.fixture
-def world(change: Changing, mariadb: str, mysql_database: str, store_url: str, tmp_path: Path) -> Iterator[World]:
+def world(change: Changing, binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> Iterator[World]:
     settings = mysql_settings(
         tmp_path,
-        mariadb,
-        mysql_database,
+        binlog_server.url,
+        binlog_server.database,
         [{"name": "things"}, {"name": "bag"}],
         slice_length="1d",
         snapshot={"snapshot_file_bytes": 16384},
     )
-    with closing(World(settings=settings, source_url=mariadb, store_url=store_url)) as world:
+    with closing(World(settings=settings, source_url=binlog_server.url, store_url=store_url)) as world:
         yield world
 
 

@@ -83,7 +83,7 @@ def started_server(create: list[str], serve: list[str]) -> Iterator[str]:
             assert eventually(lambda: is_up(url)), (folder / "log").read_text()[-2000:]
             yield url
         finally:
-            process.terminate()
+            process.kill()  # nobody needs the folder any more
             process.wait()
     finally:
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""A pipeline over MariaDB, and what its stream and its copy bring, for tests of the source alone."""
+"""A pipeline over MariaDB or MySQL, and what its stream and its copy bring, for tests of the source alone."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -27,6 +27,10 @@ class MysqlShop:
     url: str
     database: str
     store_url: str
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "MariaDB" in str(self.run("SELECT VERSION()"))
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         return run_mysql(self.url, *statements, database=self.database)

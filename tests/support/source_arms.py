@@ -75,7 +75,7 @@ class PostgresArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlArm:
-    """`database`: of MariaDB. `name`: of the pipeline, which is unique on the server."""
+    """`database`: of MariaDB or MySQL. `name`: of the pipeline, which is unique on the server."""
 
     folder: Path
     url: str

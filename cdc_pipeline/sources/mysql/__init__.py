@@ -1,1 +1,1 @@
-"""A MariaDB server as a source: its binary log is the stream; a consistent snapshot copies its tables."""
+"""A MariaDB or MySQL server as a source: its binary log is the stream; a consistent snapshot copies its tables."""

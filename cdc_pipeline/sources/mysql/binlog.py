@@ -9,6 +9,7 @@ from typing import Any
 import pymysql
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
+    GtidEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
     NotImplementedEvent,
@@ -16,24 +17,37 @@ from pymysqlreplication.event import (
     XAPrepareEvent,
     XidEvent,
 )
-from pymysqlreplication.row_event import DeleteRowsEvent, TableMapEvent, UpdateRowsEvent, WriteRowsEvent
+from pymysqlreplication.gtid import Gtid as LibraryGtid
+from pymysqlreplication.row_event import (
+    DeleteRowsEvent,
+    PartialUpdateRowsEvent,
+    TableMapEvent,
+    UpdateRowsEvent,
+    WriteRowsEvent,
+)
 
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
-from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.dialect import Dialect
+from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
 
 HEARTBEAT = timedelta(milliseconds=50)
 """The server sends a heartbeat when the log has nothing new for this long."""
 _SILENCE_SECONDS = 20
-_WITHOUT_ROWS = frozenset({0, 3, 5, 13, 14, 15, 17, 18, 28, 29, 34, 35, 38, 160, 161, 163, 164, 27, 41})
+_WITHOUT_ROWS = frozenset({0, 3, 5, 13, 14, 15, 17, 18, 28, 29, 34, 35, 36, 37, 38, 160, 161, 163, 164, 27, 41})
 """Types of events that the library does not read and that carry no change of a row."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
+_SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer, without tags in GTIDs"
+_COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_compression"}
+_NO_UUID = "00000000-0000-0000-0000-000000000000"
 _EVENTS = (
     DeleteRowsEvent,
+    GtidEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
     NotImplementedEvent,
+    PartialUpdateRowsEvent,
     QueryEvent,
     TableMapEvent,
     UpdateRowsEvent,
@@ -72,7 +86,7 @@ class _Connections:
 
 
 class BinlogReader:
-    """Reads the log after the transaction `start`. `server_id` identifies this reader to the server, like a replica.
+    """Reads the log behind the place `start`. `server_id` identifies this reader to the server, like a replica.
 
     Only rows of the databases `schemas` and the tables `tables` are read. Others are skipped without being decoded.
     """
@@ -81,12 +95,14 @@ class BinlogReader:
         self,
         address: MysqlAddress,
         *,
+        dialect: Dialect,
         server_id: int,
-        start: Gtid,
+        start: LogPlace,
         schemas: Collection[str],
         tables: Collection[str],
     ) -> None:
         self._connections = _Connections()
+        self._dialect = dialect
         self._reader = BinLogStreamReader(
             connection_settings={
                 **address.parameters(),
@@ -95,8 +111,8 @@ class BinlogReader:
             },
             server_id=server_id,
             blocking=True,
-            is_mariadb=True,
-            auto_position=str(start) if start.sequence else "",
+            is_mariadb=dialect.is_mariadb,
+            auto_position=_auto_position(dialect, start),
             slave_heartbeat=HEARTBEAT.total_seconds(),
             only_events=_EVENTS,
             filter_non_implemented_events=False,
@@ -120,13 +136,13 @@ class BinlogReader:
         except Exception as error:
             raise DecodeError(
                 f"an event of the source's log cannot be read: {error!r}",
-                expected="the events of MariaDB 10.5 or newer",
-                remedy="check the binary log with mariadb-binlog --verify-binlog-checksum",
+                expected=_SUPPORTED,
+                remedy=f"check the binary log with {self._dialect.log_check}",
             ) from error
         if event is None:
             raise SourceAway("the source ended the stream of its log", remedy="start the server again")
         if isinstance(event, NotImplementedEvent):
-            _check_skipped(event.event_type)
+            _check_skipped(event.event_type, self._dialect)
         return event
 
     def wait_ready(self, timeout: timedelta) -> Any:
@@ -147,14 +163,22 @@ def row_octets(event: Any) -> bytes:
     return octets
 
 
-def _check_skipped(event_type: int) -> None:
+def _auto_position(dialect: Dialect, start: LogPlace) -> Any:
+    """Returns how the library takes the place. MySQL's empty set has to be true, else the library reads by file."""
+    if dialect.is_mariadb or str(start):
+        return str(start)
+    return [LibraryGtid("", sid=_NO_UUID, intervals=[])]
+
+
+def _check_skipped(event_type: int, dialect: Dialect) -> None:
     if event_type in _WITHOUT_ROWS:
         return
     if event_type in _COMPRESSED:
         raise SourceError(
             f"the source's log has compressed events (type {event_type})",
-            expected="log_bin_compress = OFF",
-            remedy="run SET GLOBAL log_bin_compress = OFF, then cdc setup-source --begin-again and cdc snapshot",
+            expected=f"{_COMPRESSION[dialect.name]} = OFF",
+            remedy=f"run SET GLOBAL {_COMPRESSION[dialect.name]} = OFF, then cdc setup-source --begin-again and cdc"
+            " snapshot",
         )
     if event_type == _INCIDENT:
         raise SourceError(
@@ -164,6 +188,6 @@ def _check_skipped(event_type: int) -> None:
         )
     raise DecodeError(
         f"the source's log has an event of the type {event_type}",
-        expected="the events of MariaDB 10.5 or newer",
+        expected=_SUPPORTED,
         remedy="read a supported server",
     )

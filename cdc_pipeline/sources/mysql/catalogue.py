@@ -8,7 +8,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
+from cdc_pipeline.sources.mysql.dialect import Dialect, dialect_of
+from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.session import rows
 from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types import text_of
@@ -19,12 +20,20 @@ _VARIABLES = (
     "binlog_format",
     "binlog_row_image",
     "binlog_row_metadata",
+    "binlog_row_value_options",
+    "binlog_transaction_compression",
+    "enforce_gtid_consistency",
     "expire_logs_days",
     "gtid_binlog_pos",
     "gtid_domain_id",
+    "gtid_executed",
+    "gtid_mode",
     "log_bin",
     "log_bin_compress",
+    "log_replica_updates",
+    "log_slave_updates",
     "server_id",
+    "server_uuid",
     "version",
 )
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
@@ -34,7 +43,8 @@ FROM information_schema.tables AS t WHERE t.table_schema = %s AND t.table_name I
 """
 _COLUMNS = """
 SELECT c.table_schema, c.table_name, c.column_name, c.column_type, c.character_set_name, c.is_nullable = 'YES',
-       c.column_default, coalesce(c.generation_expression, '')
+       if(version() LIKE '%%MariaDB%%', c.column_default, concat('=', c.column_default)),
+       coalesce(c.generation_expression, '')
 FROM information_schema.columns AS c WHERE c.table_schema = %s AND c.table_name IN %s
 ORDER BY c.table_schema, c.table_name, c.ordinal_position
 """
@@ -60,32 +70,27 @@ ORDER BY 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinlogServer:
-    """A server at one time. `version` is (0, 0) for a text without numbers. `last`: of its log, None for an empty log.
+    """A server at one time. `version` is (0, 0) for a text without numbers. `place`: the end of its log.
 
-    `retention_seconds`: how long it keeps log files, 0 for ever. `filtered`: whether databases are left out of the log.
+    `retention_seconds`: how long it keeps log files, 0 for ever.
     """
 
     version_text: str
     version: tuple[int, int]
-    server_id: int
-    domain: int
+    dialect: Dialect
     variables: Mapping[str, str]
-    last: Gtid | None
+    place: LogPlace
     retention_seconds: float
-
-    @property
-    def is_mariadb(self) -> bool:
-        return "mariadb" in self.version_text.lower()
 
     @property
     def end(self) -> int:
         """The position behind every transaction of the log."""
-        return 1 if self.last is None else self.last.end
+        return self.place.end
 
     @property
     def identity(self) -> str:
-        """The replication domain and the server that writes in it."""
-        return f"mariadb domain {self.domain} server {self.server_id}"
+        """The log to which positions belong."""
+        return self.dialect.identity(self.variables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +108,15 @@ class MysqlCatalogueTable:
 def read_server(connection: "Connection[Any]") -> BinlogServer:
     found = {str(name).lower(): str(value) for name, value in rows(connection, "SHOW GLOBAL VARIABLES")}
     variables = {name: found.get(name, "") for name in _VARIABLES}
-    numbers = _NUMBERS.match(variables["version"])
+    variables["log_replica_updates"] = variables["log_replica_updates"] or variables["log_slave_updates"]
+    dialect, numbers = dialect_of(variables["version"]), _NUMBERS.match(variables["version"])
     days = float(variables["expire_logs_days"] or 0)
     return BinlogServer(
         version_text=variables["version"],
         version=(int(numbers[1]), int(numbers[2])) if numbers else (0, 0),
-        server_id=int(variables["server_id"] or 0),
-        domain=int(variables["gtid_domain_id"] or 0),
+        dialect=dialect,
         variables=variables,
-        last=last_gtid(variables["gtid_binlog_pos"]),
+        place=dialect.end_of(variables),
         retention_seconds=float(variables["binlog_expire_logs_seconds"] or 0) or days * 86_400,
     )
 

@@ -3,41 +3,61 @@
 A position is the sequence number of a transaction in the server's only replication domain. The server gives these
 numbers in the order of commits, which is the order of its binary log. The transaction n commits at the position n, and
 the position behind it is n + 1. A position needs no other state, it stays valid when log files are rotated, and it
-names the same place on every server of the domain. A log with several domains has no such order: `position_behind`
-refuses it.
+names the same place on every server of the domain. A log with several domains has no such order: `last_gtid` refuses
+it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import SourceChanged, SourceError
+from cdc_pipeline.sources.mysql.log_place import LogRun, LogTransaction
 
 _PARTS = 3
+_STANDALONE, _PREPARED_XA = 1, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gtid:
-    """One transaction: `domain-server-sequence`."""
+    """The place behind the transaction `domain-server-sequence`. With the sequence 0: the beginning of the log."""
 
     domain: int
     server: int
     sequence: int
 
     def __str__(self) -> str:
-        return f"{self.domain}-{self.server}-{self.sequence}"
+        return f"{self._origin}-{self.sequence}" if self.sequence else ""
 
     @property
-    def position(self) -> int:
-        """The position at which the transaction commits."""
-        return self.sequence
+    def _origin(self) -> str:
+        return f"{self.domain}-{self.server}"
 
     @property
     def end(self) -> int:
-        """The position behind the transaction."""
         return self.sequence + 1
 
-    def before(self, position: int) -> "Gtid":
-        """Returns the last transaction before `position`, in the form in which a reader names its start."""
-        return Gtid(domain=self.domain, server=self.server, sequence=position - 1)
+    @property
+    def last(self) -> LogTransaction:
+        return LogTransaction(origin=self._origin, number=self.sequence, position=self.sequence)
+
+    def next(self, event: Any, last: LogTransaction) -> LogTransaction:
+        found = Gtid(domain=event.domain_id, server=event.server_id, sequence=event.gtid_seq_no)
+        if found.domain != self.domain or found.sequence <= last.number:
+            raise SourceChanged(
+                f"the source's log has {found} behind {last.origin}-{last.number}",
+                expected="one replication domain whose numbers rise: set gtid_strict_mode = ON",
+                remedy="run cdc setup-source --begin-again, then cdc snapshot",
+            )
+        return found.last
+
+    def is_alone(self, event: Any) -> bool:
+        return bool(event.flags & _STANDALONE) and not event.flags & _PREPARED_XA
+
+    def passed(self, run: LogRun) -> "Gtid":
+        return parse_gtid(f"{run.first.origin}-{run.last_number}")
+
+    def at(self, position: int) -> "Gtid":
+        return replace(self, sequence=position - 1)
 
 
 def parse_gtid(text: str) -> Gtid:
@@ -45,7 +65,9 @@ def parse_gtid(text: str) -> Gtid:
     parts = text.strip().split("-")
     if len(parts) != _PARTS or not all(part.isdigit() for part in parts):
         raise SourceError(
-            f"the server names its position {text!r}", expected="a MariaDB GTID such as 0-1-1234", remedy=_REMEDY
+            f"the server names its position {text!r}",
+            expected="a MariaDB GTID such as 0-1-1234",
+            remedy="read a MariaDB server 10.5 or newer with log_bin",
         )
     domain, server, sequence = map(int, parts)
     return Gtid(domain=domain, server=server, sequence=sequence)
@@ -66,12 +88,3 @@ def last_gtid(binlog_position: str) -> Gtid | None:
             " for the domain that is no longer used",
         )
     return max(entries, key=lambda entry: entry.sequence, default=None)
-
-
-def position_behind(binlog_position: str) -> int:
-    """Returns the position behind every transaction of the log, from `@@gtid_binlog_pos`."""
-    last = last_gtid(binlog_position)
-    return 1 if last is None else last.end
-
-
-_REMEDY = "read a MariaDB server 10.5 or newer with log_bin"

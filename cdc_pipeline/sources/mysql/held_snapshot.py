@@ -1,6 +1,6 @@
 """Holds a consistent snapshot of the source at a known position, and lets other processes read it.
 
-MariaDB cannot give a transaction's snapshot to another connection. So the process that holds the snapshot runs the
+A server cannot give a transaction's snapshot to another connection. So the process that holds the snapshot runs the
 queries of all readers. It listens on a port of `source.copy_address`. A reader proves that it knows the snapshot's
 random key, sends a SELECT, and gets blocks of texts. A block is sent as soon as it is full, so memory does not grow
 with the table.
@@ -24,7 +24,7 @@ from pymysql.cursors import SSCursor
 
 from cdc_pipeline.errors import SnapshotError, SourceError
 from cdc_pipeline.sources.copied_rows import HeldPosition
-from cdc_pipeline.sources.mysql.gtid import last_gtid, position_behind
+from cdc_pipeline.sources.mysql.dialect import dialect_at
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, rows
 from cdc_pipeline.steps import OnStep, step
 
@@ -32,22 +32,19 @@ _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 50_000
 _END = b""
 _REFUSED = b"!"
-_START = ("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", "START TRANSACTION WITH CONSISTENT SNAPSHOT")
 _ONLY = "SELECT "
 
 
 @contextmanager
 def hold_snapshot(address: MysqlAddress, *, lock: str, listen_on: str, on_step: OnStep) -> Iterator[HeldPosition]:
-    """Holds a snapshot under this lock's name. Writers are never blocked: the server gives the snapshot's position.
+    """Holds a snapshot under this lock's name. `snapshot_position` says how its exact position becomes known.
 
-    It ends with the block. Raises SnapshotError if the server does not give the position.
+    It ends with the block. Raises SnapshotError if the position does not become known.
     """
     with answering(), closing(connect_for_texts(address)) as connection:
         with step(on_step, "position.hold"):
             rows(connection, "SELECT GET_LOCK(%s, 0)", (lock,))
-            for statement in _START:
-                rows(connection, statement)
-        binlog_position = _snapshot_position(connection)
+            place = dialect_at(connection).begin_snapshot(connection)
         taken = datetime.fromisoformat(_text(connection, "SELECT UTC_TIMESTAMP(6)")).replace(tzinfo=UTC)
         key = secrets.token_bytes(32)
         with Listener((listen_on, 0), backlog=64, authkey=key) as listener:
@@ -55,27 +52,11 @@ def hold_snapshot(address: MysqlAddress, *, lock: str, listen_on: str, on_step: 
             with server.running():
                 host, port = listener.address
                 yield HeldPosition(
-                    position=position_behind(binlog_position),
-                    shown=str(last_gtid(binlog_position) or "the beginning of the log"),
+                    position=1 if place is None else place.end,
+                    shown=str(place or "") or "the beginning of the log",
                     time=taken,
                     exported=json.dumps({"host": host, "port": port, "key": key.hex()}),
                 )
-
-
-def _snapshot_position(connection: "Session[Any]") -> str:
-    """Returns the GTID position of the snapshot, from the log file and offset that the server recorded with it."""
-    noted = dict(rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-    file, place = noted.get(b"Binlog_snapshot_file"), noted.get(b"Binlog_snapshot_position")
-    if not file or not place:
-        raise SnapshotError("the source gave no position with its snapshot", remedy="run the same command again")
-    found = rows(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file.decode(), int(place)))[0][0]
-    if found is None:
-        raise SnapshotError(
-            f"the source does not know the position of {file.decode()}:{int(place)}",
-            expected="the log file of the snapshot",
-            remedy="run the same command again",
-        )
-    return str(found.decode())
 
 
 def _text(connection: "Session[Any]", query: str) -> str:

@@ -1,7 +1,7 @@
 """The table of marker messages on the source: one row per pipeline, whose changes the log shows to its reader.
 
-MariaDB's log has no messages of its own. A marker message is an update of the pipeline's row; its transaction has a
-position like any other, at which the stream can be cut.
+The log has no messages of its own. A marker message is an update of the pipeline's row; its transaction has a position
+like any other, at which the stream can be cut.
 """
 
 from dataclasses import dataclass
@@ -9,17 +9,16 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from cdc_pipeline.sources.mysql.dialect import dialect_at
 from cdc_pipeline.sources.mysql.session import quoted, rows
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
   pipeline VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
   message VARCHAR(500) CHARACTER SET utf8mb4 NOT NULL,
   sent BIGINT NOT NULL,
-  begun VARCHAR(500) CHARACTER SET ascii NOT NULL
+  begun MEDIUMTEXT CHARACTER SET ascii NOT NULL
 ) ENGINE=InnoDB"""
-_BEGIN = (
-    "INSERT IGNORE INTO {table} (pipeline, message, sent, begun) VALUES ({pipeline}, '', 0, @@GLOBAL.gtid_binlog_pos)"
-)
+_BEGIN = "INSERT IGNORE INTO {table} (pipeline, message, sent, begun) VALUES ({pipeline}, '', 0, {end})"
 _BEGIN_AGAIN = "UPDATE {table} SET begun = %s, sent = sent + 1 WHERE pipeline = %s"
 _SEND = "UPDATE {table} SET message = %s, sent = sent + 1 WHERE pipeline = %s"
 
@@ -41,7 +40,8 @@ class MarkerTable:
         created = self._is_there(connection)
         begun = self.begun(connection) is not None
         known = rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self.database,))
-        row = _BEGIN.format(table=self.sql, pipeline=connection.escape(self.pipeline))
+        end = dialect_at(connection).end_sql
+        row = _BEGIN.format(table=self.sql, pipeline=connection.escape(self.pipeline), end=end)
         return (
             *(() if known else (f"CREATE DATABASE IF NOT EXISTS {quoted(self.database)}",)),
             *(() if created else (_CREATE.format(table=self.sql),)),
@@ -49,16 +49,16 @@ class MarkerTable:
         )
 
     def begun(self, connection: "Connection[Any]") -> str | None:
-        """Returns `@@gtid_binlog_pos` as it was when the stream was set up, None before that."""
+        """Returns the text of the log's end as it was when the stream was set up, None before that."""
         if not self._is_there(connection):
             return None
         found = rows(connection, f"SELECT begun FROM {self.sql} WHERE pipeline = %s", (self.pipeline,))
         return str(found[0][0]) if found else None
 
-    def begin_again(self, connection: "Connection[Any]", binlog_position: str) -> None:
+    def begin_again(self, connection: "Connection[Any]", end: str) -> None:
         """Records a new beginning of the stream."""
         with connection.cursor() as cursor:
-            cursor.execute(_BEGIN_AGAIN.format(table=self.sql), (binlog_position, self.pipeline))
+            cursor.execute(_BEGIN_AGAIN.format(table=self.sql), (end, self.pipeline))
 
     def send(self, connection: "Connection[Any]", text: str) -> int:
         """Commits a marker message. Returns the number of rows changed, which is 0 if the row is not there."""

@@ -10,10 +10,13 @@ The formats are those of MySQL's `Field::pack` and of the packed temporal types 
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from pymysqlreplication.constants import FIELD_TYPE
 
 from cdc_pipeline.errors import DecodeError
+from cdc_pipeline.sources.mysql.json_text import json_text
+from cdc_pipeline.sources.mysql.packed_decimals import decimal_reader
 from cdc_pipeline.sources.mysql.packed_times import (
     Reader,
     check_end,
@@ -28,8 +31,6 @@ from cdc_pipeline.types.mysql_charsets import decoded
 
 Texts = list[bytes | None]
 _SHORT_LENGTH = 255
-_GROUP_DIGITS, _GROUP_BYTES = 9, 4
-_BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _INTEGERS = {
     FIELD_TYPE.TINY: 1,
     FIELD_TYPE.SHORT: 2,
@@ -46,7 +47,7 @@ class ImageColumn:
     `type`: the log's type code. `length`: of a string, its longest in bytes; of a blob, the bytes of its length; of an
     enum or set, the bytes of its number; of a bit column, its bits. `fixed`: bytes to which zeros pad a BINARY.
     `encoding`: the codec of the text's character set; None for UTF-8, which is taken as it is. `labels`: of an enum or
-    set, in UTF-8.
+    set, in UTF-8. `is_hidden`: it has a place in the log, and is left out of the images.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ImageColumn:
     fixed: int = 0
     encoding: str | None = None
     labels: tuple[bytes, ...] = ()
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class RowDecoder:
     def __init__(self, columns: Sequence[ImageColumn]) -> None:
         self.columns = tuple(columns)
         self._readers = [_reader(column) for column in columns]
+        self._shown = [not column.is_hidden for column in columns]
 
     def images(self, octets: bytes, bitmaps: Sequence[bytes]) -> list[tuple[RowImage, ...]]:
         """Returns the rows of one event: one image per bitmap of present columns, which are one or two.
@@ -104,13 +107,15 @@ class RowDecoder:
         nulls, bit = at, 0
         at += (sum(present) + 7) // 8
         texts: Texts = []
-        for reader, shown in zip(self._readers, present, strict=True):
+        for reader, here in zip(self._readers, present, strict=True):
             text = None
-            if shown:
+            if here:
                 if not octets[nulls + (bit >> 3)] >> (bit & 7) & 1:
                     text, at = reader(octets, at)
                 bit += 1
             texts.append(text)
+        if not all(self._shown):
+            texts, present = list(compress(texts, self._shown)), tuple(compress(present, self._shown))
         return RowImage(texts=texts, present=present), at
 
 
@@ -125,10 +130,12 @@ def _reader(column: ImageColumn) -> Reader:
         return _string(column, column.length)
     if kind in (FIELD_TYPE.ENUM, FIELD_TYPE.SET):
         return _listed(column)
+    if kind == FIELD_TYPE.JSON:
+        return _with_length(column.length, json_text)
     simple: dict[int, Callable[[ImageColumn], Reader]] = {
         FIELD_TYPE.FLOAT: lambda _: _floating("<f", 4),
         FIELD_TYPE.DOUBLE: lambda _: _floating("<d", 8),
-        FIELD_TYPE.NEWDECIMAL: lambda found: _decimal(found.length, found.decimals),
+        FIELD_TYPE.NEWDECIMAL: lambda found: decimal_reader(found.length, found.decimals),
         FIELD_TYPE.BIT: lambda found: _bit(found.length),
         FIELD_TYPE.YEAR: lambda _: read_year,
         FIELD_TYPE.DATE: lambda _: read_date,
@@ -140,7 +147,7 @@ def _reader(column: ImageColumn) -> Reader:
     if kind not in simple:
         raise DecodeError(
             f"the column {column.name} has the type number {kind} in the log",
-            expected="a type of MariaDB 10.5 or newer",
+            expected="a type of MariaDB 10.5 or MySQL 8.0, or newer",
             remedy="rewrite a table of an older version by ALTER TABLE … FORCE, then run cdc snapshot on it",
         )
     return simple[kind](column)
@@ -161,7 +168,11 @@ def _floating(layout: str, size: int) -> Reader:
 
 
 def _string(column: ImageColumn, length_bytes: int) -> Reader:
-    finish = _finish(column)
+    return _with_length(length_bytes, _finish(column))
+
+
+def _with_length(length_bytes: int, finish: Callable[[bytes], bytes]) -> Reader:
+    """Reads bytes behind a number that says how many they are."""
 
     def read(octets: bytes, at: int) -> tuple[bytes, int]:
         start = at + length_bytes
@@ -210,39 +221,9 @@ def _bit(bits: int) -> Reader:
     return lambda octets, at: (bit_text(int.from_bytes(octets[at : at + size]), bits), at + size)
 
 
-def _decimal(precision: int, scale: int) -> Reader:
-    """A DECIMAL is groups of nine digits in four bytes; the first and the last group may be shorter.
-
-    The highest bit is set for a value that is not negative; of a negative value all bits are inverted.
-    """
-    whole, first = divmod(precision - scale, _GROUP_DIGITS)
-    fraction, last = divmod(scale, _GROUP_DIGITS)
-    groups = [first, *[_GROUP_DIGITS] * (whole + fraction), last]
-    size = sum(_BYTES_OF_DIGITS[digits] for digits in groups)
-
-    def read(octets: bytes, at: int) -> tuple[bytes, int]:
-        check_end(octets, at + size)
-        negative = not octets[at] & 0x80
-        value = bytes((octets[at] ^ 0x80, *octets[at + 1 : at + size]))
-        if negative:
-            value = bytes(octet ^ 0xFF for octet in value)
-        digits, place = [], 0
-        for count in groups:
-            end = place + _BYTES_OF_DIGITS[count]
-            if count:
-                digits.append(b"%0*d" % (count, int.from_bytes(value[place:end])))
-            place = end
-        text = b"".join(digits)
-        before = text[: precision - scale].lstrip(b"0") or b"0"
-        shown = before + (b"." + text[precision - scale :] if scale else b"")
-        return (b"-" if negative else b"") + shown, at + size
-
-    return read
-
-
 def _damaged(why: str) -> DecodeError:
     return DecodeError(
         f"an event of rows cannot be decoded: {why}",
         expected="rows with the columns that the log describes before them",
-        remedy="check the binary log with mariadb-binlog --verify-binlog-checksum",
+        remedy="check the binary log with mariadb-binlog or mysqlbinlog, and --verify-binlog-checksum",
     )

@@ -1,6 +1,6 @@
 """Checks before the first run: that the server writes a log from which no change is missing, and keeps it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
@@ -10,25 +10,26 @@ from pymysql.err import MySQLError
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer
+from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.session import rows
 
 log = structlog.get_logger()
 
-_OLDEST = (10, 5)
 _SHORTEST_SECONDS = 3600
+_SYNTAX_ERROR = 1064
 _NEEDED = ("REPLICATION SLAVE",)
 
 
 def check_server(connection: "Connection[Any]", server: BinlogServer) -> None:
     """Raises SourceError for a server whose log would lack changes. Changes nothing."""
-    if not server.is_mariadb or server.version < _OLDEST:
+    if server.version < server.dialect.oldest:
         raise SourceError(
             f"the source is {server.version_text}",
-            expected="MariaDB 10.5 or newer",
-            remedy="point source.url at a supported server; read MySQL through Debezium",
+            expected="MariaDB 10.5 or newer, or MySQL 8.0 or newer",
+            remedy="point source.url at a supported server",
         )
     variables = server.variables
-    for name, is_right, value, why in _SETTINGS:
+    for name, is_right, value, why in (*_SETTINGS, *_MORE_SETTINGS[server.dialect.name]):
         if not is_right(variables[name]):
             raise SourceError(
                 f"the source has {name} = {variables[name] or 'nothing'}",
@@ -41,7 +42,7 @@ def check_server(connection: "Connection[Any]", server: BinlogServer) -> None:
             expected="at least an hour: what is deleted before it was read is lost to the lake",
             remedy="run SET GLOBAL binlog_expire_logs_seconds = 604800",
         )
-    _check_rights(connection)
+    _check_rights(connection, server.dialect)
     _check_filters(connection)
 
 
@@ -82,7 +83,15 @@ def _is_on(value: str) -> bool:
     return value.upper() in ("ON", "1")
 
 
-_SETTINGS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
+def _is_off(value: str) -> bool:
+    """Returns True for a setting that the server does not know, too."""
+    return not _is_on(value)
+
+
+Wanted = tuple[str, Callable[[str], bool], str, str]
+"""A setting's name, whether a value is right, the right value, and why."""
+_COMPRESSED = "compressed events are not decoded"
+_SETTINGS: tuple[Wanted, ...] = (
     ("log_bin", _is_on, "ON", "the binary log is what is read"),
     ("binlog_format", lambda value: value.upper() == "ROW", "ROW", "statements do not show which rows they change"),
     (
@@ -91,36 +100,50 @@ _SETTINGS: tuple[tuple[str, Callable[[str], bool], str, str], ...] = (
         "FULL",
         "without the names of columns, values would be taken for those of other columns after ALTER TABLE",
     ),
-    (
-        "log_bin_compress",
-        lambda value: not _is_on(value),
-        "OFF",
-        "compressed events are not decoded",
-    ),
 )
+_MORE_SETTINGS: Mapping[str, tuple[Wanted, ...]] = {
+    "MariaDB": (("log_bin_compress", _is_off, "OFF", _COMPRESSED),),
+    "MySQL": (
+        ("gtid_mode", _is_on, "ON", "a place in the log is the set of the transactions before it"),
+        ("enforce_gtid_consistency", _is_on, "ON", "each transaction has one id then"),
+        ("log_replica_updates", _is_on, "ON", "what the server replicates would not be in its log"),
+        ("binlog_transaction_compression", _is_off, "OFF", _COMPRESSED),
+        (
+            "binlog_row_value_options",
+            lambda value: not value,
+            "''",
+            "updates that log parts of JSON values do not show the value",
+        ),
+    ),
+}
 _HOW = {
     "binlog_format": ", and run SET GLOBAL binlog_format = 'ROW'; sessions that are open keep the old value",
     "binlog_row_metadata": ", and run SET GLOBAL binlog_row_metadata = 'FULL'",
     "log_bin_compress": ", and run SET GLOBAL log_bin_compress = OFF",
     "log_bin": ", with a server_id, and restart it",
+    "gtid_mode": ", with enforce_gtid_consistency = ON, and run SET GLOBAL gtid_mode in its four steps, up to ON",
+    "log_replica_updates": " (before 8.0.26: log_slave_updates), and restart it",
+    "binlog_transaction_compression": ", and run SET GLOBAL binlog_transaction_compression = OFF",
+    "binlog_row_value_options": ", and run SET GLOBAL binlog_row_value_options = ''; sessions keep the old value",
 }
 
 
-def _check_rights(connection: "Connection[Any]") -> None:
+def _check_rights(connection: "Connection[Any]", dialect: Dialect) -> None:
     grants = " ".join(str(row[0]) for row in rows(connection, "SHOW GRANTS")).upper()
     missing = [right for right in _NEEDED if right not in grants and "ALL PRIVILEGES ON *.*" not in grants]
     if missing:
         raise SourceError(
             f"the user lacks {', '.join(missing)}",
             expected="a user that may read the log",
-            remedy=f"run GRANT {', '.join(missing)}, BINLOG MONITOR ON *.* TO the pipeline's user, as an administrator",
+            remedy=f"run GRANT {', '.join(missing)}, {dialect.log_right} ON *.* TO the pipeline's user, as an"
+            " administrator",
         )
 
 
 def _check_filters(connection: "Connection[Any]") -> None:
-    """Raises SourceError if the server leaves databases out of its log. It is not checked without BINLOG MONITOR."""
+    """Raises SourceError if the server leaves databases out of its log. Not checked without the right to see it."""
     try:
-        found = rows(connection, "SHOW MASTER STATUS")
+        found = _log_status(connection)
     except MySQLError as error:
         log.warning("filters of the source's log are not checked", found=str(error))
         return
@@ -131,3 +154,13 @@ def _check_filters(connection: "Connection[Any]") -> None:
             expected="a log with every database",
             remedy="remove binlog_do_db and binlog_ignore_db from the server's configuration, and restart it",
         )
+
+
+def _log_status(connection: "Connection[Any]") -> list[tuple[Any, ...]]:
+    """Asks under the name that MariaDB and MySQL up to 8.3 have, then under that of newer ones."""
+    try:
+        return rows(connection, "SHOW MASTER STATUS")
+    except MySQLError as error:
+        if error.args[0] != _SYNTAX_ERROR:
+            raise
+        return rows(connection, "SHOW BINARY LOG STATUS")

@@ -22,6 +22,8 @@ _SCHEMES = ("mysql", "mariadb")
 _PORT = 3306
 _CONNECT_SECONDS, _READ_SECONDS = 10, 600
 FORMATS = "SET SESSION time_zone = '+00:00', sql_mode = '', wait_timeout = 86400, net_write_timeout = 3600"
+FORMATS += " /*!80000 , information_schema_stats_expiry = 0 */"
+"""MySQL alone reads the comment."""
 _WITHOUT_CONVERSION = {key: value for key, value in conversions.items() if not isinstance(key, int)}
 _PURGED, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
 _BROKEN = frozenset(
@@ -86,7 +88,7 @@ def address_of(settings: MysqlSource, folder: Path) -> MysqlAddress:
 
 def _invalid_url() -> SettingsError:
     return SettingsError(
-        "source.url is no URL of a MariaDB server",
+        "source.url is no URL of a MariaDB or MySQL server",
         expected=URL_FORM,
         remedy="correct it in pipeline.yml or CDC_SOURCE__URL",
     )

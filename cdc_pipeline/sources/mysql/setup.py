@@ -1,4 +1,4 @@
-"""Plans the set-up of a MariaDB source: what it lacks, and which tables can be read."""
+"""Plans the set-up of a MariaDB or MySQL source: what it lacks, and which tables can be read."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,7 +122,7 @@ class _Look:
         if found is None:
             raise SourceError(
                 f"the source has no table {settings.name}, or the user may not read it",
-                expected="every table of pipeline.yml in the source: the second part of a name is MariaDB's database",
+                expected="the tables of pipeline.yml in the source: the second part of a name is the server's database",
                 remedy=f"create it, or run GRANT SELECT ON {settings.table.schema}.{settings.table.table} TO the"
                 " pipeline's user, or take it out of pipeline.yml",
             )
@@ -206,7 +206,7 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
         if not column.type:
             raise SourceError(
                 f"the column {column.name} of {settings.name} is of the type {column.written}",
-                expected="a type that docs/reference/types.md names for MariaDB",
+                expected="a type that docs/reference/types.md names for this server",
                 remedy="change the column to such a type, for example binary(16), or leave the table out",
             )
         if column.charset is not None and column.charset not in KNOWN:

@@ -1,4 +1,4 @@
-"""A MariaDB server as a source. Its binary log is the stream; held snapshots copy its tables."""
+"""A MariaDB or MySQL server as a source. Its binary log is the stream; held snapshots copy its tables."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,9 +38,9 @@ from cdc_pipeline.steps import OnStep, step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlServer:
-    """Implements `Source` for a MariaDB server. `stream`: the pipeline's name. `tables`: those of pipeline.yml.
+    """Implements `Source` for a MariaDB or MySQL server. `stream`: the pipeline's name.
 
-    `folder`: where relative paths of the settings start.
+    `tables`: those of pipeline.yml. `folder`: where relative paths of the settings start.
     """
 
     stream: str
@@ -84,7 +84,7 @@ class MysqlServer:
             if not tables and not plan.tables:
                 raise next(iter(plan.refused.values()))
             if registered is not None:
-                _refuse_shorter_log(plan.server, decode_position(registered))
+                _refuse_shorter_log(connection, plan.server, decode_position(registered))
             stale, mendable = plan.stale, plan.mendable
             again = stale.keys() & set(begin_again)
             if again:
@@ -107,21 +107,20 @@ class MysqlServer:
             server = read_server(connection)
             if server.end < decode_position(registered):
                 raise SourceError(
-                    f"the source's log ends at {server.last or 'its beginning'}",
+                    f"the source's log ends at {str(server.place) or 'its beginning'}",
                     expected=f"a log that has passed the number {decode_position(registered) - 1}, up to which it is"
                     " registered",
-                    remedy=f"run SET SESSION gtid_seq_no = {decode_position(registered)} before a write on the source,"
-                    " then try again",
+                    remedy=server.dialect.how_to_pass(decode_position(registered), server.end),
                 )
             with step(self.on_step, "source.set_up"):
                 execute_plan(connection, self._markers.missing_statements(connection))
             server = read_server(connection)
             with step(self.on_step, "source.begin_again"):
-                self._markers.begin_again(connection, server.variables["gtid_binlog_pos"])
+                self._markers.begin_again(connection, str(server.place))
         return NewBeginning(
             identity=StreamIdentity(system=server.identity, timeline=0, channel=self._markers.sql),
             offset=encode_position(server.end),
-            gap=f"transaction {decode_position(registered)} to {server.last}",
+            gap=f"transaction {decode_position(registered)} to {server.place}",
         )
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
@@ -130,7 +129,7 @@ class MysqlServer:
         return "" if offset is None else encode_version(decode_position(offset), SNAPSHOT_ORDINAL)
 
     def position_of(self, text: str) -> WrittenPosition:
-        """Reads a GTID, whose transaction the rows contain, or `file:position` of the binary log."""
+        """Reads MariaDB's GTID, whose transaction the rows contain, or `file:position`; MySQL's set of GTIDs."""
         with session(self._address) as connection:
             return WrittenPosition(position=written_position(connection, text))
 
@@ -225,10 +224,10 @@ class MysqlServer:
         return {table.table: table.as_text for table in self.tables}
 
 
-def _refuse_shorter_log(server: BinlogServer, registered: int) -> None:
-    if server.end < registered:
+def _refuse_shorter_log(connection: "Connection[Any]", server: BinlogServer, registered: int) -> None:
+    if server.end < registered and server.dialect.latest_end(connection) < registered:
         raise SourceGap(
-            f"the source's log ends at {server.last or 'its beginning'}",
+            f"the source's log ends at {str(server.place) or 'its beginning'}",
             expected=f"a log that has passed the number {registered - 1}, up to which it is registered",
             remedy="the server was set back, or RESET MASTER was run: run cdc setup-source --begin-again, then cdc"
             " snapshot",

@@ -18,6 +18,7 @@ _IF = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
 _WAIT = r"(?:(?:NOWAIT|WAIT\s+\d+)\s+)?"
 _FLAGS = re.IGNORECASE | re.DOTALL
 _TRANSACTION = re.compile(r"\s*(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE\s+SAVEPOINT|XA)\b", _FLAGS)
+_BEGIN = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION|XA\s+START)\b", _FLAGS)
 _WITH_VARIABLES = re.compile(r"^\s*SET\s+STATEMENT\b.*?\bFOR\b", _FLAGS)
 _ROLLBACK_TO = re.compile(r"\s*ROLLBACK\s+(?:WORK\s+)?TO\b", _FLAGS)
 _TRUNCATE = re.compile(rf"\s*TRUNCATE\s+(?:TABLE\s+)?(?P<table>{_TABLE})", _FLAGS)
@@ -69,6 +70,11 @@ class TableEffect:
 
     def concerns(self, database: str, table: str) -> bool:
         return self.database in ("", database) and self.table in (None, table)
+
+
+def begins_transaction(statement: str) -> bool:
+    """Returns whether rows and other statements may follow in the same transaction. Else it is a transaction alone."""
+    return _BEGIN.match(statement) is not None
 
 
 def ends_transaction(statement: str) -> bool:

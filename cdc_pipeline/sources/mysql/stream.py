@@ -1,4 +1,4 @@
-"""Reads MariaDB's binary log in batches of change events."""
+"""Reads the binary log of MariaDB or MySQL in batches of change events."""
 
 import contextlib
 import time
@@ -19,7 +19,8 @@ from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.mysql.binlog import BinlogReader
 from cdc_pipeline.sources.mysql.catalogue import read_shapes
 from cdc_pipeline.sources.mysql.changes import ChangeGroup
-from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.dialect import Dialect
+from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
 from cdc_pipeline.sources.mysql.setup import PlannedMysqlTable
@@ -29,7 +30,7 @@ from cdc_pipeline.sources.protocol import EventBatch, TableEvents, Transactions
 from cdc_pipeline.steps import OnStep, step
 
 GTID = "gtid"
-"""Key in `PartitionProgress.last_position` for the last transaction before the place. No table has this name."""
+"""Key in `PartitionProgress.last_position` for the text of the place in the log. No table has this name."""
 _MOST_ROWS = 20_000
 _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
@@ -38,9 +39,9 @@ _READY = timedelta(seconds=10)
 
 
 class MysqlStream:
-    """Implements `ChangeStream` for a MariaDB server. The reader holds a named lock, so there is one per pipeline.
+    """Implements `ChangeStream` for a MariaDB or MySQL server. It holds a named lock, so there is one per pipeline.
 
-    `start`: the transaction behind which the log is read. `position`: everything that commits before it is registered.
+    `start`: the place behind which the log is read. `position`: everything that commits before it is registered.
     `looked_at`: the end of the log when the tables were read. `marks`: how each table is registered now.
     """
 
@@ -48,6 +49,7 @@ class MysqlStream:
         self,
         address: MysqlAddress,
         *,
+        dialect: Dialect,
         markers: MarkerTable,
         lock: str,
         server_id: int | None,
@@ -55,37 +57,44 @@ class MysqlStream:
         tables: Sequence[PlannedMysqlTable],
         marks: Mapping[TableName, str],
         as_text: Mapping[TableName, Sequence[str]],
-        start: Gtid,
+        start: LogPlace,
         position: int,
         looked_at: int,
         on_step: OnStep,
     ) -> None:
         self.position = position
-        self._start, self._servers = start, [(position, start)]
+        self._history = LogHistory(start)
         self._stream_partitions = stream_partitions
         self._tables = tuple(tables)
         self._marks = dict(marks)
         self._as_text = as_text
         self._markers = markers
         self._on_step = on_step
+        self._dialect = dialect
         self._connection = connect(address)
         self._reader: BinlogReader | None = None
-        self._transactions = self._transaction_reader(looked_at)
+        self._transactions = self._transaction_reader(start, looked_at)
         try:
             self._take_lock(lock)
-            self._reader = BinlogReader(
-                address,
-                server_id=server_id or _server_id_of(lock),
-                start=start,
-                schemas=[markers.database, *(table.name.schema for table in tables)],
-                tables=[markers.table, *(table.name.table for table in tables)],
-            )
+            with answering():
+                dialect.check_start(self._connection, start)
+            self._reader = self._log_reader(address, server_id or _server_id_of(lock), start)
             self._pending: Any = self._reader.wait_ready(_READY)
         except BaseException:
             self.close()
             raise
 
-    def _transaction_reader(self, looked_at: int) -> TransactionReader:
+    def _log_reader(self, address: MysqlAddress, server_id: int, start: LogPlace) -> BinlogReader:
+        return BinlogReader(
+            address,
+            dialect=self._dialect,
+            server_id=server_id,
+            start=start,
+            schemas=[self._markers.database, *(table.name.schema for table in self._tables)],
+            tables=[self._markers.table, *(table.name.table for table in self._tables)],
+        )
+
+    def _transaction_reader(self, start: LogPlace, looked_at: int) -> TransactionReader:
         streamed = {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name, key=table.key, shapes=table.shapes, start=self.position, looked_at=looked_at
@@ -96,7 +105,7 @@ class MysqlStream:
             streamed,
             marker_table=(self._markers.database, self._markers.table),
             pipeline=self._markers.pipeline,
-            last=self._start,
+            start=start,
         )
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -119,10 +128,8 @@ class MysqlStream:
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         """Returns the same offset for every stream partition, since all are read from one log."""
-        while len(self._servers) > 1 and self._servers[1][0] < position:
-            self._servers.pop(0)
-        last = self._start if position == self.position else self._servers[0][1].before(position)
-        place = PartitionProgress(offset=encode_position(position), last_position={GTID: str(last)})
+        before = str(self._history.place_at(position))
+        place = PartitionProgress(offset=encode_position(position), last_position={GTID: before})
         return dict.fromkeys(range(self._stream_partitions), place)
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
@@ -140,6 +147,12 @@ class MysqlStream:
         """Compares the present catalogue with that of the opening, by which all events until now were decoded."""
         with step(self._on_step, "source.check"), answering():
             shapes = read_shapes(self._connection, [table.name for table in self._tables], self._as_text)
+            has_lost = self._dialect.has_lost(self._connection, self._history.end())
+        if has_lost:
+            raise StreamMoved(
+                "the source has deleted transactions from its log that were not read, or counts some that it never had",
+                remedy="open the consumer again: the server says then whether its log has a gap",
+            )
         wanted = {*registered, *self._marks}
         moved = {name for name in wanted if self._marks.get(name) != registered.get(name)}
         for table in self._tables:
@@ -185,16 +198,14 @@ class MysqlStream:
         groups, ended, markers = self._transactions.take_batch()
         if not (groups or ended):
             return None
-        # A GTID names the server that wrote it: each entry is the first position from which on a server writes.
-        for gtid, _ in ended:
-            if gtid.server != self._servers[-1][1].server:
-                self._servers.append((gtid.position, gtid))
+        for transaction, _ in ended:
+            self._history.add(transaction)
         ordered = sorted(groups, key=lambda group: group.first_position)
         return EventBatch(
             events=tuple(self._typed(group) for group in ordered),
             transactions=Transactions(
-                commit_position=np.array([gtid.position for gtid, _ in ended], dtype=np.int64),
-                end_position=np.array([gtid.end for gtid, _ in ended], dtype=np.int64),
+                commit_position=np.array([transaction.position for transaction, _ in ended], dtype=np.int64),
+                end_position=np.array([transaction.end for transaction, _ in ended], dtype=np.int64),
                 commit_time=np.array([committed for _, committed in ended], dtype=np.int64),
             ),
             markers=tuple(markers),

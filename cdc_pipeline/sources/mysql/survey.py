@@ -1,4 +1,4 @@
-"""Surveys a MariaDB source, creates what it lacks, and opens the stream of its log."""
+"""Surveys a MariaDB or MySQL source, creates what it lacks, and opens the stream of its log."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.known import FoundTable, StreamIdentity, StreamStart
-from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid, parse_gtid, position_behind
+from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import MysqlAddress, session
@@ -44,7 +44,8 @@ class MysqlSurvey:
     @property
     def first_offset(self) -> str:
         """The position behind the log as it was when the stream was set up."""
-        return encode_position(position_behind(self.plan.begun or ""))
+        begun = self.plan.server.dialect.place(self.plan.begun or "")
+        return encode_position(1 if begun is None else begun.end)
 
     @property
     def tables(self) -> tuple[FoundTable, ...]:
@@ -91,6 +92,7 @@ class MysqlSurvey:
         position = decode_position(min(place.offset for place in start.progress.values()))
         return MysqlStream(
             self.address,
+            dialect=self.plan.server.dialect,
             markers=self.markers,
             lock=self.lock,
             server_id=self.settings.server_id,
@@ -104,16 +106,20 @@ class MysqlSurvey:
             on_step=self.on_step,
         )
 
-    def _last_before(self, position: int, start: StreamStart) -> Gtid:
-        """Returns the last transaction before the position: as it was registered, else as set-up found it.
+    def _last_before(self, position: int, start: StreamStart) -> LogPlace:
+        """Returns the last known place that is not behind the position: as it was registered, or as set-up found it.
 
-        Without both, it is taken to be of the server that writes now.
+        Without both, it is told from the present end of the log. Raises SourceError if that does not show it.
         """
-        noted = (place.last_position.get(GTID) for place in start.progress.values())
-        known = [parse_gtid(text) for text in noted if text]
-        begun = last_gtid(self.plan.begun or "")
-        fitting = [gtid for gtid in (*known, begun) if gtid is not None and gtid.end <= position]
         server = self.plan.server
-        writer = server.last.server if server.last is not None else server.server_id
-        guess = Gtid(domain=server.domain, server=writer, sequence=position - 1)
-        return max(fitting, key=lambda gtid: gtid.sequence, default=guess)
+        noted = (place.last_position.get(GTID) for place in start.progress.values())
+        known = [server.dialect.place(text) for text in (*noted, self.plan.begun) if text]
+        fitting = [place for place in known if place is not None and place.end <= position]
+        found = max(fitting, key=lambda place: place.end, default=None) or server.place.at(position)
+        if found is None:
+            raise SourceError(
+                f"it is not registered which transactions come before the number {position}",
+                expected="the set of transactions that was noted with each cut",
+                remedy="run cdc setup-source --begin-again, then cdc snapshot",
+            )
+        return found

@@ -1,4 +1,4 @@
-"""Copies the tables of a MariaDB server as a held snapshot shows them."""
+"""Copies the tables of a MariaDB or MySQL server as a held snapshot shows them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,8 +130,9 @@ def rows_query(found: MysqlCatalogueTable, schema: TableSchema, part: Document) 
 
 
 def _selected(shape: TableShape, name: str) -> str:
+    """Multiplies numbers with a fraction by one: as a DOUBLE the server prints all digits, also of a FLOAT."""
     column = quoted(name)
-    return f"CAST({column} AS DOUBLE)" if is_floating(shape.column(name).mysql_type) else column
+    return f"{column} * 1e0" if is_floating(shape.column(name).mysql_type) else column
 
 
 def block_rows(

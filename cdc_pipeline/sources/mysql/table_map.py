@@ -4,6 +4,7 @@ The log has names and types of the columns before each statement's rows (`binlog
 has what the log lacks: the length of a BINARY, labels in UTF-8, and the type that the table was declared with.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +40,13 @@ _TYPES = {
     **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), FIELD_TYPE.BLOB),
     **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), FIELD_TYPE.BLOB),
     **dict.fromkeys(GEOMETRIES, FIELD_TYPE.GEOMETRY),
+    "json": FIELD_TYPE.JSON,
 }
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _FRACTIONS = frozenset({"datetime", "timestamp", "time"})
 _BINARY = "binary"
+_HIDDEN = re.compile(r"[0-9a-f]{32}|!hidden!.*")
+"""Names of columns in which MySQL keeps the values of an index on an expression. The catalogue does not have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +83,16 @@ def log_columns(columns: Sequence[Any]) -> tuple[LogColumn, ...]:
 
 def image_columns(found: Sequence[LogColumn], shape: TableShape) -> tuple[ImageColumn, ...] | None:
     """Returns how rows with these columns are decoded, None if the columns are not those of the shape."""
-    if len(found) != len(shape.columns):
+    named = set(shape.names)
+    shown = [column for column in found if column.name in named or not _HIDDEN.fullmatch(column.name)]
+    if len(shown) != len(shape.columns):
         return None
-    pairs = list(zip(found, shape.columns, strict=True))
-    if not all(_is_same(column, declared) for column, declared in pairs):
+    pairs = dict(zip(shown, shape.columns, strict=True))
+    if not all(_is_same(column, declared) for column, declared in pairs.items()):
         return None
-    return tuple(_image_column(column, declared) for column, declared in pairs)
+    return tuple(
+        _image_column(column, pairs[column]) if column in pairs else _hidden_column(column) for column in found
+    )
 
 
 def _is_same(found: LogColumn, declared: MysqlColumn) -> bool:
@@ -122,6 +130,18 @@ def _has_charset(found: LogColumn, declared: MysqlColumn) -> bool:
     if not found.charset or base not in TEXTS | BINARIES:
         return True
     return found.charset == (_BINARY if base in BINARIES else _named(declared.charset or ""))
+
+
+def _hidden_column(found: LogColumn) -> ImageColumn:
+    """Returns how a value is passed over. `binary`: so that no text is decoded."""
+    return ImageColumn(
+        name=found.name,
+        type=found.type,
+        length=found.length,
+        decimals=found.decimals,
+        binary=True,
+        is_hidden=True,
+    )
 
 
 def _image_column(found: LogColumn, declared: MysqlColumn) -> ImageColumn:

@@ -8,23 +8,34 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
-from pymysqlreplication.event import MariadbGtidEvent, QueryEvent, XAPrepareEvent, XidEvent
-from pymysqlreplication.row_event import DeleteRowsEvent, TableMapEvent, UpdateRowsEvent, WriteRowsEvent
+from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, QueryEvent, XAPrepareEvent, XidEvent
+from pymysqlreplication.row_event import (
+    DeleteRowsEvent,
+    PartialUpdateRowsEvent,
+    TableMapEvent,
+    UpdateRowsEvent,
+    WriteRowsEvent,
+)
 
-from cdc_pipeline.errors import DecodeError, SourceChanged, TableStale
+from cdc_pipeline.errors import DecodeError, TableStale
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.mysql.binlog import row_octets
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
-from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.row_image import RowImage
-from cdc_pipeline.sources.mysql.statements import Effect, effects_of, ends_transaction, is_partial_rollback
+from cdc_pipeline.sources.mysql.statements import (
+    Effect,
+    begins_transaction,
+    effects_of,
+    ends_transaction,
+    is_partial_rollback,
+)
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
 from cdc_pipeline.sources.mysql.table_map import LogColumn, log_columns
 from cdc_pipeline.sources.protocol import Marker
 
 log = structlog.get_logger()
 
-_STANDALONE, _PREPARED_XA = 1, 64
 _MICROSECONDS = 1_000_000
 _MESSAGE, _PIPELINE = "message", "pipeline"
 
@@ -33,7 +44,7 @@ class TransactionReader:
     """Takes events in the order of the log. `batch_*` and `take_batch` give what came since the last batch.
 
     `tables`: the tables that are read, by database and name. `marker_table`: database and name of the table of marker
-    messages; `pipeline`: whose messages count. `last`: the transaction behind which the log is read.
+    messages; `pipeline`: whose messages count. `start`: the place behind which the log is read.
     """
 
     def __init__(
@@ -42,29 +53,30 @@ class TransactionReader:
         *,
         marker_table: tuple[str, str],
         pipeline: str,
-        last: Gtid,
+        start: LogPlace,
     ) -> None:
         self._tables = tables
         self._marker_table = marker_table
         self._pipeline = pipeline
-        self.last = last
+        self._start = start
+        self.last = start.last
         """The last transaction that was begun."""
         self.rows = 0
         self.octets = 0
         self._open: Place | None = None
         self._touched: set[TableName] = set()
-        self._standalone = False
+        self._is_alone: bool | None = False
         self._maps: dict[int, tuple[tuple[str, str], tuple[LogColumn, ...]]] = {}
         self._groups: list[ChangeGroup] = []
         self._newest: dict[TableName, ChangeGroup] = {}
-        self._ended: list[tuple[Gtid, int]] = []
+        self._ended: list[tuple[LogTransaction, int]] = []
         self._markers: list[Marker] = []
 
     @property
     def is_empty(self) -> bool:
         return not (self._groups or self._ended or self._markers)
 
-    def take_batch(self) -> tuple[list[ChangeGroup], list[tuple[Gtid, int]], list[Marker]]:
+    def take_batch(self) -> tuple[list[ChangeGroup], list[tuple[LogTransaction, int]], list[Marker]]:
         """Returns the changes, the ended transactions with their commit times, and the markers since the last call."""
         batch = self._groups, self._ended, self._markers
         self._groups, self._newest, self._ended, self._markers = [], {}, [], []
@@ -74,10 +86,12 @@ class TransactionReader:
     def add(self, event: Any) -> None:
         """Takes one event. Raises TableStale or StreamMoved for a table that cannot be read on as it is."""
         match event:
-            case MariadbGtidEvent():
+            case MariadbGtidEvent() | GtidEvent():
                 self._begin(event)
             case TableMapEvent():
                 self._maps[event.table_id] = (event.schema, event.table), log_columns(event.columns)
+            case PartialUpdateRowsEvent():
+                self._refuse_parts(event)
             case WriteRowsEvent() | UpdateRowsEvent() | DeleteRowsEvent():
                 self._add_rows(event)
             case XidEvent():
@@ -87,20 +101,12 @@ class TransactionReader:
             case QueryEvent():
                 self._add_statement(event)
 
-    def _begin(self, event: MariadbGtidEvent) -> None:
-        gtid = Gtid(domain=event.domain_id, server=event.server_id, sequence=event.gtid_seq_no)
-        if gtid.domain != self.last.domain or gtid.sequence <= self.last.sequence:
-            raise SourceChanged(
-                f"the source's log has {gtid} behind {self.last}",
-                expected="one replication domain whose numbers rise: set gtid_strict_mode = ON",
-                remedy="run cdc setup-source --begin-again, then cdc snapshot",
-            )
-        self.last = gtid
-        self._open = Place(commit_position=gtid.position, ordinal=0, commit_time=event.timestamp * _MICROSECONDS)
-        self._standalone = bool(event.flags & _STANDALONE)
+    def _begin(self, event: Any) -> None:
+        self.last = self._start.next(event, self.last)
+        commit_time = event.timestamp * _MICROSECONDS
+        self._open = Place(commit_position=self.last.position, ordinal=0, commit_time=commit_time)
+        self._is_alone = self._start.is_alone(event)
         self._touched.clear()
-        if event.flags & _PREPARED_XA:
-            self._standalone = False
 
     def _end(self) -> None:
         if self._open is not None:
@@ -157,6 +163,8 @@ class TransactionReader:
 
     def _add_statement(self, event: QueryEvent) -> None:
         statement = event.query
+        if self._is_alone is None:
+            self._is_alone = not begins_transaction(statement)
         if ends_transaction(statement):
             self._end()
             return
@@ -168,7 +176,7 @@ class TransactionReader:
             for (schema, name), table in self._tables.items():
                 if effect.concerns(schema, name) and table.is_read(self.last.position):
                     self._add_effect(table, effect.effect)
-        if self._standalone:
+        if self._is_alone:
             self._end()
 
     def _add_effect(self, table: BinlogTable, effect: Effect) -> None:
@@ -180,6 +188,16 @@ class TransactionReader:
         group.truncate(self._next_place())
         self._newest.pop(table.name, None)
         self._groups.append(group)
+
+    def _refuse_parts(self, event: Any) -> None:
+        name, _ = self._maps[event.table_id]
+        table = self._tables.get(name)
+        if table is not None and table.is_read(self.last.position):
+            raise TableStale(
+                f"{table.name} was changed in a session that logs parts of JSON values",
+                table=table.name,
+                expected="whole values: binlog_row_value_options without PARTIAL_JSON",
+            )
 
     def _refuse_touched(self, what: str) -> None:
         for name in sorted(self._touched):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.record import OPERATION
+from tests.support.mariadb import BinlogServerOfTests
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream
 
 VALUES = {
@@ -75,8 +76,8 @@ UNFIT = {
 
 
 @pytest.fixture
-def shop(mariadb: str, mysql_database: str, store_url: str, tmp_path: Path) -> MysqlShop:
-    return MysqlShop(folder=tmp_path, url=mariadb, database=mysql_database, store_url=store_url)
+def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
+    return MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
 
 
 def test_every_value_is_the_same_by_stream_and_by_copy(shop: MysqlShop) -> None:

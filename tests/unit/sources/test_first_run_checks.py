@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer
+from cdc_pipeline.sources.mysql.dialect import MARIADB, MYSQL
+from cdc_pipeline.sources.mysql.gtid import Gtid
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet
 from cdc_pipeline.sources.mysql.server_checks import check_images, check_server, warn_of_partial_images
 from tests.support.change_files import ChangeFolder, NothingKnown, Read, csv_text, json_lines
 from tests.support.recordings import WITH_SCHEMA, recorded
@@ -192,12 +196,24 @@ def mariadb(*, keeps: timedelta = timedelta(days=7), **variables: str) -> Binlog
     return BinlogServer(
         version_text="10.11.6-MariaDB",
         version=(10, 11),
-        server_id=1,
-        domain=0,
+        dialect=MARIADB,
         variables=VARIABLES | variables,
-        last=None,
+        place=Gtid(domain=0, server=1, sequence=0),
         retention_seconds=keeps.total_seconds(),
     )
+
+
+def mysql(*, version: tuple[int, int] = (8, 0), keeps: timedelta = timedelta(days=7), **variables: str) -> BinlogServer:
+    more = {
+        "gtid_mode": "ON",
+        "enforce_gtid_consistency": "ON",
+        "log_replica_updates": "ON",
+        "binlog_transaction_compression": "",
+        "binlog_row_value_options": "",
+    }
+    server = mariadb(keeps=keeps, **{**more, **variables})
+    text = f"{version[0]}.{version[1]}.36"
+    return replace(server, version_text=text, version=version, dialect=MYSQL, place=GtidSet())
 
 
 @pytest.mark.parametrize(
@@ -208,10 +224,20 @@ def mariadb(*, keeps: timedelta = timedelta(days=7), **variables: str) -> Binlog
         (mariadb(binlog_row_metadata="MINIMAL"), "binlog_row_metadata = MINIMAL"),
         (mariadb(log_bin_compress="ON"), "log_bin_compress = ON"),
         (mariadb(keeps=timedelta(minutes=59)), "keeps its log for 3540 s"),
+        (mysql(version=(5, 7)), "the source is 5.7.36; expected MariaDB 10.5 or newer, or MySQL 8.0 or newer"),
+        (mysql(log_bin="OFF"), "log_bin = OFF"),
+        (mysql(binlog_format="MIXED"), "binlog_format = MIXED"),
+        (mysql(binlog_row_metadata="MINIMAL"), "binlog_row_metadata = MINIMAL"),
+        (mysql(gtid_mode="OFF_PERMISSIVE"), "gtid_mode = OFF_PERMISSIVE"),
+        (mysql(enforce_gtid_consistency="WARN"), "enforce_gtid_consistency = WARN"),
+        (mysql(log_replica_updates="OFF"), "log_replica_updates = OFF"),
+        (mysql(binlog_transaction_compression="ON"), "binlog_transaction_compression = ON"),
+        (mysql(binlog_row_value_options="PARTIAL_JSON"), "binlog_row_value_options = PARTIAL_JSON"),
+        (mysql(keeps=timedelta(minutes=59)), "keeps its log for 3540 s"),
     ],
-    ids=["no log", "statements", "names", "compressed", "retention"],
+    ids=lambda value: "" if isinstance(value, str) else value.dialect.name,
 )
-def test_a_mariadb_whose_log_would_lack_changes_is_refused(server: BinlogServer, words: str) -> None:
+def test_a_server_whose_log_would_lack_changes_is_refused(server: BinlogServer, words: str) -> None:
     unconnected: Connection[Any] = Connection(defer_connect=True)
     with pytest.raises(SourceError, match=words):
         check_server(unconnected, server)

@@ -1,12 +1,16 @@
 """Shapes of MariaDB's tables, its positions, and the ranges in which a table is copied."""
 
+import struct
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pymysqlreplication.constants import FIELD_TYPE
 
 from cdc_pipeline.errors import DecodeError, SourceError
-from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid, position_behind
+from cdc_pipeline.sources.mysql.gtid import last_gtid, parse_gtid
+from cdc_pipeline.sources.mysql.json_text import json_text
 from cdc_pipeline.sources.mysql.row_image import ImageColumn, RowDecoder
 from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape, why_retaken
 from cdc_pipeline.sources.mysql.table_copy import key_ranges
@@ -87,10 +91,12 @@ def test_a_shape_is_read_back_as_it_was_stored() -> None:
     assert TableShape.from_json(shape(NOTE).to_json()) == shape(NOTE)
 
 
-def test_positions_follow_the_numbers_of_transactions() -> None:
-    assert position_behind("") == 1
-    assert position_behind("0-1-41,0-2-42") == parse_gtid("0-2-42").end == 43
-    assert str(parse_gtid("3-2-42").before(12)) == "3-2-11"
+def test_positions_of_mariadb_follow_the_numbers_of_transactions() -> None:
+    assert last_gtid("") is None
+    assert last_gtid("0-1-41,0-2-42") == parse_gtid("0-2-42")
+    assert parse_gtid("0-2-42").end == 43
+    assert str(parse_gtid("3-2-42").at(12)) == "3-2-11"
+    assert str(parse_gtid("3-2-42").at(1)) == ""
     with pytest.raises(SourceError, match="one domain"):
         last_gtid("0-1-41,1-1-7")
     with pytest.raises(SourceError, match="a MariaDB GTID"):
@@ -103,6 +109,12 @@ def test_every_number_is_in_exactly_one_range(low: int, rows: int, count: int) -
     assert len(ranges) <= count
     assert [found["first"] for found in ranges[1:]] == [found["end"] for found in ranges[:-1]]
     assert (ranges[0]["first"], ranges[-1]["end"]) == (None, None)
+
+
+@given(octets=st.binary(max_size=60))
+def test_bytes_that_are_no_json_give_no_other_error_than_such_bytes_of_a_row(octets: bytes) -> None:
+    with suppress(DecodeError, IndexError, ValueError, struct.error):
+        json_text(octets)
 
 
 @given(octets=st.binary(max_size=60), bitmap=st.binary(min_size=2, max_size=2))

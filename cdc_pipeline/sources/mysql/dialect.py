@@ -1,0 +1,98 @@
+"""What differs between MariaDB and MySQL, in one record each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from cdc_pipeline.sources.mysql.executed import check_start, has_lost, latest_end
+from cdc_pipeline.sources.mysql.gtid import Gtid, last_gtid
+from cdc_pipeline.sources.mysql.gtid_set import parse_gtid_set
+from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.session import rows
+from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mariadb, begin_on_mysql
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One kind of server. `is_mariadb`: as mysql-replication calls it.
+
+    `end_sql`: an expression for the end of the log, whose text `place` reads; None for the beginning of a log without
+    transactions. `end_of`: the end of the log by the server's variables. `identity`: names the log that positions
+    belong to. `begin_snapshot`: begins a consistent snapshot, and returns its place. `log_right`: the right to see the
+    filters of the log. `log_check`: a program that checks the log. `how_to_pass`: what an administrator runs so that
+    the end of the log, the second position, reaches the first one. `latest_end`: the position behind everything that a
+    reader of the log may have got. `check_start`: raises SourceGap for a place that the server's log does not have,
+    unless its reader is told. `has_lost`: whether the log lacks something behind a place up to which it was read.
+    """
+
+    name: str
+    is_mariadb: bool
+    oldest: tuple[int, int]
+    end_sql: str
+    place: Callable[[str], LogPlace | None]
+    end_of: Callable[[Mapping[str, str]], LogPlace]
+    identity: Callable[[Mapping[str, str]], str]
+    begin_snapshot: "Callable[[Connection[Any]], LogPlace | None]"
+    log_right: str
+    log_check: str
+    how_to_pass: Callable[[int, int], str]
+    latest_end: "Callable[[Connection[Any]], int]"
+    check_start: "Callable[[Connection[Any], LogPlace], None]"
+    has_lost: "Callable[[Connection[Any], LogPlace], bool]"
+
+
+def _mariadb_end(variables: Mapping[str, str]) -> LogPlace:
+    beginning = Gtid(domain=int(variables["gtid_domain_id"] or 0), server=int(variables["server_id"] or 0), sequence=0)
+    return last_gtid(variables["gtid_binlog_pos"]) or beginning
+
+
+MARIADB = Dialect(
+    name="MariaDB",
+    is_mariadb=True,
+    oldest=(10, 5),
+    end_sql="@@GLOBAL.gtid_binlog_pos",
+    place=last_gtid,
+    end_of=_mariadb_end,
+    identity=lambda variables: f"mariadb domain {variables['gtid_domain_id']} server {variables['server_id']}",
+    begin_snapshot=begin_on_mariadb,
+    log_right="BINLOG MONITOR",
+    log_check="mariadb-binlog --verify-binlog-checksum",
+    how_to_pass=lambda position, _: (
+        f"run SET SESSION gtid_seq_no = {position} before a write on the source, then try again"
+    ),
+    latest_end=lambda _: 0,
+    check_start=lambda _, __: None,
+    has_lost=lambda _, __: False,
+)
+MYSQL = Dialect(
+    name="MySQL",
+    is_mariadb=False,
+    oldest=(8, 0),
+    end_sql="@@GLOBAL.gtid_executed",
+    place=parse_gtid_set,
+    end_of=lambda variables: parse_gtid_set(variables["gtid_executed"]),
+    identity=lambda variables: f"mysql server {variables['server_uuid']}",
+    begin_snapshot=begin_on_mysql,
+    log_right="REPLICATION CLIENT",
+    log_check="mysqlbinlog --verify-binlog-checksum",
+    how_to_pass=lambda position, end: (
+        f"run SET GLOBAL gtid_purged = '+{uuid4()}:1-{position - end}' on the source and its replicas, then try again"
+    ),
+    latest_end=latest_end,
+    check_start=check_start,
+    has_lost=has_lost,
+)
+
+
+def dialect_of(version: str) -> Dialect:
+    """Returns the dialect of a server with this `VERSION()`."""
+    return MARIADB if "mariadb" in version.lower() else MYSQL
+
+
+def dialect_at(connection: "Connection[Any]") -> Dialect:
+    (version,) = rows(connection, "SELECT VERSION()")[0]
+    return dialect_of(version.decode() if isinstance(version, bytes) else str(version))

@@ -1,0 +1,141 @@
+"""MySQL's sets of global transaction ids, and the pipeline's positions that stand for them.
+
+A position counts. The server's binary log has a set of transactions before each place, which MySQL writes as
+`uuid:1-1234`. The position behind a place is the number of transactions in that set, plus one. So the n-th transaction
+commits at the position n, whoever wrote it. With one server that ever wrote, n is the number in its GTID.
+
+Why the count is a total order. The server writes each transaction to its log exactly once: its own ones get their
+numbers when the group of commits is written, in the order of the log; replicated ones keep the ids that they came with,
+and are in this server's log in the order in which it committed them. So the log is the order, and the next transaction
+in it has a position that is greater by one. Several UUIDs in one log (after a failover, or in a replication group) and
+gaps in the numbers of one UUID do not change that: both are only ids.
+
+Why a reader can start at each position. With each cut the set before it is registered. COM_BINLOG_DUMP_GTID gets that
+set and sends every transaction of the log that is not in it, in the order of the log, from whatever file it is in: that
+is the same order again, so the count goes on where it was. If the server has deleted one of them
+(`@@GLOBAL.gtid_purged` is not within the set), it refuses, and so it does if the set has a transaction of its own that
+it does not have. Transactions of other servers that it lacks are looked for when the stream is opened.
+
+Where the count would be wrong. (1) Another server has the same ids in another order if it applied them in parallel, so
+a stream is bound to the server's UUID; behind a failover it is begun again. (2) `log_replica_updates = OFF` and
+`SET GLOBAL gtid_purged = '+…'` add to the executed set what the log does not have: the first is refused by set-up, the
+second is found by comparing `gtid_purged` with what was read. (3) `RESET MASTER` begins the count anew: the log is
+shorter than what is registered.
+
+`@@GLOBAL.gtid_executed` may lack a transaction whose rows can be seen already, since the engine commits first.
+`snapshot_position` says how a snapshot gets its exact set nevertheless.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.sources.mysql.log_place import LogRun, LogTransaction
+
+Interval = tuple[int, int]
+"""Numbers from the first to before the second."""
+_ENTRY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})((?::[0-9]+(?:-[0-9]+)?)+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GtidSet:
+    """The place behind the transactions of a set. `intervals`: by UUID, sorted, without two that touch."""
+
+    intervals: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ",".join(f"{uuid}:{':'.join(map(_written, found))}" for uuid, found in sorted(self.intervals.items()))
+
+    @property
+    def end(self) -> int:
+        return 1 + sum(end - first for found in self.intervals.values() for first, end in found)
+
+    @property
+    def last(self) -> LogTransaction:
+        """Has the position alone: a set does not show which of its transactions came last."""
+        return LogTransaction(origin="", number=0, position=self.end - 1)
+
+    def next(self, event: Any, last: LogTransaction) -> LogTransaction:
+        uuid, _, number = event.gtid.rpartition(":")
+        return LogTransaction(origin=uuid, number=int(number), position=last.end)
+
+    def is_alone(self, event: Any) -> None:
+        """Returns None: the first statement behind the event shows it."""
+        del event
+
+    def passed(self, run: LogRun) -> "GtidSet":
+        uuid = run.first.origin
+        added = (run.first.number, run.last_number + 1)
+        return GtidSet(intervals={**self.intervals, uuid: _joined(*self.intervals.get(uuid, ()), added)})
+
+    def at(self, position: int) -> "GtidSet | None":
+        """Returns the set at an earlier position if one server wrote all transactions, from 1 on."""
+        if position == 1:
+            return GtidSet()
+        match list(self.intervals.items()):
+            case [(uuid, ((1, _),))]:
+                return GtidSet(intervals={uuid: ((1, position),)})
+        return None
+
+    def joined(self, other: "GtidSet") -> "GtidSet":
+        uuids = self.intervals.keys() | other.intervals.keys()
+        both = {uuid: (*self.intervals.get(uuid, ()), *other.intervals.get(uuid, ())) for uuid in uuids}
+        return GtidSet(intervals={uuid: _joined(*found) for uuid, found in both.items()})
+
+    def contains(self, other: "GtidSet") -> bool:
+        return all(
+            any(first <= low and high <= end for first, end in self.intervals.get(uuid, ()))
+            for uuid, found in other.intervals.items()
+            for low, high in found
+        )
+
+    def begins_like(self, other: "GtidSet") -> bool:
+        """Returns whether both have the same UUIDs, each from the same first number on."""
+        firsts = [{uuid: found[0][0] for uuid, found in each.intervals.items()} for each in (self, other)]
+        return firsts[0] == firsts[1]
+
+
+def parse_gtid_set(text: str) -> GtidSet:
+    """Reads a set as the server writes it, in one line or several. Raises SourceError for other text."""
+    return GtidSet(intervals=dict(_entries(text)))
+
+
+def _entries(text: str) -> Iterator[tuple[str, tuple[Interval, ...]]]:
+    for entry in text.split(","):
+        written = "".join(entry.split())
+        if not written:
+            continue
+        found = _ENTRY.fullmatch(written)
+        if found is None:
+            raise SourceError(
+                f"the server names its position {written!r}",
+                expected="MySQL's GTIDs without tags, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1234",
+                remedy="set gtid_next = 'AUTOMATIC' without a tag, then run cdc setup-source --begin-again",
+            )
+        yield found[1].lower(), _joined(*map(_interval, found[2].removeprefix(":").split(":")))
+
+
+def _interval(written: str) -> Interval:
+    first, _, last = written.partition("-")
+    return int(first), int(last or first) + 1
+
+
+def _written(interval: Interval) -> str:
+    first, end = interval
+    return str(first) if end == first + 1 else f"{first}-{end - 1}"
+
+
+def _joined(*intervals: Interval) -> tuple[Interval, ...]:
+    """Returns the intervals in order. Joins those that touch."""
+    if all(one[1] < two[0] for one, two in pairwise(intervals)):
+        return intervals
+    found: list[Interval] = []
+    for first, end in sorted(intervals):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return tuple(found)

@@ -1,0 +1,132 @@
+"""Begins a consistent snapshot whose place in the log is known exactly: no transaction is missing, none comes twice.
+
+MariaDB tells the place with the snapshot. MySQL does not, so it has to be found.
+
+A transaction of MySQL goes through these states, in this order: it gets its GTID, which is in `@@GLOBAL.gtid_owned`
+from then on; it is written to the log; the engine commits it, and new snapshots see it; its GTID moves from
+`gtid_owned` to `gtid_executed` in one step. So a snapshot may see a transaction that `gtid_executed` does not have yet,
+even if `gtid_executed` is the same before and after the snapshot began: such a snapshot would be taken as older than it
+is, and the stream would bring that transaction a second time.
+
+The way without a lock therefore also asks who is on the way. If `gtid_executed` is the same before the snapshot and
+after it, and `gtid_owned`, read between the snapshot and the second look, is empty, then the set is exact. Whatever it
+has was committed before the snapshot, and is seen. Whatever is seen had its GTID before the snapshot; it is not owned
+any more, so it is in the set. This blocks nobody, and needs a moment of about three round trips without a commit. It is
+tried again and again.
+
+On a server that never has such a moment (or on a replica, whose transactions own their GTIDs from their beginning), a
+global read lock makes one: FLUSH TABLES WITH READ LOCK waits for running commits, blocks new ones, and is released as
+soon as the snapshot has begun. It needs the right RELOAD. A statement that runs for long would have it wait while it
+blocks others already, so it gives up soon.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pymysql.err import MySQLError
+
+from cdc_pipeline.errors import SnapshotError
+from cdc_pipeline.sources.mysql.gtid import last_gtid
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
+from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.session import rows
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+
+QUIET_MOMENT = timedelta(seconds=3)
+"""How long a moment without commits is waited for before the global read lock is taken."""
+_LONGER = timedelta(seconds=30)
+"""How long it is waited for if the user may not take the lock."""
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+_START = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+_OWNED, _EXECUTED = "SELECT @@GLOBAL.gtid_owned", "SELECT @@GLOBAL.gtid_executed"
+_LOCK_WAIT_SECONDS = 5
+_NO_RIGHT, _LOCK_WAIT = 1227, 1205
+
+
+def begin_on_mariadb(connection: "Connection[Any]") -> LogPlace | None:
+    """Begins the snapshot. Returns its place, from the log file and offset that the server noted with it."""
+    for statement in (_ISOLATION, _START):
+        rows(connection, statement)
+    noted = dict(rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    file, place = noted.get(b"Binlog_snapshot_file"), noted.get(b"Binlog_snapshot_position")
+    if not file or not place:
+        raise SnapshotError("the source gave no position with its snapshot", remedy="run the same command again")
+    found = rows(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file.decode(), int(place)))[0][0]
+    if found is None:
+        raise SnapshotError(
+            f"the source does not know the position of {file.decode()}:{int(place)}",
+            expected="the log file of the snapshot",
+            remedy="run the same command again",
+        )
+    return last_gtid(found.decode())
+
+
+def begin_on_mysql(connection: "Connection[Any]", quiet_moment: timedelta = QUIET_MOMENT) -> LogPlace:
+    """Begins the snapshot in a moment without commits, after `quiet_moment` under a global read lock.
+
+    Raises SnapshotError if there is no such moment and no lock.
+    """
+    rows(connection, _ISOLATION)
+    found = _between_commits(connection, quiet_moment) or _under_lock(connection)
+    return found or _between_commits(connection, _LONGER) or _refuse_busy()
+
+
+def _between_commits(connection: "Connection[Any]", wait: timedelta) -> GtidSet | None:
+    """Returns the exact set of the snapshot that it began, None if commits followed each other all the time."""
+    end = time.monotonic() + wait.total_seconds()
+    before = _text(connection, _EXECUTED)
+    while time.monotonic() < end:
+        rows(connection, _START)
+        owned = _text(connection, _OWNED)
+        after = _text(connection, _EXECUTED)
+        if not owned and before == after:
+            return parse_gtid_set(after)
+        before = after
+    return None
+
+
+def _under_lock(connection: "Connection[Any]") -> GtidSet | None:
+    """Returns the exact set of a snapshot that began while nobody could commit, None without the right to do so."""
+    try:
+        with _locked(connection):
+            rows(connection, _START)
+            return parse_gtid_set(_text(connection, _EXECUTED))
+    except MySQLError as error:
+        if error.args[0] == _NO_RIGHT:
+            return None
+        if error.args[0] == _LOCK_WAIT:
+            raise SnapshotError(
+                f"the source did not give a global read lock within {_LOCK_WAIT_SECONDS} s",
+                expected="no statement that runs for long while a snapshot begins",
+                remedy="end long statements (SHOW PROCESSLIST), then run the same command again",
+            ) from error
+        raise
+
+
+@contextmanager
+def _locked(connection: "Connection[Any]") -> Iterator[None]:
+    """Holds the lock while the block runs. Releasing it does not end a transaction that began in the block."""
+    rows(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
+    try:
+        rows(connection, "FLUSH TABLES WITH READ LOCK")
+        yield
+    finally:
+        rows(connection, "UNLOCK TABLES")
+        rows(connection, "SET SESSION lock_wait_timeout = DEFAULT")
+
+
+def _refuse_busy() -> LogPlace:
+    raise SnapshotError(
+        "transactions commit on the source without a pause, so the position of a snapshot is not known",
+        expected="a moment without a commit, or the right to make one",
+        remedy="run GRANT RELOAD ON *.* TO the pipeline's user, as an administrator, or try again when less is written",
+    )
+
+
+def _text(connection: "Connection[Any]", query: str) -> str:
+    return str(rows(connection, query)[0][0].decode())

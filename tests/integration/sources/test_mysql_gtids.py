@@ -1,0 +1,157 @@
+"""MySQL's positions count the transactions of its log, and a snapshot is exact at its position while others commit."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from uuid import uuid4
+
+import pytest
+
+from cdc_pipeline.errors import SourceError, SourceGap, UsageError
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.settings.mysql import MysqlSource
+from cdc_pipeline.sources.mysql.gtid_set import parse_gtid_set
+from cdc_pipeline.sources.mysql.session import address_of, connect_for_texts, rows
+from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mysql
+from tests.support.event_files import events_of
+from tests.support.mariadb import connected, fresh_mysql_database, run_mysql
+from tests.support.mysql8 import started_mysql
+from tests.support.mysql_source import MysqlShop, read_stream
+from tests.support.pipelines import consume
+
+pytestmark = pytest.mark.xdist_group("MySQL whose commits reach the disk")
+ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT)"
+BAG = "CREATE TABLE bag (writer INT, round INT)"
+OTHER = "11111111-2222-3333-4444-555555555555"
+WRITERS, SNAPSHOTS = 4, 25
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[str]:
+    """A server of these tests alone, whose commits reach the disk, so that they take time."""
+    with started_mysql("--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1") as url:
+        yield url
+
+
+@pytest.fixture
+def own(own_server: str, tmp_path: Path, store_url: str) -> Iterator[MysqlShop]:
+    with fresh_mysql_database(own_server) as name:
+        yield MysqlShop(folder=tmp_path, url=own_server, database=name, store_url=store_url)
+
+
+@contextmanager
+def writing(shop: MysqlShop, pause: float) -> Iterator[None]:
+    """Sessions that commit one transaction after the other, with a pause between two."""
+    stop = Event()
+
+    def write(writer: int) -> None:
+        with closing(connected(shop.url, shop.database)) as connection, connection.cursor() as cursor:
+            number = 0
+            while not stop.wait(pause):
+                number += 1
+                cursor.execute("INSERT INTO bag VALUES (%s, %s)", (writer, number))
+                connection.commit()
+
+    with ExitStack() as writers:
+        for writer in range(WRITERS):
+            thread = Thread(target=write, args=(writer,))
+            thread.start()
+            writers.callback(thread.join)
+        writers.callback(stop.set)
+        yield
+
+
+@pytest.mark.parametrize(("wait", "pause"), [(timedelta(minutes=1), 0.005), (timedelta(0), 0)], ids=["quiet", "locked"])
+def test_a_snapshot_has_what_the_stream_has_before_its_position_and_nothing_else(
+    own: MysqlShop, wait: timedelta, pause: float
+) -> None:
+    """In a table without a key a transaction that is missing shows, and one that comes twice does too."""
+    own.run(BAG)
+    source = MysqlSource(kind="mysql", url=own.url)
+    taken: list[tuple[int, Counter[tuple[int, int]]]] = []
+    with own.opened("bag") as pipeline:
+        pipeline.source_setup().set_up()
+        with writing(own, pause):
+            for _ in range(SNAPSHOTS):
+                with closing(connect_for_texts(address_of(source, own.folder))) as connection:
+                    position = begin_on_mysql(connection, wait).end
+                    found = rows(connection, f"SELECT writer, round FROM {own.database}.bag")
+                taken.append((position, Counter((int(writer), int(number)) for writer, number in found)))
+        written = [
+            (int(position), (row["writer"], row["round"]))
+            for events in read_stream(pipeline).events
+            for position, row in zip(events.commit_position, events.rows.to_pylist(), strict=True)
+        ]
+    assert len({position for position, _ in taken}) > SNAPSHOTS // 2
+    for position, found in taken:
+        assert found == Counter(row for commit_position, row in written if commit_position < position)
+
+
+def test_the_count_goes_on_over_uuids_gaps_and_files_of_the_log(own: MysqlShop) -> None:
+    own.run(ORDERS)
+    gtids = [f"{OTHER}:5", f"{OTHER}:3", "AUTOMATIC", f"{OTHER}:4", "AUTOMATIC", f"{OTHER}:9"]
+    with own.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        for number, gtid in enumerate(gtids):
+            with closing(connected(own.url, own.database)) as connection, connection.cursor() as cursor:
+                cursor.execute("SET gtid_next = %s", (gtid,))
+                cursor.execute("INSERT INTO orders VALUES (%s, 'x')", (number,))
+                connection.commit()
+            own.run("FLUSH BINARY LOGS")
+            consume(pipeline)
+        assert [event["id"] for event in events_of(pipeline, own.name("orders"))] == list(range(len(gtids)))
+        executed = str(own.run("SELECT @@GLOBAL.gtid_executed")[0][0])
+        assert pipeline.source.position_of(executed).position == parse_gtid_set(executed).end
+        for text in (f"{OTHER}:3-5", "0-1-7", f"{OTHER}:1-99"):
+            with pytest.raises(UsageError, match="all GTIDs up to the export"):
+                pipeline.source.position_of(text)
+
+
+def test_what_the_log_never_had_is_not_counted_silently(own: MysqlShop) -> None:
+    """`gtid_purged` can be told transactions of which the log has nothing."""
+    own.run(ORDERS)
+    with own.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        consume(pipeline)
+        own.run(f"SET GLOBAL gtid_purged = '+{uuid4()}:1-7'")
+        own.run("INSERT INTO orders VALUES (1, 'x')")
+        with pytest.raises(SourceGap, match="run cdc setup-source --begin-again"):
+            consume(pipeline)
+        pipeline.source_setup().begin_stream_again()
+        own.run("INSERT INTO orders VALUES (2, 'x')")
+        consume(pipeline)
+        assert pipeline.store.tables.table(own.name("orders")).state is TableState.STALE
+
+
+def test_a_session_that_logs_parts_of_json_stops_its_table_alone(own: MysqlShop) -> None:
+    own.run("CREATE TABLE documents (id INT PRIMARY KEY, body JSON)")
+    own.run(ORDERS)
+    with own.opened("documents", "orders") as pipeline:
+        pipeline.source_setup().set_up()
+        own.run("""INSERT INTO documents VALUES (1, '{"a": 1, "b": "a long text that is not logged again"}')""")
+        own.run(
+            "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
+            "UPDATE documents SET body = json_replace(body, '$.a', 2)",
+        )
+        own.run("INSERT INTO orders VALUES (1, 'x')")
+        consume(pipeline)
+        states = [pipeline.store.tables.table(own.name(table)).state for table in ("documents", "orders")]
+        assert states[0] is TableState.STALE
+        assert states[1] is not TableState.STALE
+
+
+def test_another_server_behind_the_same_url_is_noticed(own: MysqlShop, mysql8: str, tmp_path: Path) -> None:
+    own.run(ORDERS)
+    with own.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+    run_mysql(mysql8, f"CREATE DATABASE {own.database}")
+    try:
+        other = MysqlShop(folder=tmp_path, url=mysql8, database=own.database, store_url=own.store_url)
+        other.run(ORDERS)
+        with other.opened("orders") as pipeline, pytest.raises(SourceError, match="mysql server"):
+            pipeline.source_setup().set_up()
+    finally:
+        run_mysql(mysql8, f"DROP DATABASE {own.database}")
