@@ -4,7 +4,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +55,16 @@ def started_mariadb(*options: str) -> Iterator[str]:
     if server is None or install is None:
         raise SetupError("there is no MariaDB on this machine", remedy="run make setup-dev as root")
     create = [install, "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]
-    with started_server(create, [server, *OPTIONS, *options]) as url:
+    with started_server(lambda data: [*create, f"--datadir={data}"], [server, *OPTIONS, *options]) as url:
         yield url
 
 
 @contextmanager
-def started_server(create: list[str], serve: list[str]) -> Iterator[str]:
-    """The URL of a server in a new folder. `create`, `serve`: the commands, without folder, port and socket."""
+def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Iterator[str]:
+    """The URL of a server in a new folder.
+
+    `create`: the command that fills a folder of data. `serve`: the command without folder, port and socket.
+    """
     folder = Path(tempfile.mkdtemp(prefix="cdc-test-mysql-"))
     folder.chmod(0o711)
     try:
@@ -72,9 +75,7 @@ def started_server(create: list[str], serve: list[str]) -> Iterator[str]:
         if account is not None:
             account.take(data)
         run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
-        subprocess.run(
-            [*create, f"--datadir={data}"], check=True, capture_output=True, cwd=data, extra_groups=[], **run_as
-        )
+        subprocess.run(create(data), check=True, capture_output=True, cwd=data, extra_groups=[], **run_as)
         where = [f"--datadir={data}", f"--port={port}", f"--socket={data}/s", f"--init-file={folder}/role.sql"]
         with (folder / "log").open("w") as log:
             process = subprocess.Popen([*serve, *where], stdout=log, stderr=log, cwd=data, **run_as)
@@ -118,6 +119,10 @@ def run_mysql(url: str, *statements: str, database: str | None = None) -> list[t
         found = list(cursor.fetchall())
         connection.commit()
         return found
+
+
+def is_mariadb(url: str) -> bool:
+    return "MariaDB" in str(run_mysql(url, "SELECT VERSION()"))
 
 
 def numbers(first: int, last: int) -> str:

@@ -28,10 +28,6 @@ class MysqlShop:
     database: str
     store_url: str
 
-    @property
-    def is_mariadb(self) -> bool:
-        return "MariaDB" in str(self.run("SELECT VERSION()"))
-
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         return run_mysql(self.url, *statements, database=self.database)
 

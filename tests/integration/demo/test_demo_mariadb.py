@@ -1,4 +1,4 @@
-"""The shop in MariaDB: seeded once, written to in every way, and equal to the lake at the end."""
+"""The shop in MariaDB or MySQL: seeded once, written to in every way, and equal to the lake at the end."""
 
 from contextlib import closing
 from importlib.resources import as_file, files
@@ -17,16 +17,22 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.file import load_settings
 from tests.crash.world import World, apply_all
 from tests.support.eventually import eventually
-from tests.support.mariadb import run_mysql
+from tests.support.mariadb import BinlogServerOfTests, is_mariadb, numbers, run_mysql
 from tests.support.pipelines import consume, mysql_settings, set_up_and_consume, take_snapshot
 
 SMALL = Scale(customers=200, products=20, orders=300, lines=3)
+SEQUENCES = ("seq_1_to_1000000", "seq_1_to_100", "seq_1_to_4")
+"""Names of MariaDB's numbers, which are tables in MySQL here."""
 EVERY_KIND = {kind.name for kind in (*MARIADB_KINDS, MARIADB_LONG)}
 
 
 @pytest.fixture
-def shop_url(mariadb: str, mysql_database: str) -> str:
-    url = f"{mariadb}/{mysql_database}"
+def shop_url(binlog_server: BinlogServerOfTests) -> str:
+    url = f"{binlog_server.url}/{binlog_server.database}"
+    if not is_mariadb(url):
+        for name in SEQUENCES:
+            fill = f"INSERT INTO {name} {numbers(1, 400)} SELECT number FROM numbers"
+            run_mysql(url, f"CREATE TABLE {name} (seq INT PRIMARY KEY)", fill, database=binlog_server.database)
     seed_mariadb(url, SMALL)
     return url
 
@@ -40,20 +46,22 @@ def template_tables() -> list[dict[str, Any]]:
     return [table.model_dump() | {"name": table.table.table} for table in template_settings().tables]
 
 
-def test_a_second_seed_leaves_everything_as_it_is(shop_url: str, mysql_database: str) -> None:
-    run_mysql(shop_url, "DELETE FROM orders WHERE order_id = 1", database=mysql_database)
+@pytest.mark.parametrize("binlog_server", ["mariadb"], indirect=True)
+def test_a_second_seed_leaves_everything_as_it_is(shop_url: str, binlog_server: BinlogServerOfTests) -> None:
+    database = binlog_server.database
+    run_mysql(shop_url, "DELETE FROM orders WHERE order_id = 1", database=database)
     seed_mariadb(shop_url, SMALL)
-    counted = [run_mysql(shop_url, f"SELECT count(*) FROM {table}", database=mysql_database) for table in TABLES]
+    counted = [run_mysql(shop_url, f"SELECT count(*) FROM {table}", database=database) for table in TABLES]
     assert [number for ((number,),) in counted] == [200, 20, 299, 900, 1]
 
 
 def test_every_kind_of_transaction_happens_and_the_lake_equals_the_source(
-    shop_url: str, mariadb: str, mysql_database: str, store_url: str, tmp_path: Path
+    shop_url: str, binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path
 ) -> None:
     assert tuple(table.table.table for table in template_settings().tables) == TABLES
-    settings = mysql_settings(tmp_path, mariadb, mysql_database, template_tables(), slice_length="1d")
+    settings = mysql_settings(tmp_path, binlog_server.url, binlog_server.database, template_tables(), slice_length="1d")
     workload = Workload(shop_url, chance=Random(1), transactions_per_second=400, shop=MARIADB_SHOP)
-    with closing(World(settings=settings, source_url=mariadb, store_url=store_url)) as world:
+    with closing(World(settings=settings, source_url=binlog_server.url, store_url=store_url)) as world:
         with world.process() as pipeline:
             set_up_and_consume(pipeline)
             workload.start()

@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION
 from tests.support.event_files import events_of
 from tests.support.eventually import eventually
-from tests.support.mariadb import BinlogServerOfTests, connected, numbers, run_mysql, started_mariadb
+from tests.support.mariadb import BinlogServerOfTests, connected, is_mariadb, numbers, run_mysql, started_mariadb
 from tests.support.mysql8 import started_mysql
 from tests.support.mysql_source import MysqlShop, Read, read_copy, read_stream
 from tests.support.pipelines import consume
@@ -145,7 +145,7 @@ def test_a_table_that_would_lack_changes_is_refused_by_name_and_the_others_are_r
     shop.run("CREATE TABLE isam (id INT PRIMARY KEY) ENGINE = MyISAM")
     shop.run("CREATE TABLE swedish (id INT PRIMARY KEY, t VARCHAR(9) CHARACTER SET swe7)")
     expected = {"child": "CASCADE", "isam": "InnoDB", "swedish": "swe7", "gone": "has no table"}
-    if shop.is_mariadb:
+    if is_mariadb(shop.url):
         shop.run("CREATE TABLE odd (id INT PRIMARY KEY, u UUID)")
         expected["odd"] = "of the type uuid"
     with shop.opened("parent", *expected) as pipeline:
