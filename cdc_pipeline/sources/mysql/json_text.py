@@ -108,11 +108,11 @@ def _quoted(text: bytes) -> bytes:
 
 
 def _double(value: float) -> bytes:
-    """Writes the shortest digits; with an exponent beyond 15 digits before the point or 14 zeros behind it."""
+    """Writes the shortest digits, with an exponent for whole numbers of more than 15 digits, and below 1e-15."""
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     shown = "".join(map(str, digits)).rstrip("0") or "0"
     whole = len(digits) + int(exponent) if shown != "0" else 1
-    if -_MOST_WHOLE_DIGITS < whole <= _MOST_WHOLE_DIGITS:
+    if -_MOST_WHOLE_DIGITS < whole <= max(_MOST_WHOLE_DIGITS, len(shown) - 1):
         before = shown[:whole].ljust(whole, "0") if whole > 0 else "0"
         behind = shown[whole:] if whole > 0 else "0" * -whole + shown
         text = f"{before}.{behind or '0'}"

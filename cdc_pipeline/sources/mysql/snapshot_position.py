@@ -39,13 +39,14 @@ if TYPE_CHECKING:
 
 QUIET_MOMENT = timedelta(seconds=3)
 """How long a moment without commits is waited for before the global read lock is taken."""
+LOCK_WAIT = timedelta(seconds=5)
+"""How long the lock is waited for, while it blocks writers already."""
 _LONGER = timedelta(seconds=30)
 """How long it is waited for if the user may not take the lock."""
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _START = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 _OWNED, _EXECUTED = "SELECT @@GLOBAL.gtid_owned", "SELECT @@GLOBAL.gtid_executed"
-_LOCK_WAIT_SECONDS = 5
-_NO_RIGHT, _LOCK_WAIT = 1227, 1205
+_NO_RIGHT, _NO_LOCK = 1227, 1205
 
 
 def begin_on_mariadb(connection: "Connection[Any]") -> LogPlace | None:
@@ -66,13 +67,15 @@ def begin_on_mariadb(connection: "Connection[Any]") -> LogPlace | None:
     return last_gtid(found.decode())
 
 
-def begin_on_mysql(connection: "Connection[Any]", quiet_moment: timedelta = QUIET_MOMENT) -> LogPlace:
+def begin_on_mysql(
+    connection: "Connection[Any]", quiet_moment: timedelta = QUIET_MOMENT, lock_wait: timedelta = LOCK_WAIT
+) -> LogPlace:
     """Begins the snapshot in a moment without commits, after `quiet_moment` under a global read lock.
 
     Raises SnapshotError if there is no such moment and no lock.
     """
     rows(connection, _ISOLATION)
-    found = _between_commits(connection, quiet_moment) or _under_lock(connection)
+    found = _between_commits(connection, quiet_moment) or _under_lock(connection, lock_wait)
     return found or _between_commits(connection, _LONGER) or _refuse_busy()
 
 
@@ -90,18 +93,18 @@ def _between_commits(connection: "Connection[Any]", wait: timedelta) -> GtidSet 
     return None
 
 
-def _under_lock(connection: "Connection[Any]") -> GtidSet | None:
+def _under_lock(connection: "Connection[Any]", wait: timedelta) -> GtidSet | None:
     """Returns the exact set of a snapshot that began while nobody could commit, None without the right to do so."""
     try:
-        with _locked(connection):
+        with _locked(connection, wait):
             rows(connection, _START)
             return parse_gtid_set(_text(connection, _EXECUTED))
     except MySQLError as error:
         if error.args[0] == _NO_RIGHT:
             return None
-        if error.args[0] == _LOCK_WAIT:
+        if error.args[0] == _NO_LOCK:
             raise SnapshotError(
-                f"the source did not give a global read lock within {_LOCK_WAIT_SECONDS} s",
+                f"the source did not give a global read lock within {wait.total_seconds():.0f} s",
                 expected="no statement that runs for long while a snapshot begins",
                 remedy="end long statements (SHOW PROCESSLIST), then run the same command again",
             ) from error
@@ -109,9 +112,9 @@ def _under_lock(connection: "Connection[Any]") -> GtidSet | None:
 
 
 @contextmanager
-def _locked(connection: "Connection[Any]") -> Iterator[None]:
+def _locked(connection: "Connection[Any]", wait: timedelta) -> Iterator[None]:
     """Holds the lock while the block runs. Releasing it does not end a transaction that began in the block."""
-    rows(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_SECONDS}")
+    rows(connection, f"SET SESSION lock_wait_timeout = {wait.total_seconds():.0f}")
     try:
         rows(connection, "FLUSH TABLES WITH READ LOCK")
         yield

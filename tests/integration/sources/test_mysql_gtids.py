@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from cdc_pipeline.errors import SourceError, SourceGap, UsageError
+from cdc_pipeline.errors import SnapshotError, SourceError, SourceGap, UsageError
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.settings.mysql import MysqlSource
 from cdc_pipeline.sources.mysql.gtid_set import parse_gtid_set
@@ -171,3 +171,16 @@ def test_another_server_behind_the_same_url_is_noticed(own: MysqlShop, mysql8: s
             pipeline.source_setup().set_up()
     finally:
         run_mysql(mysql8, f"DROP DATABASE {own.database}")
+
+
+def test_a_lock_that_is_not_given_soon_is_given_up_and_writers_go_on(own: MysqlShop) -> None:
+    own.run(BAG)
+    source = MysqlSource(kind="mysql", url=own.url)
+    with closing(connect_for_texts(address_of(source, own.folder))) as connection:
+        with closing(connected(own.url, own.database)) as holding, holding.cursor() as cursor:
+            cursor.execute("LOCK TABLES bag WRITE")
+            with pytest.raises(SnapshotError, match="global read lock within 1 s"):
+                begin_on_mysql(connection, timedelta(0), timedelta(seconds=1))
+        own.run("INSERT INTO bag VALUES (1, 2)")
+        begin_on_mysql(connection, timedelta(0))
+        own.run("INSERT INTO bag VALUES (1, 3)")

@@ -1,12 +1,16 @@
-"""Every type of MariaDB: its values are the same by stream and by copy. What the lake cannot hold stays whole."""
+"""Every type of MariaDB and MySQL: its values are the same by stream and by copy. What does not fit stays whole."""
 
+import json
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from cdc_pipeline.record import OPERATION
-from tests.support.mariadb import BinlogServerOfTests
+from tests.support.mariadb import BinlogServerOfTests, connected, is_mariadb
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream
 
 VALUES = {
@@ -66,6 +70,24 @@ VALUES = {
     "POINT": ["POINT(1, 2)"],
     "GEOMETRY": ["ST_GeomFromText('LINESTRING(0 0, 1 1)', 4326)"],
 }
+SQL_JSON = (
+    "CAST(CAST('2024-02-29' AS DATE) AS JSON)",
+    "CAST(CAST('2024-02-29 23:59:59.123456' AS DATETIME(6)) AS JSON)",
+    "CAST(TIMESTAMP('1999-12-31 00:00:00') AS JSON)",
+    "CAST(CAST('-838:59:58.5' AS TIME(1)) AS JSON)",
+    "CAST(CAST('00:00:00.000001' AS TIME(6)) AS JSON)",
+    "CAST(-12345678901234567890.0123456789 AS JSON)",
+    "json_array(1.10, -0.5, 0.0, 18446744073709551615, -9223372036854775808, 1e0, -0e0, 1e-300)",
+    "json_object('bytes', x'00ff10', 'many', REPEAT(x'ab', 200))",
+    "CAST(b'101' AS JSON)",
+    "json_array(2196164410265027.2e0, -4168621047075569.5e0, 1e14, 1e15, 1e16, 123456789012345680e0, 1e-15, 1e-16)",
+    "CAST(POINT(1, 2.5) AS JSON)",
+    "json_array(NULL, true, false, json_array(), json_object())",
+    "json_object('long', REPEAT('é', 40000), 'number', 70000, 'more', json_array(-40000, 5000000000, NULL))",
+    "json_array(REPEAT('a', 127), REPEAT('b', 128), REPEAT('c', 16384))",
+    """CAST('"quotes \\\\" \\\\\\\\ \\\\u0000 \\\\u001f \\\\n \\\\t / 💶"' AS JSON)""",
+)
+DOCUMENTS = 300
 NAMES = [f"c{number}" for number in range(len(VALUES))]
 UNFIT = {
     "DATE": ["'0000-00-00'", "'2024-00-10'", "'2024-02-00'"],
@@ -135,3 +157,60 @@ def test_as_text_keeps_what_does_not_fit(shop: MysqlShop) -> None:
     (row,) = copied.to_pylist()
     assert {name: rows[0][name] for name in row} == row
     assert (row["day"], row["code"], row["at"]) == ("0000-00-00", "\\x010000", "2024-01-01 00:00:00.50+00")
+
+
+def random_document(chance: Random, depth: int = 0) -> Any:
+    kind = chance.randrange(9 if depth < 4 else 7)
+    if kind == 7:
+        return [random_document(chance, depth + 1) for _ in range(chance.randrange(6))]
+    if kind == 8:
+        return {random_text(chance): random_document(chance, depth + 1) for _ in range(chance.randrange(6))}
+    digits = chance.randrange(1, 17)
+    number = chance.randrange(-(10**digits), 10**digits)
+    choices = [None, chance.random() < 0.5, random_text(chance), number, number / 10 ** chance.randrange(20)]
+    return [*choices, number * 10.0 ** chance.randrange(-320, 290), float(number)][kind]
+
+
+def random_text(chance: Random) -> str:
+    return "".join(chance.choice('aZ "\\\n\té漢💶\x01/') for _ in range(chance.randrange(12)))
+
+
+@pytest.mark.parametrize("binlog_server", ["mysql8"], indirect=True)
+def test_every_json_value_of_mysql_has_the_text_of_the_server(shop: MysqlShop) -> None:
+    """MySQL logs JSON in a binary form; MariaDB's JSON is a text, which needs no rule."""
+    shop.run("CREATE TABLE documents (id INT PRIMARY KEY, body JSON)")
+    chance = Random(1)
+    with shop.opened("documents") as pipeline:
+        pipeline.source_setup().set_up()
+        for number, expression in enumerate(SQL_JSON):
+            shop.run(f"INSERT INTO documents VALUES ({number}, {expression})")
+        documents = [(100 + number, json.dumps(random_document(chance))) for number in range(DOCUMENTS)]
+        with closing(connected(shop.url, shop.database)) as connection, connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO documents VALUES (%s, %s)", documents)
+            connection.commit()
+        streamed = read_stream(pipeline)
+        copied, unfit = read_copy(pipeline, shop.name("documents"))
+    assert (streamed.unfit, unfit) == ([], [])
+    rows = streamed.rows(shop.name("documents")).select(["id", "body"]).sort_by("id").to_pylist()
+    expected = copied.sort_by("id").to_pylist()
+    for row, copy in zip(rows, expected, strict=True):
+        assert row == copy
+    assert len(expected) == DOCUMENTS + len(SQL_JSON)
+
+
+def test_computed_columns_and_indexes_on_expressions_are_read_like_others(shop: MysqlShop) -> None:
+    index = "" if is_mariadb(shop.url) else ", INDEX ((lower(name))), INDEX ((a * 2), (a + 0.5))"
+    shop.run(
+        "CREATE TABLE computed (id INT PRIMARY KEY, a INT, twice INT AS (a * 2) VIRTUAL, name VARCHAR(20),"
+        f" kept VARCHAR(30) AS (concat(name, '!')) STORED, made DATETIME DEFAULT (now() - INTERVAL 1 DAY){index})"
+    )
+    with shop.opened("computed") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO computed (id, a, name) VALUES (1, 5, 'Ada'), (2, NULL, NULL), (3, 7, 'Z')")
+        shop.run("UPDATE computed SET a = 6, name = 'Éva' WHERE id = 1", "DELETE FROM computed WHERE id = 3")
+        events = read_stream(pipeline).rows(shop.name("computed")).drop_columns([OPERATION]).to_pylist()
+        copied, _ = read_copy(pipeline, shop.name("computed"))
+    kept = {event["id"]: event for event in events}
+    rows = copied.to_pylist()
+    assert [{name: kept[row["id"]][name] for name in row} for row in rows] == rows
+    assert [(row["twice"], row["kept"]) for row in rows] == [(12, "Éva!"), (None, None)]
