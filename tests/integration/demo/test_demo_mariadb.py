@@ -55,6 +55,7 @@ def test_a_second_seed_leaves_everything_as_it_is(shop_url: str, binlog_server: 
     assert [number for ((number,),) in counted] == [200, 20, 299, 900, 1]
 
 
+@pytest.mark.parametrize("binlog_server", ["mariadb", pytest.param("mysql8", marks=pytest.mark.nightly)], indirect=True)
 def test_every_kind_of_transaction_happens_and_the_lake_equals_the_source(
     shop_url: str, binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path
 ) -> None:
