@@ -1,6 +1,7 @@
 """Tables of a database that begin with rows which COPY or another program exported at a known position."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -11,7 +12,7 @@ from cdc_pipeline.launcher.postgres import PostgresServer
 from snapshot.wiring import export_at
 from tests.crash.invariants import check
 from tests.crash.world import World, apply_all, new_world, take_snapshot
-from tests.support.mariadb import run_mysql
+from tests.support.mariadb import connected, run_mysql
 from tests.support.pipelines import consume, mysql_settings, opened_pipeline, set_up_and_consume
 
 NOBODY_LISTENS = "sc://127.0.0.1:1"
@@ -79,8 +80,10 @@ def test_positions_of_mariadb_are_gtids_or_places_of_its_log(
     run_mysql(mariadb, "CREATE TABLE orders (id int PRIMARY KEY, note text)", database=mysql_database)
     settings = mysql_settings(tmp_path, mariadb, mysql_database, [{"name": "orders"}])
     with opened_pipeline(settings, store_url=store_url, spark_url=NOBODY_LISTENS) as pipeline:
-        ((file, place, *_),) = run_mysql(mariadb, "SHOW MASTER STATUS")
-        ((gtid,),) = run_mysql(mariadb, "SELECT @@gtid_binlog_pos")
+        with closing(connected(mariadb)) as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH TABLES WITH READ LOCK")  # other tests write to the same server
+            ((file, place, *_),) = run_mysql(mariadb, "SHOW MASTER STATUS")
+            ((gtid,),) = run_mysql(mariadb, "SELECT @@gtid_binlog_pos")
         position = pipeline.source.position_of(str(gtid)).position
         assert position == int(str(gtid).rpartition("-")[2]) + 1
         assert pipeline.source.position_of(f"{file}:{place}").position == position
