@@ -1,5 +1,6 @@
 """MySQL's positions count the transactions of its log, and a snapshot is exact at its position while others commit."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -8,11 +9,14 @@ from threading import Thread
 from uuid import uuid4
 
 import pytest
+from pymysqlreplication.event import GtidEvent
 
 from cdc_pipeline.errors import SnapshotError, SourceError, SourceGap, UsageError
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.settings.mysql import MysqlSource
-from cdc_pipeline.sources.mysql.gtid_set import parse_gtid_set
+from cdc_pipeline.sources.mysql.binlog import BinlogReader
+from cdc_pipeline.sources.mysql.dialect import MYSQL
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.session import address_of, connect_for_texts, rows
 from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mysql
 from tests.support.event_files import events_of
@@ -184,3 +188,35 @@ def test_a_lock_that_is_not_given_soon_is_given_up_and_writers_go_on(own: MysqlS
         own.run("INSERT INTO bag VALUES (1, 2)")
         begin_on_mysql(connection, timedelta(0))
         own.run("INSERT INTO bag VALUES (1, 3)")
+
+
+def test_a_log_that_was_reset_is_read_again_from_behind_what_is_registered(own: MysqlShop) -> None:
+    own.run(ORDERS)
+    with own.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        for number in range(9):
+            own.run(f"INSERT INTO orders VALUES ({number}, 'before')")
+        consume(pipeline)
+        own.run("RESET MASTER")
+        own.run("INSERT INTO orders VALUES (10, 'lost')")
+        with pytest.raises(SourceGap, match="RESET MASTER"):
+            consume(pipeline)
+        with pytest.raises(SourceError, match="up to which it is registered") as failure:
+            pipeline.source_setup().begin_stream_again()
+        remedy = re.search(r"SET GLOBAL gtid_purged = '\S+'", failure.value.remedy)
+        assert remedy is not None
+        own.run(remedy[0])
+        pipeline.source_setup().begin_stream_again()
+        assert read_stream(pipeline).events == []
+        assert pipeline.store.tables.table(own.name("orders")).state is TableState.STALE
+
+
+def test_a_log_without_any_transaction_is_read_from_its_beginning(own: MysqlShop) -> None:
+    own.run("RESET MASTER")
+    address = address_of(MysqlSource(kind="mysql", url=own.url), own.folder)
+    reader = BinlogReader(address, dialect=MYSQL, server_id=77, start=GtidSet(), schemas=[own.database], tables=["bag"])
+    with closing(reader):
+        reader.wait_ready(timedelta(seconds=10))
+        own.run(BAG)
+        found = next(event for event in iter(reader.next_event, None) if isinstance(event, GtidEvent))
+    assert found.gno == 1
