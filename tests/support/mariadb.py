@@ -107,6 +107,7 @@ def connected(url: str, database: str | None = None) -> Any:
         password=PASSWORD,
         database=database,
         autocommit=False,
+        local_infile=True,
         ssl_disabled=True,
     )
 

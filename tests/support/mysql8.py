@@ -18,6 +18,7 @@ OPTIONS = (
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
     "--mysqlx=OFF",
+    "--local-infile=ON",
     "--pid-file=pid",
     "--log-bin=binlog",
     "--server-id=1",

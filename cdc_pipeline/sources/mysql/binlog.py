@@ -9,6 +9,7 @@ from typing import Any
 import pymysql
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
+    ExecuteLoadQueryEvent,
     GtidEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
@@ -34,8 +35,8 @@ from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
 HEARTBEAT = timedelta(milliseconds=50)
 """The server sends a heartbeat when the log has nothing new for this long."""
 _SILENCE_SECONDS = 20
-_WITHOUT_ROWS = frozenset({0, 3, 5, 13, 14, 15, 17, 18, 28, 29, 34, 35, 36, 37, 38, 160, 161, 163, 164, 27, 41})
-"""Types of events that the library does not read and that carry no change of a row."""
+_WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 37, 38, 160, 161, 163, 164, 27, 41})
+"""Types of events that are not read and that carry no change of a row. 9, 11, 17: blocks of a file of LOAD DATA."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
 _SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer, without tags in GTIDs"
@@ -43,6 +44,7 @@ _COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_comp
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _EVENTS = (
     DeleteRowsEvent,
+    ExecuteLoadQueryEvent,
     GtidEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
@@ -161,6 +163,25 @@ def row_octets(event: Any) -> bytes:
     """Returns the images of an event of rows, undecoded. Call it once per event."""
     octets: bytes = event.packet.read(event.event_size - event.packet.read_bytes)
     return octets
+
+
+def statement_of(event: QueryEvent | ExecuteLoadQueryEvent) -> tuple[str, str]:
+    """Returns the statement of an event, and the database in which it ran. Call it once per event.
+
+    Of a LOAD DATA the library reads only the numbers before its text. Raises DecodeError if they do not fit the event.
+    """
+    if isinstance(event, QueryEvent):
+        return event.query, event.schema.decode(errors="replace")
+    rest = row_octets(event)
+    begin = event.status_vars_length + event.schema_length + 1
+    if len(rest) <= begin:
+        raise DecodeError(
+            f"an event of LOAD DATA has {len(rest)} bytes behind its numbers",
+            expected=f"{begin} bytes of settings and the database, then the statement",
+            remedy="read a supported server",
+        )
+    database = rest[event.status_vars_length : begin - 1]
+    return rest[begin:].decode(errors="backslashreplace"), database.decode(errors="replace")
 
 
 def _auto_position(dialect: Dialect, start: LogPlace) -> Any:

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
-from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, QueryEvent, XAPrepareEvent, XidEvent
+from pymysqlreplication.event import (
+    ExecuteLoadQueryEvent,
+    GtidEvent,
+    MariadbGtidEvent,
+    QueryEvent,
+    XAPrepareEvent,
+    XidEvent,
+)
 from pymysqlreplication.row_event import (
     DeleteRowsEvent,
     PartialUpdateRowsEvent,
@@ -19,7 +26,7 @@ from pymysqlreplication.row_event import (
 
 from cdc_pipeline.errors import DecodeError, TableStale
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.mysql.binlog import row_octets
+from cdc_pipeline.sources.mysql.binlog import row_octets, statement_of
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.row_image import RowImage
@@ -98,8 +105,8 @@ class TransactionReader:
                 self._end()
             case XAPrepareEvent():
                 self._refuse_touched("was changed in an XA transaction, which may still be rolled back")
-            case QueryEvent():
-                self._add_statement(event)
+            case QueryEvent() | ExecuteLoadQueryEvent():
+                self._add_statement(*statement_of(event))
 
     def _begin(self, event: Any) -> None:
         self.last = self._start.next(event, self.last)
@@ -161,8 +168,7 @@ class TransactionReader:
             if owner == self._pipeline and after.get(_MESSAGE):
                 self._markers.append(Marker(text=after[_MESSAGE], commit_position=self.last.position))
 
-    def _add_statement(self, event: QueryEvent) -> None:
-        statement = event.query
+    def _add_statement(self, statement: str, database: str) -> None:
         if self._is_alone is None:
             self._is_alone = not begins_transaction(statement)
         if ends_transaction(statement):
@@ -171,7 +177,6 @@ class TransactionReader:
         if is_partial_rollback(statement):
             self._refuse_touched("was changed in a transaction of which a part was rolled back")
             return
-        database = event.schema.decode(errors="replace")
         for effect in effects_of(statement, database):
             for (schema, name), table in self._tables.items():
                 if effect.concerns(schema, name) and table.is_read(self.last.position):
