@@ -56,6 +56,9 @@ class Gtid:
     def passed(self, run: LogRun) -> "Gtid":
         return parse_gtid(f"{run.first.origin}-{run.last_number}")
 
+    def before(self, transaction: LogTransaction) -> "Gtid":
+        return replace(self, sequence=transaction.number - 1)
+
     def at(self, position: int) -> "Gtid":
         return replace(self, sequence=position - 1)
 

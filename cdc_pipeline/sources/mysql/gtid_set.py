@@ -71,6 +71,13 @@ class GtidSet:
         added = (run.first.number, run.last_number + 1)
         return GtidSet(intervals={**self.intervals, uuid: _joined(*self.intervals.get(uuid, ()), added)})
 
+    def before(self, transaction: LogTransaction) -> "GtidSet":
+        """Returns the set without the transaction: the server sends whatever is not in a set, in the log's order."""
+        uuid, number = transaction.origin, transaction.number
+        left = tuple(part for each in self.intervals.get(uuid, ()) for part in _around(each, number))
+        others = {each: found for each, found in self.intervals.items() if each != uuid}
+        return GtidSet(intervals={**others, **({uuid: left} if left else {})})
+
     def at(self, position: int) -> "GtidSet | None":
         """Returns the set at an earlier position if one server wrote all transactions, from 1 on."""
         if position == 1:
@@ -126,6 +133,18 @@ def _interval(written: str) -> Interval:
 def _written(interval: Interval) -> str:
     first, end = interval
     return str(first) if end == first + 1 else f"{first}-{end - 1}"
+
+
+def _around(interval: Interval, number: int) -> Iterator[Interval]:
+    """Yields what is left of an interval without the number."""
+    first, end = interval
+    if not first <= number < end:
+        yield interval
+        return
+    if first < number:
+        yield first, number
+    if number + 1 < end:
+        yield number + 1, end
 
 
 def _joined(*intervals: Interval) -> tuple[Interval, ...]:

@@ -74,6 +74,9 @@ class LogPlace(Protocol):
     def passed(self, run: LogRun) -> "LogPlace":
         """Returns the place behind these transactions, which come next."""
 
+    def before(self, transaction: LogTransaction) -> "LogPlace":
+        """Returns a place from which the server sends this transaction first. It is one before the place."""
+
     def at(self, position: int) -> "LogPlace | None":
         """Returns the place at an earlier position, None if that cannot be told."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from pymysql.err import MySQLError
 from pymysqlreplication.event import HeartbeatLogEvent
 
-from cdc_pipeline.errors import CdcError, SourceBusy, SourceError, StreamMoved, TableStale
+from cdc_pipeline.errors import CdcError, SourceAway, SourceBusy, SourceError, StreamMoved, TableStale
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
@@ -20,8 +20,9 @@ from cdc_pipeline.sources.mysql.binlog import BinlogReader
 from cdc_pipeline.sources.mysql.catalogue import read_shapes
 from cdc_pipeline.sources.mysql.changes import ChangeGroup
 from cdc_pipeline.sources.mysql.dialect import Dialect
-from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace
+from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.markers import MarkerTable
+from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect, rows
 from cdc_pipeline.sources.mysql.setup import PlannedMysqlTable
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
@@ -31,6 +32,8 @@ from cdc_pipeline.steps import OnStep, step
 
 GTID = "gtid"
 """Key in `PartitionProgress.last_position` for the text of the place in the log. No table has this name."""
+XA = "xa"
+"""The same, for the XA transactions that are prepared there."""
 _MOST_ROWS = 20_000
 _MOST_OCTETS = 16 << 20
 _MOST_MILLISECONDS = 500
@@ -41,7 +44,8 @@ _READY = timedelta(seconds=10)
 class MysqlStream:
     """Implements `ChangeStream` for a MariaDB or MySQL server. It holds a named lock, so there is one per pipeline.
 
-    `start`: the place behind which the log is read. `position`: everything that commits before it is registered.
+    `start`: the place behind which the log is read; `prepared`: what was registered under `XA` there. `position`:
+    everything that commits before it is registered.
     `looked_at`: the end of the log when the tables were read. `marks`: how each table is registered now.
     """
 
@@ -58,11 +62,14 @@ class MysqlStream:
         marks: Mapping[TableName, str],
         as_text: Mapping[TableName, Sequence[str]],
         start: LogPlace,
+        prepared: str,
         position: int,
         looked_at: int,
         on_step: OnStep,
     ) -> None:
         self.position = position
+        self._address = address
+        self._lock = lock
         self._history = LogHistory(start)
         self._stream_partitions = stream_partitions
         self._tables = tuple(tables)
@@ -73,20 +80,20 @@ class MysqlStream:
         self._dialect = dialect
         self._connection = connect(address)
         self._reader: BinlogReader | None = None
-        self._transactions = self._transaction_reader(start, looked_at)
+        self._transactions = self._transaction_reader(start, prepared, looked_at)
         try:
             self._take_lock(lock)
             with answering():
                 dialect.check_start(self._connection, start)
-            self._reader = self._log_reader(address, server_id or _server_id_of(lock), start)
+            self._reader = self._log_reader(server_id or _server_id_of(lock), start)
             self._pending: Any = self._reader.wait_ready(_READY)
         except BaseException:
             self.close()
             raise
 
-    def _log_reader(self, address: MysqlAddress, server_id: int, start: LogPlace) -> BinlogReader:
+    def _log_reader(self, server_id: int, start: LogPlace) -> BinlogReader:
         return BinlogReader(
-            address,
+            self._address,
             dialect=self._dialect,
             server_id=server_id,
             start=start,
@@ -94,7 +101,19 @@ class MysqlStream:
             tables=[self._markers.table, *(table.name.table for table in self._tables)],
         )
 
-    def _transaction_reader(self, start: LogPlace, looked_at: int) -> TransactionReader:
+    def _look_back(self, xid: str, transaction: LogTransaction) -> Tables | None:
+        """Reads a transaction of the log again, by a reader with an id of its own: the server ends one of two alike."""
+        reader = self._log_reader(_server_id_of(f"{self._lock} back"), self._history.end().before(transaction))
+        try:
+            return prepared_tables(xid, reader.next_event)
+        except SourceAway:
+            raise
+        except SourceError:
+            return None
+        finally:
+            reader.close()
+
+    def _transaction_reader(self, start: LogPlace, prepared: str, looked_at: int) -> TransactionReader:
         streamed = {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name, key=table.key, shapes=table.shapes, start=self.position, looked_at=looked_at
@@ -106,6 +125,8 @@ class MysqlStream:
             marker_table=(self._markers.database, self._markers.table),
             pipeline=self._markers.pipeline,
             start=start,
+            prepared=PreparedTransactions(prepared),
+            look_back=self._look_back,
         )
 
     def read(self, wait: timedelta) -> EventBatch | None:
@@ -129,7 +150,9 @@ class MysqlStream:
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         """Returns the same offset for every stream partition, since all are read from one log."""
         before = str(self._history.place_at(position))
-        place = PartitionProgress(offset=encode_position(position), last_position={GTID: before})
+        prepared = self._transactions.prepared.text_at(position)
+        state = {GTID: before, XA: prepared} if prepared else {GTID: before}
+        place = PartitionProgress(offset=encode_position(position), last_position=state)
         return dict.fromkeys(range(self._stream_partitions), place)
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:

@@ -12,7 +12,7 @@ from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import warn_of_partial_images
 from cdc_pipeline.sources.mysql.session import MysqlAddress, session
 from cdc_pipeline.sources.mysql.setup import MARK, MysqlPlan, execute_plan
-from cdc_pipeline.sources.mysql.stream import GTID, MysqlStream
+from cdc_pipeline.sources.mysql.stream import GTID, XA, MysqlStream
 from cdc_pipeline.steps import OnStep, step
 
 _NO_ID = 0
@@ -90,6 +90,8 @@ class MysqlSurvey:
     def open(self, start: StreamStart) -> MysqlStream:
         """Opens the log for the registered tables. Raises SourceGap if the server no longer has the first change."""
         position = decode_position(min(place.offset for place in start.progress.values()))
+        noted = [place.last_position for place in start.progress.values()]
+        before = self._last_before(position, start)
         return MysqlStream(
             self.address,
             dialect=self.plan.server.dialect,
@@ -100,7 +102,8 @@ class MysqlSurvey:
             tables=[table for table in self.plan.tables if table.name in start.tables],
             marks={table.name: MARK for table in self.plan.tables if table.name in start.tables},
             as_text=self.as_text,
-            start=self._last_before(position, start),
+            start=before,
+            prepared=next((place[XA] for place in noted if XA in place and place.get(GTID) == str(before)), ""),
             position=position,
             looked_at=self.plan.server.end,
             on_step=self.on_step,

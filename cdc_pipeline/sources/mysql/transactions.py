@@ -29,6 +29,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.mysql.binlog import row_octets, statement_of
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
+from cdc_pipeline.sources.mysql.prepared import LookBack, PreparedTransactions, Tables, completed_by, xid_of
 from cdc_pipeline.sources.mysql.row_image import RowImage
 from cdc_pipeline.sources.mysql.statements import (
     Effect,
@@ -51,7 +52,8 @@ class TransactionReader:
     """Takes events in the order of the log. `batch_*` and `take_batch` give what came since the last batch.
 
     `tables`: the tables that are read, by database and name. `marker_table`: database and name of the table of marker
-    messages; `pipeline`: whose messages count. `start`: the place behind which the log is read.
+    messages; `pipeline`: whose messages count. `start`: the place behind which the log is read. `prepared`: the XA
+    transactions that are prepared there; `look_back`: finds the tables that they changed.
     """
 
     def __init__(
@@ -61,7 +63,11 @@ class TransactionReader:
         marker_table: tuple[str, str],
         pipeline: str,
         start: LogPlace,
+        prepared: PreparedTransactions,
+        look_back: LookBack,
     ) -> None:
+        self.prepared = prepared
+        self._look_back = look_back
         self._tables = tables
         self._marker_table = marker_table
         self._pipeline = pipeline
@@ -72,6 +78,7 @@ class TransactionReader:
         self.octets = 0
         self._open: Place | None = None
         self._touched: set[TableName] = set()
+        self._named: set[tuple[str, str]] = set()
         self._is_alone: bool | None = False
         self._maps: dict[int, tuple[tuple[str, str], tuple[LogColumn, ...]]] = {}
         self._groups: list[ChangeGroup] = []
@@ -97,6 +104,7 @@ class TransactionReader:
                 self._begin(event)
             case TableMapEvent():
                 self._maps[event.table_id] = (event.schema, event.table), log_columns(event.columns)
+                self._named.add((event.schema, event.table))
             case PartialUpdateRowsEvent():
                 self._refuse_parts(event)
             case WriteRowsEvent() | UpdateRowsEvent() | DeleteRowsEvent():
@@ -104,7 +112,7 @@ class TransactionReader:
             case XidEvent():
                 self._end()
             case XAPrepareEvent():
-                self._refuse_touched("was changed in an XA transaction, which may still be rolled back")
+                self._prepare(event)
             case QueryEvent() | ExecuteLoadQueryEvent():
                 self._add_statement(*statement_of(event))
 
@@ -114,6 +122,7 @@ class TransactionReader:
         self._open = Place(commit_position=self.last.position, ordinal=0, commit_time=commit_time)
         self._is_alone = self._start.is_alone(event)
         self._touched.clear()
+        self._named.clear()
 
     def _end(self) -> None:
         if self._open is not None:
@@ -174,6 +183,11 @@ class TransactionReader:
         if ends_transaction(statement):
             self._end()
             return
+        completed = completed_by(statement)
+        if completed is not None:
+            self._refuse_unseen(self.prepared.complete(completed, self.last.position, self._look_back))
+            self._end()
+            return
         if is_partial_rollback(statement):
             self._refuse_touched("was changed in a transaction of which a part was rolled back")
             return
@@ -207,7 +221,24 @@ class TransactionReader:
     def _refuse_touched(self, what: str) -> None:
         for name in sorted(self._touched):
             raise TableStale(f"{name} {what}", table=name, expected="transactions that commit as a whole or not at all")
+
+    def _prepare(self, event: XAPrepareEvent) -> None:
+        """Takes the end of an XA transaction's rows. MySQL writes XA COMMIT … ONE PHASE in this way, too."""
+        if not event.one_phase:
+            self.prepared.prepare(xid_of(event), self.last, self._named)
+            self._refuse_touched("was changed in an XA transaction, which may still be rolled back")
         self._end()
+
+    def _refuse_unseen(self, changed: Tables | None) -> None:
+        """Raises TableStale for a table that an XA COMMIT changes: its snapshot may be older, without these rows."""
+        for name, table in sorted(self._tables.items()):
+            if table.is_read(self.last.position) and (changed is None or name in changed):
+                doubt = "may have been" if changed is None else "was"
+                raise TableStale(
+                    f"{table.name} {doubt} changed by an XA transaction that was prepared earlier in the log",
+                    table=table.name,
+                    expected="rows that the log shows with their commit",
+                )
 
 
 def _add_change(group: ChangeGroup, event: Any, images: tuple[RowImage, ...], place: Place) -> None:

@@ -37,6 +37,16 @@ def test_an_earlier_place_is_told_only_where_one_server_wrote_everything() -> No
     assert parse_gtid_set(f"{A}:1-9,{B}:1").at(5) is None
 
 
+@pytest.mark.parametrize(
+    ("number", "left"), [(1, f"{A}:2-5:8,{B}:1"), (3, f"{A}:1-2:4-5:8,{B}:1"), (8, f"{A}:1-5,{B}:1")]
+)
+def test_the_place_before_a_transaction_lacks_that_one_alone(number: int, left: str) -> None:
+    whole = parse_gtid_set(f"{A}:1-5:8,{B}:1")
+    assert str(whole.before(LogTransaction(origin=A, number=number, position=number))) == left
+    assert str(parse_gtid_set(f"{B}:1").before(LogTransaction(origin=B, number=1, position=1))) == ""
+    assert str(parse_gtid("0-1-9").before(LogTransaction(origin="0-1", number=4, position=4))) == "0-1-3"
+
+
 def test_a_set_contains_another_one_whatever_the_uuids() -> None:
     whole = parse_gtid_set(f"{A}:1-5:8-9,{B}:1-2")
     assert whole.contains(parse_gtid_set(f"{A}:2-4:8,{B}:1"))
