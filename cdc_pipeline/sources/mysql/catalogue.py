@@ -60,6 +60,11 @@ FROM information_schema.referential_constraints AS r
 WHERE (r.delete_rule IN ('CASCADE', 'SET NULL') OR r.update_rule IN ('CASCADE', 'SET NULL'))
   AND r.constraint_schema = %s AND r.table_name IN %s
 """
+_ARRAYS = """
+SELECT k.table_schema, k.table_name, k.index_name FROM information_schema.statistics AS k
+WHERE k.table_schema = %s AND k.table_name IN %s AND (FALSE /*!80013 OR k.expression LIKE '%% as %% array)' */)
+"""
+"""Only MySQL reads the comment, from the version on that has the column."""
 _ALL_TABLES = """
 SELECT table_schema, table_name FROM information_schema.tables
 WHERE table_type = 'BASE TABLE'
@@ -95,7 +100,10 @@ class BinlogServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlCatalogueTable:
-    """A table as the catalogue has it. `cascades`: a foreign key by which the engine changes rows without events."""
+    """A table as the catalogue has it. `cascades`: a foreign key by which the engine changes rows without events.
+
+    `array_index`: a multi-valued index, which adds a hidden column of arrays to the rows of the log.
+    """
 
     name: TableName
     kind: str
@@ -103,6 +111,7 @@ class MysqlCatalogueTable:
     shape: TableShape
     primary_key: tuple[str, ...]
     cascades: str | None
+    array_index: str | None
 
 
 def read_server(connection: "Connection[Any]") -> BinlogServer:
@@ -130,7 +139,8 @@ def read_tables(
     """
     wanted = {(name.schema, name.table): name for name in names}
     tables = _of(connection, _TABLES, wanted)
-    columns, keys, cascades = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS, _CASCADES))
+    columns, keys = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS))
+    cascades, arrays = (_of(connection, query, wanted) for query in (_CASCADES, _ARRAYS))
     return {
         name: MysqlCatalogueTable(
             name=name,
@@ -139,6 +149,7 @@ def read_tables(
             shape=TableShape(columns=tuple(_column(row, as_text.get(name, ())) for row in columns.get(name, ()))),
             primary_key=tuple(row[0] for row in keys.get(name, ())),
             cascades=next((str(row[0]) for row in cascades.get(name, ())), None),
+            array_index=next((str(row[0]) for row in arrays.get(name, ())), None),
         )
         for name in wanted.values()
         if name in tables

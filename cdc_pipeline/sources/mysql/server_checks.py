@@ -68,6 +68,17 @@ def check_images(
     )
 
 
+def check_array_index(settings: TableSettings, array_index: str | None) -> None:
+    """Raises SourceError for a table with a multi-valued index (MySQL 8.0.17 or newer)."""
+    if array_index is not None:
+        raise SourceError(
+            f"{settings.name} has the multi-valued index {array_index}",
+            expected="no such index: the log has its arrays in a hidden column of a type that is not decoded",
+            remedy=f"run DROP INDEX {array_index} ON {settings.table.schema}.{settings.table.table}, or leave the table"
+            " out of pipeline.yml",
+        )
+
+
 def warn_of_partial_images(server: BinlogServer) -> None:
     """Warns if updates leave columns out: they are absent in the slices, and stay as they are in the lake."""
     if not has_whole_images(server):

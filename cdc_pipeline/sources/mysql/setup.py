@@ -12,7 +12,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTable, read_server, read_tables
 from cdc_pipeline.sources.mysql.markers import MarkerTable
-from cdc_pipeline.sources.mysql.server_checks import check_images, check_server
+from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_images, check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
 from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_named_columns
 from cdc_pipeline.types.mysql_charsets import KNOWN
@@ -128,6 +128,7 @@ class _Look:
             )
         key = settings.id or found.primary_key
         _check_table(settings, found, key)
+        check_array_index(settings, found.array_index)
         check_images(settings, key, found.primary_key, self.server)
         shape = replace(found.shape, generation=self.server.end)
         return PlannedMysqlTable(name=found.name, key=key, shapes=(shape,))

@@ -23,7 +23,12 @@ from cdc_pipeline.sources.mysql.catalogue import BinlogServer
 from cdc_pipeline.sources.mysql.dialect import MARIADB, MYSQL
 from cdc_pipeline.sources.mysql.gtid import Gtid
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet
-from cdc_pipeline.sources.mysql.server_checks import check_images, check_server, warn_of_partial_images
+from cdc_pipeline.sources.mysql.server_checks import (
+    check_array_index,
+    check_images,
+    check_server,
+    warn_of_partial_images,
+)
 from tests.support.change_files import ChangeFolder, NothingKnown, Read, csv_text, json_lines
 from tests.support.recordings import WITH_SCHEMA, recorded
 
@@ -268,6 +273,13 @@ def test_a_table_that_needs_old_rows_is_refused_unless_they_are_logged(
             check_images(orders, key, ["id"], server)
     else:
         check_images(orders, key, ["id"], server)
+
+
+def test_a_table_with_a_multi_valued_index_is_refused() -> None:
+    (orders,) = settings(**KAFKA).tables
+    check_array_index(orders, None)
+    with pytest.raises(SourceError, match=r"has the multi-valued index zips; .*DROP INDEX zips ON"):
+        check_array_index(orders, "zips")
 
 
 UPSERTS = {"format": "upserts", "order_by": ["at"], "operation_column": "op", "time_column": "ts"}
