@@ -1,6 +1,6 @@
 """Types of the source -> Arrow -> Delta: one table of types, and one rule per type for values that do not fit."""
 
-from cdc_pipeline.types.debezium import debezium_column, is_placeholder, parse_debezium
+from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS, debezium_column, is_placeholder, parse_debezium
 from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.table import (
     TABLE,
@@ -18,6 +18,7 @@ from cdc_pipeline.types.text import Parsed, parse_text
 from cdc_pipeline.types.whole_columns import as_column, parse_whole_column
 
 __all__ = [
+    "PLACEHOLDER_TEXTS",
     "TABLE",
     "ColumnType",
     "Parsed",

@@ -1,29 +1,30 @@
 """Turns a Debezium event into the changes of its table's rows. Values stay as they are in the file."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.types import is_placeholder
+from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder
 
 _POSTGRES = "postgresql"
+_PLACEHOLDERS = frozenset(PLACEHOLDER_TEXTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One change, which becomes one row of a slice file.
 
     A column that `values` lacks is absent if it is in `absent`; otherwise it is NULL.
     """
 
     operation: Operation
-    values: Fields = field(default_factory=dict)
+    values: Fields = msgspec.field(default_factory=dict)
     absent: tuple[str, ...] = ()
-    old_id: Fields = field(default_factory=dict)
+    old_id: Fields = msgspec.field(default_factory=dict)
 
 
 def changes_of(
@@ -38,23 +39,32 @@ def changes_of(
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
-    if layout.schema.is_keyless:
+    if not layout.key:
         return tuple(_of_keyless(event, layout))
     if event.operation == "d":
         return _delete(event, layout)
     after = event.after
     if after is None:
         raise Undecodable("has no after: the row is missing")
+    if after.keys() == layout.known_names and _is_plain(event, after, layout, before_it=before_it, alone=alone):
+        return (Change(operation=Operation.UPDATE if event.operation == "u" else Operation.INSERT, values=after),)
+    return shown_changes(event, after, layout, before_it=before_it, alone=alone)
+
+
+def shown_changes(
+    event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
+) -> tuple[Change, ...]:
+    """Returns the changes of an insert or update of a table with an id, by looking at each value of the event."""
     new_id = _id_in(after, layout) or _id_in({**(event.key or {}), **after}, layout) or {}
     old_id = _old_id(event, layout, before_it)
     if old_id is None and event.operation == "u":
         _refuse_hidden_id(event, layout)
     moved = old_id is not None and old_id != new_id
     hidden = _may_hide_values(event, moved=moved, alone=alone)
-    here = {name: after[name] for name in layout.schema.names if name in after}
+    here = {name: after[name] for name in layout.names if name in after}
     absent = [name for name, value in here.items() if hidden and _is_hidden(event, name, value, layout)]
     if event.operation == "u" or moved:
-        absent += [name for name in layout.schema.names if name not in after and name not in new_id]
+        absent += [name for name in layout.names if name not in after and name not in new_id]
     values = {**{name: value for name, value in here.items() if name not in absent}, **new_id}
     if moved and old_id is not None:
         return (
@@ -77,6 +87,29 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
     if places[0][0] is None or places[0] != places[1]:
         return False
     return any(is_placeholder(value, layout.fields.get(name)) for name, value in (second.after or {}).items())
+
+
+def _is_plain(
+    event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
+) -> bool:
+    """Returns whether an event that has every column surely hides no value and keeps its id, as most events do.
+
+    Then its row is the change. `shown_changes` decides about the others.
+    """
+    if event.old_key is not None:
+        return False
+    before = event.before
+    if event.operation == "u":
+        shows_id = event.key is None or layout.key_names <= event.key.keys()
+        keeps_id = shows_id and (before is None or all(before.get(name) == after[name] for name in layout.key))
+        may_hide = True
+    else:
+        keeps_id = before_it is None or before_it.operation != "d"
+        may_hide = _may_hide_values(event, moved=False, alone=alone)
+    try:
+        return keeps_id and not (may_hide and not _PLACEHOLDERS.isdisjoint(after.values()))
+    except TypeError:  # a list or an object, which cannot be in a set
+        return False
 
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
@@ -103,7 +136,7 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
 
 def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:
     """Raises SourceError for an update that could have changed the id without showing it: the old row would stay."""
-    outside = [name for name in layout.schema.key if event.key is not None and name not in event.key]
+    outside = [] if event.key is None else [name for name in layout.key if name not in event.key]
     if outside:
         table = layout.table
         raise SourceError(
@@ -131,7 +164,7 @@ def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -
     It is a real value if the old row shows the column: then PostgreSQL would have shown it in both rows.
     """
     described = layout.fields.get(name)
-    if name in layout.schema.key or not is_placeholder(value, described):
+    if name in layout.key or not is_placeholder(value, described):
         return False
     before = (event.before or {}).get(name)
     return before is None or is_placeholder(before, described)
@@ -158,11 +191,14 @@ def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:
         hidden = next((name for name, value in row.items() if _is_hidden(event, name, value, layout)), None)
         if hidden is not None:
             raise Undecodable(f"leaves out the value of {hidden}, and its table has no id")
-    return {name: value for name, value in row.items() if name in layout.schema.names}
+    return {name: value for name, value in row.items() if name in layout.names}
 
 
 def _id_in(row: Fields | None, layout: Layout) -> Fields | None:
     """Returns the id's columns of the row, None if the row lacks one of them."""
-    if row is None or any(name not in row for name in layout.schema.key):
+    if row is None:
         return None
-    return {name: row[name] for name in layout.schema.key}
+    try:
+        return {name: row[name] for name in layout.key}
+    except KeyError:
+        return None

@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import structlog
 
-from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.tables import Layout
 
@@ -25,23 +24,23 @@ class ConnectorWatch:
     """
 
     def __init__(self) -> None:
-        self._defaults: dict[TableName, Mapping[str, object]] = {}
-        self._decimals: dict[TableName, tuple[str, ...]] = {}
-        self._settled: set[tuple[TableName, str]] = set()
-        self._layouts: dict[TableName, Layout] = {}
+        self._defaults: dict[str, Mapping[str, object]] = {}
+        self._decimals: dict[str, tuple[str, ...]] = {}
+        self._settled: set[tuple[str, str]] = set()
+        self._layouts: dict[str, Layout] = {}
 
     def look(self, event: EnvelopeEvent, layout: Layout) -> None:
         """Looks at one event. Costs next to nothing once its table has shown what is to be known."""
-        if self._layouts.get(layout.table) is not layout:
-            self._layouts[layout.table] = layout
+        if self._layouts.get(layout.name) is not layout:
+            self._layouts[layout.name] = layout
             self._begin(layout)
         if self._defaults:
-            self._look_for_null(event, layout.table)
+            self._look_for_null(event, layout.name)
         if self._decimals and "version" in event.source:
-            self._look_for_double(event, layout.table)
+            self._look_for_double(event, layout.name)
 
     def _begin(self, layout: Layout) -> None:
-        table = layout.table
+        table = layout.name
         defaults = {
             name: field["default"]
             for name, field in layout.fields.items()
@@ -53,7 +52,7 @@ class ConnectorWatch:
         if decimals and not layout.fields and (table, "decimal") not in self._settled:
             self._decimals[table] = decimals
 
-    def _look_for_null(self, event: EnvelopeEvent, table: TableName) -> None:
+    def _look_for_null(self, event: EnvelopeEvent, table: str) -> None:
         for name, default in self._defaults.get(table, {}).items():
             values = [image[name] for image in (event.before, event.after) if image is not None and name in image]
             if None in values:
@@ -63,7 +62,7 @@ class ConnectorWatch:
                 self._settle(table, "null")
                 log.warning(
                     "NULL may arrive as the column's default",
-                    table=str(table),
+                    table=table,
                     column=name,
                     found=f"the default {default!r} in an event, and no NULL in a column with a default",
                     expected="value.converter.replace.null.with.default = false in the connector",
@@ -71,7 +70,7 @@ class ConnectorWatch:
                 )
                 return
 
-    def _look_for_double(self, event: EnvelopeEvent, table: TableName) -> None:
+    def _look_for_double(self, event: EnvelopeEvent, table: str) -> None:
         for name in self._decimals.get(table, ()):
             value = (event.after or {}).get(name)
             if type(value) is int or (isinstance(value, Decimal) and len(value.as_tuple().digits) > _DOUBLE_DIGITS):
@@ -81,7 +80,7 @@ class ConnectorWatch:
                 self._settle(table, "decimal")
                 log.warning(
                     "decimals may be rounded",
-                    table=str(table),
+                    table=table,
                     column=name,
                     found="a number where the connector writes a text by default",
                     expected="decimal.handling.mode = precise or string, or decimal.format = NUMERIC beside it",
@@ -89,6 +88,6 @@ class ConnectorWatch:
                 )
                 return
 
-    def _settle(self, table: TableName, what: str) -> None:
+    def _settle(self, table: str, what: str) -> None:
         self._settled.add((table, what))
         (self._defaults if what == "null" else self._decimals).pop(table, None)

@@ -1,12 +1,12 @@
 """Decodes lines, in the order of their stream partitions, into change events per table, each with its version."""
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 
+import msgspec
 import structlog
 
 from cdc_pipeline.errors import SourceError
@@ -18,7 +18,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line
-from cdc_pipeline.sources.debezium.rows import PlacedChange, events_of_lines, only_unfit, unfit_line
+from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import (
     DELETE_RANK,
@@ -29,32 +29,41 @@ from cdc_pipeline.sources.debezium.versions import (
     source_position,
     truncate_version,
 )
-from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
+from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.protocol import TableEvents
 
 log = structlog.get_logger()
 
-_INT8 = 1 << 63
 _MOST_NOTES = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The results of `add` beside the events.
 
     `commit_time`: that of the last line that has one, in microseconds since 1970; None if no line has one.
-    `last_position`: the encoded `PartitionMemory` of each table that had events. `skipped`: counts of lines without a
-    row, by kind.
+    `last_position`: the encoded `PartitionMemory` of each table that had events, by the table's name. `skipped`: the
+    kind of each line without a row.
     """
 
     commit_time: int | None
-    last_position: Mapping[TableName, str]
-    skipped: Counter[str]
+    last_position: Mapping[str, str]
+    skipped: Sequence[str]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Taken:
-    runs: list[tuple[Layout, list[PlacedChange]]] = field(default_factory=list)
-    unfit: list[tuple[TableName, UnfitEvent]] = field(default_factory=list)
+class _Adding:
+    """Lines of one transaction that are being added. `place`: the number of the present line.
+
+    `touched`: the state of each table that had events, by its name. The other fields are those of `Decoded`.
+    """
+
+    number: int
+    lines: Sequence[Line]
+    commit_position: int
+    place: int = 0
+    commit_time: int | None = None
+    touched: dict[str, PartitionMemory] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
 
 class DebeziumDecoder:
@@ -81,13 +90,11 @@ class DebeziumDecoder:
         self._horizons = horizons
         self._late_by = late_by
         self._memory = {
-            (number, table): PartitionMemory.decode(position)
+            (number, str(table)): _reached(position, horizons.get(table, ""))
             for number, positions in last_position.items()
             for table, position in positions.items()
         }
-        for (_, table), memory in self._memory.items():
-            memory.horizon.version = max(memory.horizon.version, horizons.get(table, ""))
-        self._taken = _Taken()
+        self._taken = TakenLines()
         self._watch = ConnectorWatch()
         self._noted: set[tuple[TableName, str]] = set()
 
@@ -96,19 +103,12 @@ class DebeziumDecoder:
 
         A line that cannot be read, or whose table does not agree with pipeline.yml, becomes an unfit event.
         """
-        skipped: Counter[str] = Counter()
-        commit_time: int | None = None
-        touched: set[TableName] = set()
-        for line, following in _with_next_event(lines):
-            commit_time = self._commit_time(line) or commit_time
-            added = partial(self._add_line, number, line, following, commit_position, touched)
-            kind = attempt(added)
-            if isinstance(kind, LineRefused):
-                self._keep_aside(number, line, commit_position, kind)
-            elif kind is not None:
-                skipped[kind] += 1
-        last_position = {table: self._memory[number, table].encode() for table in touched}
-        return Decoded(commit_time=commit_time, last_position=last_position, skipped=skipped)
+        adding = _Adding(number=number, lines=lines, commit_position=commit_position)
+        while isinstance(refused := attempt(partial(self._add_lines, adding)), LineRefused):
+            self._keep_aside(number, lines[adding.place], commit_position, refused)
+            adding.place += 1
+        last_position = {table: memory.encode() for table, memory in adding.touched.items()}
+        return Decoded(commit_time=adding.commit_time, last_position=last_position, skipped=adding.skipped)
 
     def rows_like(self, number: int, event: EnvelopeEvent, settings: TableSettings) -> RowsLike | None:
         """Returns what rows of a table have in common that name no place in their source's log, such as `event`.
@@ -120,77 +120,93 @@ class DebeziumDecoder:
             return None
         return RowsLike(
             layout=layout,
-            memory=self._remembered(number, layout.table),
+            memory=self._remembered(number, layout.name, layout.table),
             sequence_by=self._sequence_by,
             late_by=self._late_by,
         )
 
     def memory(self, number: int, table: TableName) -> PartitionMemory:
         """Returns the state of a table in a stream partition."""
-        return self._remembered(number, table)
+        return self._remembered(number, str(table), table)
 
     def inherit(self, number: int, parents: Collection[int]) -> None:
         """Lets stream partition `number` continue `parents`, so that its versions are above theirs.
 
         Call it after the last line of the parents and before the first one of `number`.
         """
-        for (of, table), memory in list(self._memory.items()):
+        for (of, name), memory in list(self._memory.items()):
             if of in parents:
-                own = self._remembered(number, table)
+                own = self._remembered(number, name, TableName.parse(name))
                 own.position = own.settled = max(own.position, memory.position)
 
     def take(self, number: int) -> tuple[TableEvents, ...]:
         """Returns the events that were added since the last call: rows in the order of the lines, then unfit lines."""
-        taken, self._taken = self._taken, _Taken()
-        events = [found for layout, placed in taken.runs for found in events_of_lines(placed, layout, number)]
-        tables = dict.fromkeys(table for table, _ in taken.unfit)
-        aside = [only_unfit(table, [event for of, event in taken.unfit if of == table]) for table in tables]
-        return (*events, *aside)
+        taken, self._taken = self._taken, TakenLines()
+        return taken.events(number)
 
-    def _add_line(
-        self, number: int, line: Line, following: EnvelopeEvent | None, commit_position: int, touched: set[TableName]
-    ) -> str | None:
-        """Adds one line. Returns the kind under which it is counted as skipped, None if it was decoded.
+    def _add_lines(self, adding: _Adding) -> LineRefused | None:
+        """Adds the lines from `adding.place` on. Raises or returns LineRefused for one that has to be quarantined."""
+        lines = adding.lines
+        while adding.place < len(lines):
+            raw, content = lines[adding.place].raw, lines[adding.place].content
+            if isinstance(content, EnvelopeEvent):
+                own = content.commit_time
+                adding.commit_time = (raw.written if own is None else own) or adding.commit_time
+                self._add_event(content, raw, adding)
+            elif isinstance(content, Skipped):
+                adding.commit_time = content.commit_time or adding.commit_time
+                adding.skipped.append(content.kind)
+            else:
+                return content
+            adding.place += 1
+        return None
 
-        Raises LineRefused if the line has to be quarantined.
-        """
-        if isinstance(line.content, LineRefused):
-            raise line.content
-        if isinstance(line.content, Skipped):
-            return line.content.kind
-        event = line.content
+    def _add_event(self, event: EnvelopeEvent, raw: RawLine, adding: _Adding) -> None:
+        """Adds the event of a line, or counts it as skipped. Raises LineRefused if it has to be quarantined."""
         settings = self._tables.table_of(event)
         if settings is None:
-            return "row of a table that is not listed"
+            adding.skipped.append("row of a table that is not listed")
+            return
         layout = self._layout(event, settings)
         if layout is None:
-            return "truncate of a table without rows"
-        memory = self._remembered(number, layout.table)
-        memory.enter(commit_position)
-        if layout.schema.is_keyless and self._is_repeated(event, memory):
-            return "row that was sent twice"
+            adding.skipped.append("truncate of a table without rows")
+            return
+        memory = self._remembered(adding.number, layout.name, layout.table)
+        memory.enter(adding.commit_position)
+        if not layout.key and self._is_repeated(event, memory):
+            adding.skipped.append("row that was sent twice")
+            return
         before_it, memory.event = memory.event, event
         position = max(memory.position, source_position(event))
-        if not (layout.schema.is_keyless and event.is_of_snapshot and is_exact(event)):
+        if layout.key or not (event.is_of_snapshot and is_exact(event)):
             memory.position = position
-        touched.add(layout.table)
-        if following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True:
-            return None
+        adding.touched[layout.name] = memory
+        if event.operation == "d" and self._begins_key_change(event, adding, layout):
+            return
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
-        version = self._version(event, changes, position, line.raw.place)
+        ordered = not self._sequence_by
+        version = encode_place(position, raw.place) if ordered else self._version(event, changes)
         memory.horizon.check(version)
         if self._late_by is not None:
-            memory.horizon.move(version, event.commit_time or line.raw.written, self._late_by)
-        self._place(layout, line, event, changes, version, commit_position)
-        return None
+            memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
+        self._taken.add(changes, layout, event, raw, version=version, commit_position=adding.commit_position)
+
+    def _begins_key_change(self, event: EnvelopeEvent, adding: _Adding, layout: Layout) -> bool:
+        """Returns whether the next event is the second one of a key change that `event` begins."""
+        later = (adding.lines[number].event for number in range(adding.place + 1, len(adding.lines)))
+        following = next((found for found in later if found is not None), None)
+        return following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True
 
     def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:
         settings = self._tables.table_of(following)
         return settings is not None and settings.table == layout.table and is_key_change(event, following, layout)
 
-    def _remembered(self, number: int, table: TableName) -> PartitionMemory:
-        horizon = RowHorizon(version=self._horizons.get(table, ""))
-        return self._memory.setdefault((number, table), PartitionMemory(horizon=horizon))
+    def _remembered(self, number: int, name: str, table: TableName) -> PartitionMemory:
+        found = self._memory.get((number, name))
+        if found is None:
+            found = PartitionMemory(horizon=RowHorizon(version=self._horizons.get(table, "")))
+            self._memory[number, name] = found
+        return found
 
     def _layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         layout = self._tables.layout(event, settings)
@@ -204,33 +220,8 @@ class DebeziumDecoder:
             self._watch.look(event, layout)
         return layout
 
-    def _place(
-        self,
-        layout: Layout,
-        line: Line,
-        event: EnvelopeEvent,
-        changes: Sequence[Change],
-        version: str,
-        commit_position: int,
-    ) -> None:
-        runs, transaction = self._taken.runs, event.source.get("txId")
-        if not runs or runs[-1][0] is not layout:
-            runs.append((layout, []))
-        runs[-1][1].extend(
-            PlacedChange(
-                change=change,
-                version=version,
-                commit_time=event.commit_time or line.raw.written,
-                transaction=transaction if isinstance(transaction, int) and abs(transaction) < _INT8 else None,
-                commit_position=commit_position,
-                line=line.raw,
-            )
-            for change in changes
-        )
-
-    def _version(self, event: EnvelopeEvent, changes: Sequence[Change], position: int, place: int) -> str:
-        if not self._sequence_by:
-            return encode_place(position, place)
+    def _version(self, event: EnvelopeEvent, changes: Sequence[Change]) -> str:
+        """Returns the version that the event's own fields give."""
         if event.operation == "t":
             return truncate_version(event, self._sequence_by)
         is_delete = all(change.operation is Operation.DELETE for change in changes)
@@ -273,23 +264,14 @@ class DebeziumDecoder:
         if self._sequence_by:
             return ""
         own = 0 if line.event is None else attempt(partial(source_position, line.event))
-        known = self._remembered(number, table).position
+        known = self._remembered(number, str(table), table).position
         return encode_place(known if isinstance(own, LineRefused) else max(known, own), line.raw.place)
 
-    @staticmethod
-    def _commit_time(line: Line) -> int | None:
-        if isinstance(line.content, LineRefused):
-            return None
-        own = line.content.commit_time
-        return line.raw.written if own is None and line.event is not None else own
 
-
-def _with_next_event(lines: Sequence[Line]) -> Iterator[tuple[Line, EnvelopeEvent | None]]:
-    """Yields each line with the first event after it, None if there is none in `lines`."""
-    following: list[EnvelopeEvent | None] = [None] * len(lines)
-    for number in range(len(lines) - 2, -1, -1):
-        following[number] = lines[number + 1].event or following[number + 1]
-    return zip(lines, following, strict=True)
+def _reached(position: str, horizon: str) -> PartitionMemory:
+    memory = PartitionMemory.decode(position)
+    memory.horizon.version = max(memory.horizon.version, horizon)
+    return memory
 
 
 def _identity(event: EnvelopeEvent) -> tuple[object, ...]:

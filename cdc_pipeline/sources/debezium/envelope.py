@@ -1,14 +1,15 @@
 """Reads one line of a file: a Debezium event, or another record that Debezium and Kafka write between events."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from cdc_pipeline.sources.debezium.mongodb import MONGODB, mongodb_key, mongodb_value
-from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, parsed_json
+from cdc_pipeline.sources.debezium.one_line import BLANK, LineRefused, Undecodable, attempt, json_of_line, parsed_json
 
 Fields = Mapping[str, Any]
-_ROW_OPERATIONS = frozenset("crud")
+_OPERATIONS = frozenset("crudt")
 _NO_SNAPSHOT = (None, "false", False)
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
 _OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
@@ -17,8 +18,7 @@ LAST_TIME = 221_845_392_000_000_000
 """The year 9000 in microseconds since 1970. Later time slices could end after the last year that Python can hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeEvent:
+class EnvelopeEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row event or a truncate.
 
     `value`: the envelope. `fields`: the envelope's schema, `key_fields`: the key's schema, None if the line carries
@@ -38,11 +38,13 @@ class EnvelopeEvent:
 
     @property
     def before(self) -> Fields | None:
-        return _mapping(self.value.get("before"))
+        row = self.value.get("before")
+        return row if isinstance(row, dict) else None
 
     @property
     def after(self) -> Fields | None:
-        return _mapping(self.value.get("after"))
+        row = self.value.get("after")
+        return row if isinstance(row, dict) else None
 
     @property
     def is_of_snapshot(self) -> bool:
@@ -60,11 +62,10 @@ class EnvelopeEvent:
         return self._key_header(_NEW_KEY)
 
     def _key_header(self, name: str) -> Fields | None:
-        return _unwrapped((self.headers or {}).get(name))[0]
+        return _unwrapped(self.headers.get(name))[0] if self.headers else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A line that changes no row. `kind`: under which it is counted in the log."""
 
     kind: str
@@ -78,13 +79,9 @@ def content_of(line: bytes) -> EnvelopeEvent | Skipped | LineRefused:
 
 def read_line(line: bytes) -> EnvelopeEvent | Skipped:
     """Reads a line. Numbers keep every digit: those that are not whole become Decimals. Raises Undecodable."""
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Undecodable(f"is no JSON: {error}") from error
-    document = parsed_json(text) if text.strip() else None
-    if document is None:
-        return Skipped(kind="tombstone" if text.strip() else "blank line")
+    document = json_of_line(line)
+    if document is None or document is BLANK:
+        return Skipped(kind="tombstone" if document is None else "blank line")
     if not isinstance(document, dict):
         raise Undecodable("is no JSON object")
     if "value" in document and "op" not in document:
@@ -114,13 +111,15 @@ def _read_value(
         raise Undecodable("has a payload that is no JSON object")
     if "op" not in value:
         return _other(value)
-    if (_mapping(value.get("source")) or {}).get("connector") == MONGODB:
+    source = _mapping(value.get("source")) or {}
+    if source.get("connector") == MONGODB:
         value, key = mongodb_value(value), mongodb_key(key)
-    operation, source = value["op"], _mapping(value.get("source")) or {}
+        source = value["source"]
+    operation = value["op"]
     commit_time = _microseconds(source) or _microseconds(value)
     if operation == "m":
         return Skipped(kind="logical message", commit_time=commit_time)
-    if not isinstance(operation, str) or (operation != "t" and operation not in _ROW_OPERATIONS):
+    if not isinstance(operation, str) or operation not in _OPERATIONS:
         raise Undecodable(f"has the unknown operation {operation!r}")
     return EnvelopeEvent(
         operation=operation,
@@ -167,7 +166,7 @@ def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
 def _microseconds(value: Fields) -> int | None:
     for name, factor in (("ts_us", 1), ("ts_ms", _MICROSECONDS)):
         number = value.get(name)
-        if isinstance(number, int) and not isinstance(number, bool):
+        if type(number) is int:
             if not 0 <= number * factor < LAST_TIME:
                 raise Undecodable(f"has a {name} that is no time: {number} is not between the years 1970 and 9000")
             return number * factor

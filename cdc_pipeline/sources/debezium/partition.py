@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.files.partition_files import RawLine
@@ -60,8 +62,7 @@ class RestingPartition:
         """Does nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     raw: RawLine
     content: Content
 
@@ -70,14 +71,13 @@ class Line:
         return self.content if isinstance(self.content, EnvelopeEvent) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Consecutive lines of one transaction. A large transaction has several groups.
 
     `continues`: the group continues the transaction of the group before it. `is_closed`: the transaction ends here.
     """
 
-    lines: tuple[Line, ...]
+    lines: Sequence[Line]
     continues: bool
     is_closed: bool
 
@@ -120,7 +120,7 @@ class PartitionLines:
         last = len(parts) - 1
         return [
             Group(
-                lines=tuple(part),
+                lines=part,
                 continues=continues and number == 0,
                 is_closed=open_after is None or number < last,
             )
@@ -136,16 +136,19 @@ def debezium_content(raw: RawLine) -> Content:
 def _parts(lines: Sequence[Line]) -> list[list[Line]]:
     """Groups lines by transaction. A line without a row belongs to the transaction of the line before it."""
     parts: list[list[Line]] = []
+    before: EnvelopeEvent | None = None
     for line in lines:
         event = line.event
-        if not parts or (event is not None and any(each.event for each in parts[-1]) and not _is_of(event, parts[-1])):
+        is_next = event is not None and before is not None and not _is_of(event, before)
+        if is_next or not parts:
             parts.append([])
         parts[-1].append(line)
+        before = event or before
     return parts
 
 
-def _is_of(event: EnvelopeEvent, part: Sequence[Line]) -> bool:
-    return event.transaction is not None and event.transaction == _transaction(part)
+def _is_of(event: EnvelopeEvent, before: EnvelopeEvent) -> bool:
+    return event.transaction is not None and event.transaction == before.transaction
 
 
 def _transaction(part: Sequence[Line]) -> str | None:

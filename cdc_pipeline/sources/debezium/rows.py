@@ -1,8 +1,9 @@
 """Turns changes of one table under one layout into rows of a slice file. Quarantines lines with unfit values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.record import OLD_ID_PREFIX, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.changes import Change
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.files.partition_files import RawLine
@@ -21,10 +23,10 @@ LINE, FILE, LINE_NUMBER = "_cdc_line", "_cdc_file", "_cdc_line_number"
 """Keys of a quarantined line's payload: the whole line, its file and its line number. There are no other keys."""
 LINE_ESCAPED = "_cdc_line_escaped"
 """Key in place of LINE for a line with NUL or invalid UTF-8, which PostgreSQL does not accept: Python's escapes."""
+_INT8 = 1 << 63
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedChange:
+class PlacedChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A change with its line and version. `commit_time`: in microseconds since 1970.
 
     If a line gives two changes, both have the same version.
@@ -44,6 +46,47 @@ class _Misfit:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenLines:
+    """What became of lines: changes by runs of one layout, and unfit events with their tables."""
+
+    runs: list[tuple[Layout, list[PlacedChange]]] = field(default_factory=list)
+    unfit: list[tuple[TableName, UnfitEvent]] = field(default_factory=list)
+
+    def add(
+        self,
+        changes: Sequence[Change],
+        layout: Layout,
+        event: EnvelopeEvent,
+        line: RawLine,
+        *,
+        version: str,
+        commit_position: int,
+    ) -> None:
+        """Adds the changes of one event."""
+        if not self.runs or self.runs[-1][0] is not layout:
+            self.runs.append((layout, []))
+        placed, transaction = self.runs[-1][1], event.source.get("txId")
+        for change in changes:
+            placed.append(
+                PlacedChange(
+                    change=change,
+                    version=version,
+                    commit_time=event.commit_time or line.written,
+                    transaction=transaction if isinstance(transaction, int) and abs(transaction) < _INT8 else None,
+                    commit_position=commit_position,
+                    line=line,
+                )
+            )
+
+    def events(self, stream_partition: int) -> tuple[TableEvents, ...]:
+        """Returns rows in the order of the lines, then unfit lines."""
+        rows = [found for layout, placed in self.runs for found in events_of_lines(placed, layout, stream_partition)]
+        tables = dict.fromkeys(table for table, _ in self.unfit)
+        aside = [only_unfit(table, [event for of, event in self.unfit if of == table]) for table in tables]
+        return (*rows, *aside)
+
+
 def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> list[TableEvents]:
     """Returns rows in the order of `placed`. Finds lines that cannot be typed by bisection, and quarantines each."""
     found = attempt(lambda: table_events(placed, layout, stream_partition))
@@ -61,14 +104,17 @@ def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_parti
 def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> TableEvents:
     """Returns rows in the order of `placed`. If one change of a line does not fit, the whole line is quarantined."""
     rows, misfits = _typed(placed, layout)
-    refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
-    fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
-    positions = np.array([each.commit_position for each in placed], dtype=np.int64)[fits]
-    lines = {each.line.place: each for each in placed}
+    positions = np.array([each.commit_position for each in placed], dtype=np.int64)
+    refused: dict[int, _Misfit] = {}
+    if misfits:
+        refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
+        fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
+        rows, positions = rows.filter(pa.array(fits)), positions[fits]
+    lines = {each.line.place: each for each in placed if each.line.place in refused}
     return TableEvents(
         table=layout.table,
         schema=layout.schema,
-        rows=rows.filter(pa.array(fits)),
+        rows=rows,
         commit_position=positions,
         stream_partition=np.full(len(positions), stream_partition, dtype=np.int64),
         unfit=tuple(_unfit(lines[place], stream_partition, refused[place]) for place in sorted(refused)),
@@ -139,19 +185,21 @@ def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, di
     """Returns every change as a row, and by row number why a change cannot become one."""
     schema, misfits = layout.schema, dict[int, _Misfit]()
     changes = [each.change for each in placed]
-    has_row = np.array([change.operation is not Operation.TRUNCATE for change in changes], dtype=np.bool_)
-    moved = np.array([change.operation is Operation.MOVE for change in changes], dtype=np.bool_)
+    operations = [change.operation for change in changes]
+    has_row = np.array([operation is not Operation.TRUNCATE for operation in operations], dtype=np.bool_)
+    rows = [change.values for change in changes]
     columns: dict[str, pa.Array] = {}
     for column in schema.columns:
-        values = [change.values.get(column.name) for change in changes]
+        values = [row.get(column.name) for row in rows]
         required = has_row if column.name in schema.key else None
         columns[column.name] = _column(column.name, column.name, values, layout, misfits, required)
+    moved = np.array([operation is Operation.MOVE for operation in operations], dtype=np.bool_)
     for column in schema.key_columns:
         name = OLD_ID_PREFIX + column.name
-        old = [change.old_id.get(column.name) for change in changes]
+        old = [change.old_id.get(column.name) for change in changes] if moved.any() else [None] * len(changes)
         columns[name] = _column(name, column.name, old, layout, misfits, moved)
     own = (
-        pa.array([change.operation.value for change in changes], pa.string()),
+        pa.array(operations, pa.string()),
         pa.array([each.version for each in placed], pa.string()),
         pa.array([each.commit_time for each in placed], pa.int64()).cast(pa.timestamp("us", "UTC")),
         pa.array([each.transaction for each in placed], pa.int64()),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 import structlog
@@ -25,7 +26,7 @@ _SOURCE_TYPE = "__debezium.source.column.type"
 """What the connector writes beside a column's type if `column.propagate.source.type` names the column."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
     """The columns of a table, as a run of its events writes them.
 
@@ -36,6 +37,26 @@ class Layout:
     table: TableName
     schema: TableSchema
     fields: Mapping[str, Fields]
+
+    @cached_property
+    def name(self) -> str:
+        return str(self.table)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return self.schema.names
+
+    @cached_property
+    def known_names(self) -> frozenset[str]:
+        return frozenset(self.schema.names)
+
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        return self.schema.key
+
+    @cached_property
+    def key_names(self) -> frozenset[str]:
+        return frozenset(self.schema.key)
 
 
 class DebeziumTables:
@@ -55,7 +76,8 @@ class DebeziumTables:
         self._known = dict(known)
         self._of_partition = of_partition
         self._upserts = frozenset(upserts)
-        self._layouts: dict[TableName, tuple[Fields | None, Layout]] = {}
+        self._layouts: dict[str, tuple[Fields | None, Layout]] = {}
+        self._named: dict[tuple[object, ...], TableSettings] = {}
         self._left_out: set[tuple[TableName, str]] = set()
 
     def without_name(self, stream_partition: int) -> TableName:
@@ -72,21 +94,28 @@ class DebeziumTables:
             if len(self._tables) == 1:
                 return self._tables[0]
             raise Undecodable("names no table: it has no source.table")
-        return next((table for table in self._tables if _is_named(table.table, event.source)), None)
+        names = event.source.get("db"), event.source.get("schema"), found
+        try:
+            return self._named[names]
+        except (KeyError, TypeError):
+            table = next((table for table in self._tables if _is_named(table.table, event.source)), None)
+            if table is not None and all(isinstance(name, str | None) for name in names):
+                self._named[names] = table
+            return table
 
     def layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         """Returns the layout of the event, None for a truncate of a table whose id is not known yet.
 
         Raises Undecodable for a damaged schema, SettingsError or SourceError for a table that cannot be read.
         """
-        carried, layout = self._layouts.get(settings.table, (None, None))
+        carried, layout = self._layouts.get(settings.name, (None, None))
         if layout is None or (event.fields is not None and event.fields != carried):
             layout = self._new_layout(event, settings)
             if layout is None:
                 return None
-            self._layouts[settings.table] = (event.fields, layout)
+            self._layouts[settings.name] = (event.fields, layout)
             self._known[settings.table] = layout.schema
-        if not layout.fields:
+        if not layout.fields and not (event.after or {}).keys() <= layout.known_names:
             self._note_left_out(event, layout)
         return layout
 
@@ -135,7 +164,7 @@ class DebeziumTables:
 
     def _note_left_out(self, event: EnvelopeEvent, layout: Layout) -> None:
         """Logs each column that the event has and pipeline.yml does not declare, once. Such columns are not read."""
-        for name in (event.after or {}).keys() - set(layout.schema.names):
+        for name in (event.after or {}).keys() - layout.known_names:
             if (layout.table, name) not in self._left_out and len(self._left_out) < _MOST_NOTES:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)

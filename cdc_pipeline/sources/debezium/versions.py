@@ -25,6 +25,8 @@ _END, _NEGATIVE_END = "!", ":"
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 _HASH_DIGITS = 16
 _WHOLE_DIGITS = 20
+_MOST_WHOLE = 1 << _HALF_BITS
+_OF_COMMIT = frozenset({"scn", "commit_scn", "commit_lsn"})
 _FILE_NUMBERS, _LAST_ROW = 1 << 32, (1 << 32) - 1
 _LONGEST_TEXT = 1_000
 DELETE_RANK, UPSERT_RANK = 0, 1
@@ -37,7 +39,7 @@ class Unordered(LineRefused):
 
 def encode_place(position: int, place: int) -> str:
     """Encodes (position in the source's log, offset in the files) as 32-16 hex digits that sort like the pair."""
-    return f"{position:0{_POSITION_DIGITS}x}-{place:016x}"
+    return "%032x-%016x" % (position, place)  # noqa: UP031 - by a third faster, and called for each event
 
 
 def place_versions(position: int, places: npt.NDArray[np.int64]) -> pa.Array:
@@ -53,9 +55,10 @@ def source_position(event: EnvelopeEvent) -> int:
     files: (file number, position, row). MongoDB: (time, order in the second). Others: the time in milliseconds.
     """
     source = event.source
-    of_commit = _commit_position(source)
-    if of_commit is not None:
-        return of_commit
+    if not _OF_COMMIT.isdisjoint(source):
+        of_commit = _commit_position(source)
+        if of_commit is not None:
+            return of_commit
     own = _whole(source.get("lsn"))
     if own is not None:
         committed = _last_commit(source.get("sequence"))
@@ -191,5 +194,4 @@ def _whole(value: object) -> int | None:
     """Returns a whole number that is not negative and fits its part of a position, None for any other value."""
     if isinstance(value, str) and len(value) <= _WHOLE_DIGITS and value.isascii() and value.isdigit():
         value = int(value)
-    fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _HALF_BITS
-    return value if fits and isinstance(value, int) else None
+    return value if type(value) is int and 0 <= value < _MOST_WHOLE else None

@@ -54,9 +54,10 @@ class EventFile:
 
     def take(self, text: bytes) -> None:
         """Adds a whole line to the digest. The last line of a file may lack its line end, and may get it later."""
-        self._digest.update(text.removesuffix(b"\n") + b"\n")
+        self._digest.update(text if text.endswith(b"\n") else text + b"\n")
         self._lines += 1
-        self._head += text[: _LOOKED_AT_BYTES - len(self._head)]
+        if len(self._head) < _LOOKED_AT_BYTES:
+            self._head += text[: _LOOKED_AT_BYTES - len(self._head)]
         self._tail = text[-_LOOKED_AT_BYTES:]
 
     def skip(self, lines: int, digest: str) -> None:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.debezium.one_line import printable
@@ -18,8 +19,7 @@ LINE_BITS = 32
 LINE_MASK = (1 << LINE_BITS) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawLine:
+class RawLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A complete line of a file.
 
     `place`: the line's offset in the stream partition. `number`: its number in the file, from 1. `written`: time of the
@@ -132,34 +132,34 @@ class PartitionFiles:
     def _lines(self) -> Iterator[RawLine]:
         while True:
             file = self._opened() if self._number else None
-            text = file.read_line() if file is not None else b""
-            if not text.endswith(b"\n"):
-                following = self._next_name()
-                if file is not None and following is not None:
-                    text += file.read_line()  # the rest of the line may have come before the next file was created
-                if following is None:
-                    if file is not None:
-                        file.put_back(text)
-                    return
-                if not text:
-                    self._go_on(following)
-                    continue
-            if file is not None:
+            text = b""
+            while file is not None and (text := file.read_line()).endswith(b"\n"):
+                yield self._given(file, text)
+            following = self._next_name()
+            if file is not None and following is not None:
+                text += file.read_line()  # the rest of the line may have come before the next file was created
+            if following is None:
+                if file is not None:
+                    file.put_back(text)
+                return
+            if not text:
+                self._go_on(following)
+            elif file is not None:
                 yield self._given(file, text)
 
     def _given(self, file: EventFile, text: bytes) -> RawLine:
         file.take(text)
-        self._digest = file.digest
-        line = RawLine(
-            place=self.offset,
-            file=self._begun[self._number],
-            number=self._line + 1,
+        self._digest = digest = file.digest
+        number, line = self._number, self._line
+        self._line = line + 1
+        return RawLine(
+            place=number << LINE_BITS | line,
+            file=self._begun[number],
+            number=line + 1,
             text=text,
             written=file.written,
-            digest=self._digest,
+            digest=digest,
         )
-        self._line += 1
-        return line
 
     def _opened(self) -> EventFile:
         """Returns the present file, open after the lines that were returned. Raises SourceGap if these changed."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc_pipeline.sources.debezium.envelope import Fields
-from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, parsed_json
+from cdc_pipeline.sources.debezium.one_line import BLANK, LineRefused, Undecodable, attempt, json_of_line, parsed_json
 from cdc_pipeline.sources.files.partition_files import LINE_MASK, RawLine
 
 UNREAD, WHY = "_cdc_unread", "_cdc_why"
@@ -163,13 +163,9 @@ class PlacedBlock:
 
 def read_record(text: bytes) -> Fields | None:
     """Parses a record, None for a blank line. Raises Undecodable for what is no JSON object, and for an unread row."""
-    try:
-        line = text.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Undecodable(f"is no JSON: {error}") from error
-    if not line.strip():
+    record = json_of_line(text)
+    if record is BLANK:
         return None
-    record = parsed_json(line)
     if not isinstance(record, dict):
         raise Undecodable("is no JSON object")
     if UNREAD in record:

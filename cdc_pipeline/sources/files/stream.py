@@ -1,11 +1,12 @@
 """Reads a folder of Debezium's events in batches of change events, one stream partition after the other."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Event as Signal
 
+import msgspec
 import numpy as np
 import structlog
 
@@ -24,8 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _POLL = timedelta(milliseconds=200)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reached:
+class _Reached(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a stream partition after one transaction, which ends at the stream position `end`."""
 
     end: int
@@ -43,14 +43,13 @@ class _OpenMarker:
     is_heartbeat: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class _OpenGroup:
+class _OpenGroup(msgspec.Struct, kw_only=True):
     """A transaction that is partly read. `first`: its stream position. `offset`: after its last line that was read."""
 
     first: int
     commit_time: int
     offset: int = 0
-    last_position: dict[str, str] = field(default_factory=dict)
+    last_position: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class DebeziumStream:
@@ -78,7 +77,7 @@ class DebeziumStream:
         self.position = self._next = position
         self._commit_time = (commit_time - EPOCH) // _MICROSECOND
         self._registered = dict(progress)
-        self._reached: list[_Reached] = []
+        self._reached: deque[_Reached] = deque()
         self._open: _OpenGroup | None = None
         self._markers: list[_OpenMarker] = []
         self._last_ends: dict[int, int] = {}
@@ -104,11 +103,16 @@ class DebeziumStream:
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         before = {number: decode_position(place.offset) for number, place in self._registered.items()}
+        passed: dict[int, tuple[int, dict[str, str]]] = {}
         while self._reached and self._reached[0].end <= position:
-            found = self._reached.pop(0)
-            known = self._registered[found.stream_partition].last_position
-            self._registered[found.stream_partition] = PartitionProgress(
-                offset=encode_position(found.offset), last_position={**known, **found.last_position}
+            found = self._reached.popleft()
+            _, last_position = passed.get(found.stream_partition) or (0, {})
+            last_position.update(found.last_position)
+            passed[found.stream_partition] = found.offset, last_position
+        for number, (offset, last_position) in passed.items():
+            known = self._registered[number].last_position
+            self._registered[number] = PartitionProgress(
+                offset=encode_position(offset), last_position={**known, **last_position}
             )
         return {
             number: replace(
@@ -175,14 +179,15 @@ class DebeziumStream:
 
     def _add(self, number: int, opened: _OpenGroup, group: Group) -> None:
         decoded = self._decoder.add(number, group.lines, opened.first)
-        self._skipped.update(decoded.skipped)
+        if decoded.skipped:
+            self._skipped.update(decoded.skipped)
         self._next += len(group.lines)
         if group.lines:
-            opened.offset = group.lines[-1].raw.place + 1
-            if group.lines[-1].raw.digest:
-                opened.last_position[FILE_DIGEST] = group.lines[-1].raw.digest
-        for table, position in decoded.last_position.items():
-            opened.last_position[str(table)] = position
+            last = group.lines[-1].raw
+            opened.offset = last.place + 1
+            if last.digest:
+                opened.last_position[FILE_DIGEST] = last.digest
+        opened.last_position.update(decoded.last_position)
         if decoded.commit_time is not None:
             opened.commit_time = self._commit_time = decoded.commit_time
 

@@ -1,0 +1,110 @@
+"""The faster parser of JSON accepts only what the standard one accepts, and returns the same for it."""
+
+import json
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cdc_pipeline.sources.debezium.one_line import (
+    BLANK,
+    DEEPEST,
+    MOST_DIGITS,
+    UNREAD,
+    Undecodable,
+    fast_json,
+    json_of_line,
+    parsed_json,
+    slow_json,
+)
+
+PARTS = (
+    *'{}[]",: \t\r\n\\',
+    "0",
+    "1",
+    "-",
+    "-0",
+    ".5",
+    "e5",
+    "E+400",
+    "1.50",
+    "1e-3",
+    "18446744073709551616",
+    "-9223372036854775809",
+    "9" * MOST_DIGITS,
+    "9" * (MOST_DIGITS + 1),
+    "1e99999999999",
+    "NaN",
+    "-Infinity",
+    "null",
+    "true",
+    "nul",
+    '"a"',
+    '"a":',
+    '"\\u0061":',
+    '"\\ud83d\\ude00"',
+    '"\\ud800"',
+    '"\\udc00x"',
+    '"\\u0000"',
+    '"\\/\\n\\u00E9"',
+    '"\x7f"',
+    '"\x01"',
+    "é",
+    "\ufeff",
+    "\x85",
+    "\u3000",
+    "[" * DEEPEST,
+    "]" * DEEPEST,
+    '{"a":' * (DEEPEST + 1),
+    "}" * (DEEPEST + 1),
+)
+SCALARS = st.none() | st.booleans() | st.integers() | st.integers(-(10**40), 10**40) | st.floats() | st.text()
+DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20
+)
+WRITTEN = st.builds(lambda document, ascii_: json.dumps(document, ensure_ascii=ascii_), DOCUMENTS, st.booleans())
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join) | WRITTEN
+OCTETS = TEXTS.map(lambda text: text.encode(errors="surrogatepass")) | st.binary(max_size=20)
+
+
+def outcome(read: Any, given_text: Any) -> str:
+    """What it returns, or why not. Unlike `==`, `repr` tells 1 from True and 1.0, and shows the order of keys."""
+    try:
+        found = read(given_text)
+    except Undecodable as error:
+        return f"refused: {error}"
+    return "blank" if found is BLANK else repr(found)
+
+
+def slowly(line: bytes) -> Any:
+    """A line as the standard parser alone reads it."""
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"is no JSON: {error}"
+        raise Undecodable(message) from error
+    return slow_json(text) if text.strip() else BLANK
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=TEXTS)
+def test_a_text_is_parsed_as_the_standard_library_parses_it(text: str) -> None:
+    assert outcome(parsed_json, text) == outcome(slow_json, text)
+
+
+@settings(deadline=None, max_examples=300)
+@given(before=OCTETS, inside=OCTETS, after=OCTETS)
+@example(before=b"\xef\xbb\xbf", inside=b"{}", after=b"\r\n")
+@example(before=b'"', inside=b"\xed\xa0\x80", after=b'"')
+@example(before=b'{"a":1,', inside=b'"a":2', after=b',"b":3}')
+def test_a_line_is_parsed_as_the_standard_library_parses_it(before: bytes, inside: bytes, after: bytes) -> None:
+    line = before + inside + after
+    assert outcome(json_of_line, line) == outcome(slowly, line)
+
+
+def test_what_events_are_made_of_is_parsed_by_the_faster_parser() -> None:
+    line = (
+        b'{"op": "u", "after": {"id": 1, "price": 0.10, "note": "\\u00e9\\n"}, "source": {"lsn": 18446744073709551616}}'
+    )
+    assert fast_json(line) is not UNREAD
+    assert repr(fast_json(line)) == repr(slow_json(line.decode()))
