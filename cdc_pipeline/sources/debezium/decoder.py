@@ -17,7 +17,7 @@ from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
-from cdc_pipeline.sources.debezium.partition import Line
+from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import (
@@ -29,7 +29,6 @@ from cdc_pipeline.sources.debezium.versions import (
     source_position,
     truncate_version,
 )
-from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.protocol import TableEvents
 
 log = structlog.get_logger()
@@ -161,7 +160,7 @@ class DebeziumDecoder:
             adding.place += 1
         return None
 
-    def _add_event(self, event: EnvelopeEvent, raw: RawLine, adding: _Adding) -> None:
+    def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: _Adding) -> None:
         """Adds the event of a line, or counts it as skipped. Raises LineRefused if it has to be quarantined."""
         settings = self._tables.table_of(event)
         if settings is None:

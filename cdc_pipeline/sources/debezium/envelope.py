@@ -85,11 +85,11 @@ def read_line(line: bytes) -> EnvelopeEvent | Skipped:
     if not isinstance(document, dict):
         raise Undecodable("is no JSON object")
     if "value" in document and "op" not in document:
-        return _read_message(document)
+        return read_message(document)
     return _read_value(document, key=None, key_fields=None, headers=None)
 
 
-def _read_message(document: Fields) -> EnvelopeEvent | Skipped:
+def read_message(document: Fields) -> EnvelopeEvent | Skipped:
     """Reads a record with key, value and headers, as a Kafka sink writes it."""
     value = _parsed(document["value"])
     if value is None:

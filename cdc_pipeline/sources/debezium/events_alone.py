@@ -10,10 +10,9 @@ from cdc_pipeline.record import Column, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.copied_rows import HeldPosition, WrittenPosition
 from cdc_pipeline.sources.debezium.kept_lines import LineDecoder
-from cdc_pipeline.sources.debezium.partition import Content, debezium_content
+from cdc_pipeline.sources.debezium.partition import Content, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.written_position import START, position_in_order
-from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.known import FoundTable, KeptLog, KnownStream, KnownTable, NewBeginning
 from cdc_pipeline.sources.protocol import TableCopy
 from cdc_pipeline.sources.quarantined import DecodedEvents, QuarantinedText, decode_texts
@@ -35,7 +34,7 @@ class EventsAlone:
         """Fields of an event that show which of two events is newer."""
         return ()
 
-    def decode(self, raw: RawLine) -> Content:
+    def decode(self, raw: SourceLine) -> Content:
         """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
         return debezium_content(raw)
 

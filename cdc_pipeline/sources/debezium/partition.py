@@ -8,11 +8,34 @@ import msgspec
 
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
-from cdc_pipeline.sources.files.partition_files import RawLine
 
 MOST_BYTES = 4 << 20
 Content = EnvelopeEvent | Skipped | LineRefused
-Decode = Callable[[RawLine], Content]
+
+
+class SourceLine(Protocol):
+    """A complete line of a file, or a record of a broker. `text`: the whole line, or the record as one line.
+
+    `place`: the offset in the stream partition. `number`: the line's number in the file, or the record's. `written`:
+    time of the file's last change, or of the record, in microseconds since 1970. `digest`: what is registered beside
+    the offset after this line, "" for nothing.
+    """
+
+    @property
+    def place(self) -> int: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def text(self) -> bytes: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+
+Decode = Callable[[SourceLine], Content]
 """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
 
 
@@ -27,7 +50,7 @@ class LineSource(Protocol):
     def at_end(self) -> bool:
         """Whether the lines that were returned reach the present end of the stream partition."""
 
-    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> Sequence[SourceLine]:
         """Returns lines of about `most_bytes`, fewer if no more are there yet. `fresh`: looks for new ones now."""
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
@@ -47,7 +70,7 @@ class RestingPartition:
     offset: int
     at_end: bool = True
 
-    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> Sequence[SourceLine]:
         del most_bytes, fresh
         return []
 
@@ -63,7 +86,7 @@ class RestingPartition:
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    raw: RawLine
+    raw: SourceLine
     content: Content
 
     @property
@@ -128,7 +151,7 @@ class PartitionLines:
         ]
 
 
-def debezium_content(raw: RawLine) -> Content:
+def debezium_content(raw: SourceLine) -> Content:
     """Decodes a line with Debezium's envelope."""
     return content_of(raw.text)
 

@@ -14,8 +14,8 @@ from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.changes import Change
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
+from cdc_pipeline.sources.debezium.partition import SourceLine
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import parse_debezium
 
@@ -37,7 +37,7 @@ class PlacedChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     commit_time: int
     transaction: int | None
     commit_position: int
-    line: RawLine
+    line: SourceLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class TakenLines:
         changes: Sequence[Change],
         layout: Layout,
         event: EnvelopeEvent,
-        line: RawLine,
+        line: SourceLine,
         *,
         version: str,
         commit_position: int,
@@ -146,7 +146,7 @@ def only_unfit(table: TableName, events: Sequence[UnfitEvent]) -> TableEvents:
 
 
 def unfit_line(
-    line: RawLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
+    line: SourceLine, *, stream_partition: int, version: str, commit_position: int, column: str, reason: str
 ) -> UnfitEvent:
     """Returns the whole line as an unfit event, with texts that every store can hold."""
     return UnfitEvent(

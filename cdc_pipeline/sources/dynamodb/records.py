@@ -9,8 +9,7 @@ import msgspec
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import Undecodable, attempt, parsed_json, printable
-from cdc_pipeline.sources.debezium.partition import Content
-from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.row_format import time_of
 
@@ -26,7 +25,7 @@ class TableRecords:
     tables: Mapping[str, TableSettings]
     rest_column: str | None
 
-    def content(self, raw: RawLine) -> Content:
+    def content(self, raw: SourceLine) -> Content:
         """Returns the content of a record, or why it cannot be read. Raises nothing for a damaged one."""
         table = self.tables.get(raw.file.rpartition(" ")[0])
         return attempt(lambda: self._event(raw.text, table))

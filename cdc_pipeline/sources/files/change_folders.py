@@ -12,12 +12,12 @@ from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
 from cdc_pipeline.sources.debezium.one_line import attempt
-from cdc_pipeline.sources.debezium.partition import Content
+from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
 from cdc_pipeline.sources.files.file_names import folder_of
 from cdc_pipeline.sources.files.first_file import first_file
 from cdc_pipeline.sources.files.listed_files import ListedFiles
-from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.sources.files.row_events import RowBlocks
 from cdc_pipeline.sources.files.row_format import csv_columns, order_fields, row_event
@@ -83,7 +83,7 @@ class ChangeFolders:
             digest=reached.last_position.get(FILE_DIGEST, ""),
         )
 
-    def decode(self, raw: RawLine) -> Content:
+    def decode(self, raw: SourceLine) -> Content:
         folder = folder_of(raw.file, list(self.folders))
         if folder is None:
             return Skipped(kind="row of a table that is not listed")

@@ -7,10 +7,9 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import WrittenPosition
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import memory_of, version_to_come
-from cdc_pipeline.sources.debezium.partition import Content
+from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.written_position import position_in_order
-from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.files.survey import EventOrder, FileSurvey, FileTransport
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
@@ -40,7 +39,7 @@ class FileSource(EventsAlone):
     def position_of(self, text: str) -> WrittenPosition:
         return position_in_order(text, self.sequence_by, begins_with_time=self.order.begins_with_time)
 
-    def decode(self, raw: RawLine) -> Content:
+    def decode(self, raw: SourceLine) -> Content:
         return self.transport.decode(raw)
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> FileSurvey:

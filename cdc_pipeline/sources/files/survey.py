@@ -10,9 +10,9 @@ from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
-from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines
+from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines, SourceLine
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
-from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, RawLine
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.known import FoundTable, PartitionProgress, StreamIdentity, StreamStart
@@ -57,7 +57,7 @@ class FileTransport(Protocol):
     def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> LineSource:
         """Returns a reader of one stream partition from `reached` on."""
 
-    def decode(self, raw: RawLine) -> Content:
+    def decode(self, raw: SourceLine) -> Content:
         """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
 
     def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> RowStream | None:

@@ -10,6 +10,7 @@ from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import PARTITION
 from cdc_pipeline.sources.debezium.partition import PartitionLines, RestingPartition
+from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kafka.client import KafkaClient
@@ -61,7 +62,7 @@ def open_stream(
     client = KafkaClient(settings, folder, group=stream)
     try:
         records = TopicRecords(client, {number: _records(part) for number, part in partitions.items()})
-        lines = {number: PartitionLines(part) for number, part in records.partitions.items()}
+        lines = {number: PartitionLines(part, record_content) for number, part in records.partitions.items()}
         resting = {
             number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
             for number, place in start.progress.items()

@@ -1,6 +1,5 @@
 """Reads records of several topic partitions by one client, and returns them as lines of each partition."""
 
-import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Ka
 
 from cdc_pipeline.errors import PartitionFailed, StreamMoved
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 from cdc_pipeline.sources.kafka.topics import partition_name
 
@@ -42,52 +41,45 @@ class PartitionRecords:
     deleted_rows: TableName | None = None
     fetch: Callable[[], None] = lambda: None
     is_paused: bool = False
-    waiting: deque[RawLine] = field(default_factory=deque)
+    waiting: deque[RecordLine] = field(default_factory=deque)
     waiting_bytes: int = 0
     ended_at: int | None = None
     """The end of the partition, once it was reached; None while the broker has more."""
     must_reach: int = 0
     """The partition's end when a marker message was sent. `at_end` is False before it."""
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return partition_name(self.topic, self.partition)
+    def __post_init__(self) -> None:
+        self.name = partition_name(self.topic, self.partition)
 
     @property
     def at_end(self) -> bool:
         return not self.waiting and self.ended_at is not None and self.ended_at >= self.must_reach
 
-    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
+    def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RecordLine]:
         """Returns fetched records of about `most_bytes`. Asks the broker for more if there are none."""
         del fresh  # The broker is asked each time.
         if not self.waiting:
             self.fetch()
-        lines: list[RawLine] = []
+        lines: list[RecordLine] = []
         left = most_bytes
         while self.waiting and left > 0:
             line = self.waiting.popleft()
             lines.append(line)
-            left -= len(line.text)
-            self.waiting_bytes -= len(line.text)
+            size = line.size_bytes
+            left -= size
+            self.waiting_bytes -= size
             self.offset = line.place + 1
         return lines
 
     def add(self, message: Message) -> None:
         """Adds a record. One that came before is dropped: a paused partition may send it again."""
-        kind, time = message.timestamp()
-        offset = message.offset() or 0
-        if offset < (self.waiting[-1].place + 1 if self.waiting else self.offset):
+        if (message.offset() or 0) < (self.waiting[-1].place + 1 if self.waiting else self.offset):
             return
-        line = RawLine(
-            place=offset,
-            file=self.name,
-            number=offset,
-            text=line_of(message, self.deleted_rows),
-            written=time * _MICROSECONDS if kind in _HAS_TIME else 0,
-        )
+        line = record_line(message, self.name, self.deleted_rows)
         self.ended_at = None
         self.waiting.append(line)
-        self.waiting_bytes += len(line.text)
+        self.waiting_bytes += line.size_bytes
 
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns nothing: a topic has no files."""
@@ -171,26 +163,20 @@ class TopicRecords:
         self._client.fail(error)
 
 
-def line_of(message: Message, deleted_rows: TableName | None = None) -> bytes:
-    """Returns a record as one line: JSON with key, value and headers, as a Kafka sink writes it.
-
-    Key and value are texts inside of it, so that no content of one can be taken for the other. A record with invalid
-    UTF-8 becomes a line that is no JSON; it is quarantined with all its bytes. `deleted_rows`: the table of which a
-    tombstone deletes a row.
-    """
-    key, value = message.key(), message.value()
-    try:
-        record: dict[str, object] = {
-            "key": None if key is None else key.decode(),
-            "value": None if value is None else value.decode(),
-            "headers": {name: _text(content) for name, content in _headers(message)},
-        }
-    except UnicodeDecodeError:
-        return b'{"key":' + (key or b"null") + b',"value":' + (value or b"null") + b"}"
-    if value is None and key is not None and deleted_rows is not None:
-        table = {"db": deleted_rows.database, "schema": deleted_rows.schema, "table": deleted_rows.table}
-        record["value"] = {"op": "d", "before": None, "after": None, "source": table}
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+def record_line(message: Message, name: str, deleted_rows: TableName | None = None) -> RecordLine:
+    """Returns a record of the partition `name`. `deleted_rows`: as for `RecordLine`."""
+    kind, time = message.timestamp()
+    offset = message.offset() or 0
+    return RecordLine(
+        place=offset,
+        file=name,
+        number=offset,
+        written=time * _MICROSECONDS if kind in _HAS_TIME else 0,
+        key=message.key(),
+        value=message.value(),
+        headers={name: _text(content) for name, content in _headers(message)},
+        deleted_rows=deleted_rows,
+    )
 
 
 def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:

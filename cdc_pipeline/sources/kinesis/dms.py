@@ -5,8 +5,7 @@ from typing import Any
 
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, attempt, printable
-from cdc_pipeline.sources.debezium.partition import Content
-from cdc_pipeline.sources.files.partition_files import RawLine
+from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.row_format import time_of
 
@@ -14,7 +13,7 @@ _OPERATIONS = {"load": "r", "insert": "c", "update": "u", "delete": "d"}
 _TRUNCATE = "truncate-table"
 
 
-def dms_content(raw: RawLine) -> Content:
+def dms_content(raw: SourceLine) -> Content:
     """Returns the content of a record, or why it cannot be read. Raises nothing for a damaged one."""
     found: EnvelopeEvent | Skipped | LineRefused = attempt(lambda: dms_event(raw.text))
     return found

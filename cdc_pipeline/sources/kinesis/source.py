@@ -10,9 +10,8 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import version_to_come
-from cdc_pipeline.sources.debezium.partition import Content, Decode, debezium_content
+from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
-from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.opening import ShardOpening, place_of
 from cdc_pipeline.sources.kinesis.shards import ShardClient
@@ -53,7 +52,7 @@ class ShardSource(EventsAlone):
             proofs=frozenset(),
         )
 
-    def decode(self, raw: RawLine) -> Content:
+    def decode(self, raw: SourceLine) -> Content:
         return self.decode_line(raw)
 
     def survey(self, known: KnownStream, begin_again: Collection[TableName] = ()) -> ShardSurvey:

@@ -10,7 +10,9 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
-from cdc_pipeline.sources.kafka.records import line_of
+from cdc_pipeline.sources.debezium.partition import Content
+from cdc_pipeline.sources.debezium.record_line import record_content
+from cdc_pipeline.sources.kafka.records import record_line
 
 ORDERS = TableName.parse("shop.public.orders")
 CREATE = {"op": "c", "before": None, "after": {"id": 1}, "source": {"table": "orders"}}
@@ -20,25 +22,33 @@ def source(**changes: object) -> KafkaSource:
     return KafkaSource.model_validate({"kind": "kafka", "servers": "b:9092", "topic": "{schema}.{table}"} | changes)
 
 
+def content(message: Message, deleted_rows: TableName | None = None) -> Content:
+    """What the record says, which is what it says as a line in quarantine."""
+    record = record_line(message, "orders 0", deleted_rows)
+    found, as_line = record_content(record), content_of(record.text)
+    assert repr(found) == repr(as_line)
+    return found
+
+
 def test_a_record_keeps_key_value_and_headers() -> None:
     headers: list[tuple[str, str | bytes | None]] = [("__debezium.oldkey", b'{"id": 7}')]
     message = Message(key=b'{"id": 1}', value=json.dumps(CREATE).encode(), headers=headers)
-    event = content_of(line_of(message))
+    event = content(message)
     assert isinstance(event, EnvelopeEvent)
     assert (event.key, event.after, event.old_key) == ({"id": 1}, {"id": 1}, {"id": 7})
 
 
 def test_a_tombstone_has_no_effect_unless_records_are_upserts() -> None:
     tombstone = Message(key=b'{"id": 1}', value=None)
-    assert content_of(line_of(tombstone)) == Skipped(kind="tombstone")
-    deleted = content_of(line_of(tombstone, ORDERS))
+    assert content(tombstone) == Skipped(kind="tombstone")
+    deleted = content(tombstone, ORDERS)
     assert isinstance(deleted, EnvelopeEvent)
     assert (deleted.operation, deleted.key, deleted.source["table"]) == ("d", {"id": 1}, "orders")
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"{", b'{"op": "c"}, "value": null', b"1", b""])
 def test_what_is_no_event_is_refused_and_never_taken_for_a_tombstone(value: bytes) -> None:
-    assert isinstance(content_of(line_of(Message(key=None, value=value))), LineRefused)
+    assert isinstance(content(Message(key=None, value=value)), LineRefused)
 
 
 @pytest.mark.parametrize(
