@@ -6,7 +6,7 @@ import msgspec
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder
@@ -39,14 +39,14 @@ def changes_of(
     """
     if event.operation == "t":
         return (Change(operation=Operation.TRUNCATE),)
-    if not layout.key:
+    if not layout.schema.key:
         return tuple(_of_keyless(event, layout))
     if event.operation == "d":
         return _delete(event, layout)
     after = event.after
     if after is None:
         raise Undecodable("has no after: the row is missing")
-    if after.keys() == layout.known_names and _is_plain(event, after, layout, before_it=before_it, alone=alone):
+    if after.keys() == layout.known_names and is_plain(event, after, layout, before_it=before_it, alone=alone):
         return (Change(operation=Operation.UPDATE if event.operation == "u" else Operation.INSERT, values=after),)
     return shown_changes(event, after, layout, before_it=before_it, alone=alone)
 
@@ -75,6 +75,29 @@ def shown_changes(
     return (Change(operation=Operation.UPDATE if partial else Operation.INSERT, values=values, absent=tuple(absent)),)
 
 
+def is_plain(
+    event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
+) -> bool:
+    """Returns whether an event that has every column surely hides no value and keeps its id, as most events do.
+
+    Then its row is the change. `shown_changes` decides about the others.
+    """
+    if event.headers and OLD_KEY in event.headers:
+        return False
+    before = event.before
+    if event.operation == "u":
+        shows_id = event.key is None or layout.key_names <= event.key.keys()
+        keeps_id = shows_id and (before is None or all(before.get(name) == after[name] for name in layout.schema.key))
+        may_hide = True
+    else:
+        keeps_id = before_it is None or before_it.operation != "d"
+        may_hide = _may_hide_values(event, moved=False, alone=alone)
+    try:
+        return keeps_id and not (may_hide and not _PLACEHOLDERS.isdisjoint(after.values()))
+    except TypeError:  # a list or an object, which cannot be in a set
+        return False
+
+
 def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -> bool:
     """Returns whether a delete and the create right after it come from one key change, in files without headers.
 
@@ -87,29 +110,6 @@ def is_key_change(first: EnvelopeEvent, second: EnvelopeEvent, layout: Layout) -
     if places[0][0] is None or places[0] != places[1]:
         return False
     return any(is_placeholder(value, layout.fields.get(name)) for name, value in (second.after or {}).items())
-
-
-def _is_plain(
-    event: EnvelopeEvent, after: Fields, layout: Layout, *, before_it: EnvelopeEvent | None, alone: bool
-) -> bool:
-    """Returns whether an event that has every column surely hides no value and keeps its id, as most events do.
-
-    Then its row is the change. `shown_changes` decides about the others.
-    """
-    if event.old_key is not None:
-        return False
-    before = event.before
-    if event.operation == "u":
-        shows_id = event.key is None or layout.key_names <= event.key.keys()
-        keeps_id = shows_id and (before is None or all(before.get(name) == after[name] for name in layout.key))
-        may_hide = True
-    else:
-        keeps_id = before_it is None or before_it.operation != "d"
-        may_hide = _may_hide_values(event, moved=False, alone=alone)
-    try:
-        return keeps_id and not (may_hide and not _PLACEHOLDERS.isdisjoint(after.values()))
-    except TypeError:  # a list or an object, which cannot be in a set
-        return False
 
 
 def _delete(event: EnvelopeEvent, layout: Layout) -> tuple[Change, ...]:
@@ -136,7 +136,7 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
 
 def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:
     """Raises SourceError for an update that could have changed the id without showing it: the old row would stay."""
-    outside = [] if event.key is None else [name for name in layout.key if name not in event.key]
+    outside = [] if event.key is None else [name for name in layout.schema.key if name not in event.key]
     if outside:
         table = layout.table
         raise SourceError(
@@ -164,7 +164,7 @@ def _is_hidden(event: EnvelopeEvent, name: str, value: object, layout: Layout) -
     It is a real value if the old row shows the column: then PostgreSQL would have shown it in both rows.
     """
     described = layout.fields.get(name)
-    if name in layout.key or not is_placeholder(value, described):
+    if name in layout.schema.key or not is_placeholder(value, described):
         return False
     before = (event.before or {}).get(name)
     return before is None or is_placeholder(before, described)
@@ -199,6 +199,6 @@ def _id_in(row: Fields | None, layout: Layout) -> Fields | None:
     if row is None:
         return None
     try:
-        return {name: row[name] for name in layout.key}
+        return {name: row[name] for name in layout.schema.key}
     except KeyError:
         return None

@@ -18,6 +18,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
+from cdc_pipeline.sources.debezium.plain_events import PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import (
@@ -50,7 +51,7 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Adding:
+class Adding:
     """Lines of one transaction that are being added. `place`: the number of the present line.
 
     `touched`: the state of each table that had events, by its name. The other fields are those of `Decoded`.
@@ -93,6 +94,7 @@ class DebeziumDecoder:
             for number, positions in last_position.items()
             for table, position in positions.items()
         }
+        self._plain: dict[tuple[int, str], PlainTable] = {}
         self._taken = TakenLines()
         self._watch = ConnectorWatch()
         self._noted: set[tuple[TableName, str]] = set()
@@ -102,7 +104,7 @@ class DebeziumDecoder:
 
         A line that cannot be read, or whose table does not agree with pipeline.yml, becomes an unfit event.
         """
-        adding = _Adding(number=number, lines=lines, commit_position=commit_position)
+        adding = Adding(number=number, lines=lines, commit_position=commit_position)
         while isinstance(refused := attempt(partial(self._add_lines, adding)), LineRefused):
             self._keep_aside(number, lines[adding.place], commit_position, refused)
             adding.place += 1
@@ -143,7 +145,7 @@ class DebeziumDecoder:
         taken, self._taken = self._taken, TakenLines()
         return taken.events(number)
 
-    def _add_lines(self, adding: _Adding) -> LineRefused | None:
+    def _add_lines(self, adding: Adding) -> LineRefused | None:
         """Adds the lines from `adding.place` on. Raises or returns LineRefused for one that has to be quarantined."""
         lines = adding.lines
         while adding.place < len(lines):
@@ -151,7 +153,11 @@ class DebeziumDecoder:
             if isinstance(content, EnvelopeEvent):
                 own = content.commit_time
                 adding.commit_time = (raw.written if own is None else own) or adding.commit_time
-                self._add_event(content, raw, adding)
+                settings = self._tables.table_of(content)
+                if settings is None:
+                    adding.skipped.append("row of a table that is not listed")
+                elif not self.add_plain(content, raw, adding, settings):
+                    self._add_event(content, raw, adding, settings)
             elif isinstance(content, Skipped):
                 adding.commit_time = content.commit_time or adding.commit_time
                 adding.skipped.append(content.kind)
@@ -160,24 +166,31 @@ class DebeziumDecoder:
             adding.place += 1
         return None
 
-    def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: _Adding) -> None:
+    def add_plain(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> bool:
+        """Adds an event that is like those before it. Returns False, and changes nothing, for another one."""
+        table = self._plain.get((adding.number, settings.name))
+        if table is None or not self._tables.keeps(table.layout, event):
+            return False
+        if not table.add(event, raw, adding.commit_position, self._taken):
+            return False
+        adding.touched[table.layout.name] = table.memory
+        return True
+
+    def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> None:
         """Adds the event of a line, or counts it as skipped. Raises LineRefused if it has to be quarantined."""
-        settings = self._tables.table_of(event)
-        if settings is None:
-            adding.skipped.append("row of a table that is not listed")
-            return
         layout = self._layout(event, settings)
         if layout is None:
             adding.skipped.append("truncate of a table without rows")
             return
         memory = self._remembered(adding.number, layout.name, layout.table)
+        self._note_plain(adding.number, layout, memory)
         memory.enter(adding.commit_position)
-        if not layout.key and self._is_repeated(event, memory):
+        if not layout.schema.key and self._is_repeated(event, memory):
             adding.skipped.append("row that was sent twice")
             return
         before_it, memory.event = memory.event, event
         position = max(memory.position, source_position(event))
-        if layout.key or not (event.is_of_snapshot and is_exact(event)):
+        if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
             memory.position = position
         adding.touched[layout.name] = memory
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
@@ -190,7 +203,15 @@ class DebeziumDecoder:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
         self._taken.add(changes, layout, event, raw, version=version, commit_position=adding.commit_position)
 
-    def _begins_key_change(self, event: EnvelopeEvent, adding: _Adding, layout: Layout) -> bool:
+    def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:
+        watched = self._watch.watched(layout)
+        if watched is None or not layout.schema.key or self._sequence_by or self._late_by is not None:
+            self._plain.pop((number, layout.name), None)
+        else:
+            table = PlainTable(layout=layout, memory=memory, watched=watched, alone=self._alone)
+            self._plain[number, layout.name] = table
+
+    def _begins_key_change(self, event: EnvelopeEvent, adding: Adding, layout: Layout) -> bool:
         """Returns whether the next event is the second one of a key change that `event` begins."""
         later = (adding.lines[number].event for number in range(adding.place + 1, len(adding.lines)))
         following = next((found for found in later if found is not None), None)

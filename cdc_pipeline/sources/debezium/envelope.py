@@ -12,7 +12,7 @@ Fields = Mapping[str, Any]
 _OPERATIONS = frozenset("crudt")
 _NO_SNAPSHOT = (None, "false", False)
 _TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
-_OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
+OLD_KEY, _NEW_KEY = "__debezium.oldkey", "__debezium.newkey"
 _MICROSECONDS = 1_000
 LAST_TIME = 221_845_392_000_000_000
 """The year 9000 in microseconds since 1970. Later time slices could end after the last year that Python can hold."""
@@ -54,7 +54,7 @@ class EnvelopeEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def old_key(self) -> Fields | None:
         """The old id of a key change, on its create event."""
-        return self._key_header(_OLD_KEY)
+        return self._key_header(OLD_KEY)
 
     @property
     def new_key(self) -> Fields | None:

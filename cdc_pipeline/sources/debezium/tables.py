@@ -51,10 +51,6 @@ class Layout:
         return frozenset(self.schema.names)
 
     @cached_property
-    def key(self) -> tuple[str, ...]:
-        return self.schema.key
-
-    @cached_property
     def key_names(self) -> frozenset[str]:
         return frozenset(self.schema.key)
 
@@ -118,6 +114,11 @@ class DebeziumTables:
         if not layout.fields and not (event.after or {}).keys() <= layout.known_names:
             self._note_left_out(event, layout)
         return layout
+
+    def keeps(self, layout: Layout, event: EnvelopeEvent) -> bool:
+        """Returns whether `layout`, which was the layout of an event of the table, is the layout of this event too."""
+        carried, present = self._layouts[layout.name]
+        return present is layout and (event.fields is None or event.fields == carried)
 
     def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
