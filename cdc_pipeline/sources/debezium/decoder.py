@@ -1,7 +1,6 @@
 """Decodes lines, in the order of their stream partitions, into change events per table, each with its version."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
@@ -50,8 +49,7 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     skipped: Sequence[str]
 
 
-@dataclass(slots=True, kw_only=True)
-class Adding:
+class Adding(msgspec.Struct, kw_only=True):
     """Lines of one transaction that are being added. `place`: the number of the present line.
 
     `touched`: the state of each table that had events, by its name. The other fields are those of `Decoded`.
@@ -62,8 +60,8 @@ class Adding:
     commit_position: int
     place: int = 0
     commit_time: int | None = None
-    touched: dict[str, PartitionMemory] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    touched: dict[str, PartitionMemory] = msgspec.field(default_factory=dict)
+    skipped: list[str] = msgspec.field(default_factory=list)
 
 
 class DebeziumDecoder:

@@ -1,6 +1,7 @@
 """Reads one line of a file: a Debezium event, or another record that Debezium and Kafka write between events."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -74,7 +75,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def content_of(line: bytes) -> EnvelopeEvent | Skipped | LineRefused:
     """Returns the content of a line, or why it cannot be read. Raises nothing for a damaged line."""
-    return attempt(lambda: read_line(line))
+    return attempt(partial(read_line, line))
 
 
 def read_line(line: bytes) -> EnvelopeEvent | Skipped:
@@ -150,8 +151,9 @@ def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
     if operation == "r" or source.get("snapshot") not in _NO_SNAPSHOT:
         return None
     for name in ("txId", "gtid"):
-        if source.get(name) is not None:
-            return f"{name} {source[name]}"
+        found = source.get(name)
+        if found is not None:
+            return f"{name} {found}"
     block = _mapping(value.get("transaction")) or {}
     if block.get("id") is not None:
         return f"transaction {block['id']}"

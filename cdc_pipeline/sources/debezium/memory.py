@@ -11,7 +11,6 @@ from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place
 from cdc_pipeline.sources.known import PartitionProgress
 
-_POSITION_DIGITS = 32
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -80,7 +79,7 @@ class PartitionMemory:
         """Returns the position as text, followed by the horizon if there is one."""
         kept = self.horizon
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
-        return f"{self.position:0{_POSITION_DIGITS}x}{rest}"
+        return "%032x" % self.position + rest  # noqa: UP031 - half the time, for each transaction
 
     def enter(self, commit_position: int) -> None:
         if commit_position != self.commit_position:

@@ -122,7 +122,7 @@ class PartitionLines:
     def next_groups(self, *, everything: bool) -> list[Group]:
         """Returns the next groups, none if nothing new is complete. `everything`: also the transaction held back."""
         following = self.files.next_lines(MOST_BYTES, fresh=everything)
-        lines = [*self._held, *(Line(raw=raw, content=self._decode(raw)) for raw in following)]
+        lines = self._held + [Line(raw=raw, content=self._decode(raw)) for raw in following]
         self._held = []
         parts = _parts(lines)
         continues = self._open is not None and (not parts or _transaction(parts[0]) in (None, self._open))
@@ -162,16 +162,14 @@ def _parts(lines: Sequence[Line]) -> list[list[Line]]:
     before: EnvelopeEvent | None = None
     for line in lines:
         event = line.event
-        is_next = event is not None and before is not None and not _is_of(event, before)
-        if is_next or not parts:
+        if event is not None:
+            if before is not None and (event.transaction is None or event.transaction != before.transaction):
+                parts.append([])
+            before = event
+        if not parts:
             parts.append([])
         parts[-1].append(line)
-        before = event or before
     return parts
-
-
-def _is_of(event: EnvelopeEvent, before: EnvelopeEvent) -> bool:
-    return event.transaction is not None and event.transaction == before.transaction
 
 
 def _transaction(part: Sequence[Line]) -> str | None:

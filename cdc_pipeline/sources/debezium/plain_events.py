@@ -37,7 +37,7 @@ class PlainTable:
             after is None
             or event.operation not in "cru"
             or after.keys() != layout.known_names
-            or any(type(after[name]) in _NUMBERS for name in self.watched)
+            or not (self.watched == () or _NUMBERS.isdisjoint([type(after[name]) for name in self.watched]))
             or not is_plain(event, after, layout, before_it=memory.event, alone=self.alone)
         ):
             return False
