@@ -36,7 +36,7 @@ log = structlog.get_logger()
 _MOST_NOTES = 100
 
 
-class Decoded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     """The results of `add` beside the events.
 
     `commit_time`: that of the last line that has one, in microseconds since 1970; None if no line has one.

@@ -85,7 +85,9 @@ class RestingPartition:
         """Does nothing."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A line and its content. The traceback of a refusal may lead back to it: the garbage collector follows it."""
+
     raw: SourceLine
     content: Content
 
@@ -94,7 +96,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.content if isinstance(self.content, EnvelopeEvent) else None
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Group(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive lines of one transaction. A large transaction has several groups.
 
     `continues`: the group continues the transaction of the group before it. `is_closed`: the transaction ends here.
