@@ -49,6 +49,8 @@ class MysqlStream:
     `looked_at`: the end of the log when the tables were read. `marks`: how each table is registered now.
     """
 
+    _reader: BinlogReader | None = None
+
     def __init__(
         self,
         address: MysqlAddress,
@@ -79,7 +81,6 @@ class MysqlStream:
         self._on_step = on_step
         self._dialect = dialect
         self._connection = connect(address)
-        self._reader: BinlogReader | None = None
         self._transactions = self._transaction_reader(start, prepared, looked_at)
         try:
             self._take_lock(lock)
