@@ -10,11 +10,12 @@ registers which transactions are prepared. One that is not registered may have c
 
 import json
 import re
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from pymysqlreplication.event import GtidEvent, HeartbeatLogEvent, MariadbGtidEvent, XAPrepareEvent
+from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, XAPrepareEvent
 from pymysqlreplication.row_event import TableMapEvent
 
 from cdc_pipeline.sources.mysql.log_place import LogTransaction
@@ -26,8 +27,8 @@ LookBack = Callable[[str, LogTransaction], Tables | None]
 _COMPLETED = re.compile(r"\s*XA\s+(?P<how>COMMIT|ROLLBACK)\s+(?P<xid>.*)", re.IGNORECASE | re.DOTALL)
 _XID = re.compile(r"X'(?P<global>[0-9a-f]*)'\s*,\s*X'(?P<branch>[0-9a-f]*)'\s*,\s*(?P<format>-?\d+)", re.IGNORECASE)
 _FORMATS = 1 << 32
-_MOST_HEARTBEATS = 400
-"""The server sends heartbeats while it passes over transactions that it does not send."""
+_MOST_SECONDS = 60
+"""How long a transaction is waited for. MySQL sends a heartbeat for each event that it passes over, without a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,8 @@ def completed_by(statement: str) -> Completed | None:
 def prepared_tables(xid: str, next_event: Callable[[], Any]) -> Tables | None:
     """Returns the tables that the next transaction of a log changes. None if it is not the prepared one of this xid."""
     tables: set[tuple[str, str]] = set()
-    begun = heartbeats = 0
-    while begun <= 1 and heartbeats <= _MOST_HEARTBEATS:
+    begun, deadline = 0, time.monotonic() + _MOST_SECONDS
+    while begun <= 1 and time.monotonic() < deadline:
         match event := next_event():
             case MariadbGtidEvent() | GtidEvent():
                 begun += 1
@@ -122,6 +123,4 @@ def prepared_tables(xid: str, next_event: Callable[[], Any]) -> Tables | None:
                 tables.add((event.schema, event.table))
             case XAPrepareEvent():
                 return tables if xid_of(event) == xid else None
-            case HeartbeatLogEvent():
-                heartbeats += 1
     return None
