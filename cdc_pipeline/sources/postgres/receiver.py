@@ -5,7 +5,6 @@ import os
 import select
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
 from datetime import timedelta
 from threading import Lock
 
@@ -28,7 +27,9 @@ class SlotReceiver:
     """Streams a slot over `connection`, and closes it at the end.
 
     One batch of messages is received while the caller has the one before: up to 20,000 messages or 16 MB. What comes
-    after it waits in the server. `beside`: the stream's other connection, which shows a shutdown of the server.
+    after it waits in the server. `beside`: the caller's other connection, which shows a shutdown of the server: a
+    server that shuts down waits until readers of its log leave, but ends all other connections at once. Only the caller
+    uses it, never the thread: two statements of one connection would mix.
     """
 
     def __init__(self, connection: LogicalReplicationConnection, beside: Connection, *, slot: str, of: str) -> None:
@@ -39,20 +40,24 @@ class SlotReceiver:
         command = sql.SQL(_START).format(sql.Identifier(slot), sql.Literal(f'"{of}"'))
         with answering():
             self._cursor.start_replication_expert(command, decode=False)
-        self._wanted = os.eventfd(0)
+        self._ended, self._has_batch = os.eventfd(0), os.eventfd(0)
         self._in_use = Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slot-receiver")
         self._next: Future[list[bytes]] | None = None
+        self._is_closed = False
 
     def take(self, wait: timedelta) -> list[bytes]:
-        """Returns the next batch, without messages if none is complete in time. Raises what ended the connection."""
-        if self._next is None:
-            self._next = self._thread.submit(self._batch)
-        try:
-            batch = self._next.result(wait.total_seconds())
-        except NotYet:
+        """Returns the next batch, without messages if none is complete in time. Raises what ended a connection."""
+        receiving = self._next or self._receive()
+        with answering():
+            readable = select.select([self._has_batch, self._beside.fileno()], [], [], wait.total_seconds())[0]
+            if self._beside.fileno() in readable:
+                self._check_beside()
+        if self._has_batch not in readable:
             return []
-        self._next = self._thread.submit(self._batch)
+        os.eventfd_read(self._has_batch)
+        batch = receiving.result()
+        self._receive()
         return batch
 
     def confirm(self, position: int) -> None:
@@ -61,11 +66,31 @@ class SlotReceiver:
 
     def close(self) -> None:
         """Ends the thread, and closes the connection. Messages that were not taken come again with the next stream."""
-        os.eventfd_write(self._wanted, 1)
+        if self._is_closed:
+            return
+        self._is_closed = True
+        os.eventfd_write(self._ended, 1)
         self._thread.shutdown(cancel_futures=True)
         with contextlib.suppress(psycopg2.Error):
             self._connection.close()
-        os.close(self._wanted)
+        os.close(self._ended)
+        os.close(self._has_batch)
+
+    def _receive(self) -> Future[list[bytes]]:
+        self._next = self._thread.submit(self._batch)
+        self._next.add_done_callback(lambda _: os.eventfd_write(self._has_batch, 1))
+        return self._next
+
+    def _check_beside(self) -> None:
+        """Raises the driver's error if the other connection is broken, and closes both: the stream needs both."""
+        try:
+            with self._beside.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        except psycopg2.Error:
+            self.close()
+            with contextlib.suppress(psycopg2.Error):
+                self._beside.close()
+            raise
 
     def _batch(self) -> list[bytes]:
         """Receives messages until the server pauses for some milliseconds, or until they are enough for one batch."""
@@ -92,33 +117,11 @@ class SlotReceiver:
 
         If the reader wakes at the first byte, the server sends message by message, with a system call for each. So this
         returns some milliseconds after the first byte, when the server has filled the socket.
-
-        A server that shuts down keeps asking its reader for answers, and waits until the reader leaves. The other
-        connection shows the shutdown: the server ends that one at once.
         """
         pause = deadline - time.monotonic()
         if pause <= 0:
             return False
-        beside = self._beside.fileno()
-        readable = select.select([self._cursor.fileno(), beside, self._wanted], [], [], pause)[0]
-        if self._wanted in readable:
+        readable = select.select([self._cursor.fileno(), self._ended], [], [], pause)[0]
+        if not readable or self._ended in readable:
             return False
-        if readable == [self._cursor.fileno()]:
-            readable += select.select([beside], [], [], _PAUSE_SECONDS)[0]
-        if beside in readable:
-            self._check_beside()
-        return bool(readable)
-
-    def _check_beside(self) -> None:
-        """Raises the driver's error if the other connection is broken, and closes both: the stream needs both.
-
-        Waits for a query that the caller runs on the other connection.
-        """
-        try:
-            with self._beside.cursor() as cursor:
-                cursor.execute("SELECT 1")
-        except psycopg2.Error:
-            for connection in (self._connection, self._beside):
-                with contextlib.suppress(psycopg2.Error):
-                    connection.close()
-            raise
+        return not select.select([self._ended], [], [], _PAUSE_SECONDS)[0]
