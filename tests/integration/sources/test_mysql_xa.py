@@ -1,4 +1,7 @@
-"""The rows of an XA transaction that is committed behind a snapshot are never missing without a word."""
+"""The rows of an XA transaction that is committed behind a snapshot are never missing without a word.
+
+The servers are of these tests alone: a commit whose rows a stream has not seen makes all tables of that stream stale.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -10,19 +13,28 @@ from pymysql.err import MySQLError
 
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import events_of
-from tests.support.mariadb import BinlogServerOfTests, connected
+from tests.support.mariadb import connected, fresh_mysql_database, started_mariadb
+from tests.support.mysql8 import started_mysql
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream
 from tests.support.pipelines import consume
 
+pytestmark = pytest.mark.xdist_group("own MySQL")
 LISTED = ("orders", "other")
 
 
+@pytest.fixture(scope="module", params=[started_mariadb, started_mysql], ids=["mariadb", "mysql8"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    with request.param() as url:
+        yield url
+
+
 @pytest.fixture
-def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
-    shop = MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
-    for table in (*LISTED, "unlisted"):
-        shop.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, note TEXT)")
-    return shop
+def shop(own_server: str, store_url: str, tmp_path: Path) -> Iterator[MysqlShop]:
+    with fresh_mysql_database(own_server) as name:
+        shop = MysqlShop(folder=tmp_path, url=own_server, database=name, store_url=store_url)
+        for table in (*LISTED, "unlisted"):
+            shop.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, note TEXT)")
+        yield shop
 
 
 class Session:
