@@ -53,7 +53,7 @@ docs: packages
 # The check of the code needs no jars: it runs while they are fetched.
 test:
 	@$(MAKE) --no-print-directory --jobs 2 setup-dev lint
-	$(IN_MEMORY) $(BIN)/pytest -n 5 --dist loadgroup -m "not bank and not bench and not kafka and not stack and (chaos_cut or not chaos) and (by_merge or not nightly)" $(TESTS)
+	$(IN_MEMORY) $(BIN)/pytest -n 4 --dist loadgroup -m "not bank and not bench and not kafka and not stack and (chaos_cut or not chaos) and (by_merge or not nightly)" $(TESTS)
 	$(IN_MEMORY) $(BIN)/pytest -n 2 --dist loadgroup -m "stack and not nightly" $(or $(TESTS),tests/acceptance)
 
 # What a cheaper test of `make test` promises too, in more depth: the suite of lakes over MERGE, for one.

@@ -24,7 +24,7 @@ from cdc_pipeline.launcher.postgres import (
 )
 from cdc_pipeline.metadata_store.upgrade import upgrade
 
-SLOTS = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
+SLOTS = "SELECT slot_name, active_pid, temporary FROM pg_replication_slots WHERE database = %s"
 TIMEOUT_MILLISECONDS = 10_000
 EMPTY_STORE = "empty_store"
 FIRST_WITH_ITERATIONS = 160_000
@@ -156,8 +156,9 @@ def drop_database(server: PostgresServer, name: str) -> None:
     with closing(psycopg2.connect(server.url("postgres"))) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(SLOTS, (name,))
-        for slot, process in cursor.fetchall():
+        for slot, process, ends_with_process in cursor.fetchall():
             if process is not None:
                 cursor.execute("SELECT pg_terminate_backend(%s, %s)", (process, TIMEOUT_MILLISECONDS))
-            cursor.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+            if not ends_with_process:
+                cursor.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
         cursor.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
