@@ -46,7 +46,7 @@ class EventsAlone:
         )
 
     def missing_statements(self, known: KnownStream) -> tuple[str, ...]:
-        """Returns nothing: whoever writes the events creates what they are in."""
+        """Returns nothing: the program that writes the events creates what they are in."""
         del known
         return ()
 

@@ -2,7 +2,7 @@
 
 A position counts. The server's binary log has a set of transactions before each place, which MySQL writes as
 `uuid:1-1234`. The position behind a place is the number of transactions in that set, plus one. So the n-th transaction
-commits at the position n, whoever wrote it. With one server that ever wrote, n is the number in its GTID.
+commits at the position n, on whichever server it began. With one server that ever wrote, n is the number in its GTID.
 
 Why the count is a total order. The server writes each transaction to its log exactly once: its own ones get their
 numbers when the group of commits is written, in the order of the log; replicated ones keep the ids that they came with,
@@ -19,7 +19,7 @@ it does not have. Transactions of other servers that it lacks are looked for whe
 Where the count would be wrong. (1) Another server has the same ids in another order if it applied them in parallel, so
 a stream is bound to the server's UUID; behind a failover it is begun again. (2) `log_replica_updates = OFF` and
 `SET GLOBAL gtid_purged = '+…'` add to the executed set what the log does not have: the first is refused by set-up, the
-second is found by comparing `gtid_purged` with what was read. (3) `RESET MASTER` begins the count anew: the log is
+second is found by comparing `gtid_purged` with what was read. (3) `RESET MASTER` begins the count again: the log is
 shorter than what is registered.
 
 `@@GLOBAL.gtid_executed` may lack a transaction whose rows can be seen already, since the engine commits first.

@@ -78,7 +78,7 @@ class LogPlace(Protocol):
         """Returns a place from which the server sends this transaction first. It is one before the place."""
 
     def at(self, position: int) -> "LogPlace | None":
-        """Returns the place at an earlier position, None if that cannot be told."""
+        """Returns the place at an earlier position, None if the place does not show it."""
 
 
 class LogHistory:

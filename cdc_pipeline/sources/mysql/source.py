@@ -168,7 +168,7 @@ class MysqlServer:
             )
 
     def kept_log(self) -> KeptLog | None:
-        """Returns None: the server keeps its log by time, whoever reads it. Set-up checks that time."""
+        """Returns None: the server keeps its log by time, not by its readers. Set-up checks that time."""
         return None
 
     def decode_quarantined(

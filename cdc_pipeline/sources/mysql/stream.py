@@ -191,7 +191,7 @@ class MysqlStream:
         return {}
 
     def confirm(self, commit_position: int) -> None:
-        """Does nothing: the server keeps its log by its own settings, whoever reads it."""
+        """Does nothing: the server keeps its log by its own settings, not by its readers."""
         del commit_position
 
     def close(self) -> None:

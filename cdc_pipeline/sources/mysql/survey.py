@@ -112,7 +112,7 @@ class MysqlSurvey:
     def _last_before(self, position: int, start: StreamStart) -> LogPlace:
         """Returns the last known place that is not behind the position: as it was registered, or as set-up found it.
 
-        Without both, it is told from the present end of the log. Raises SourceError if that does not show it.
+        Without both, it is found from the present end of the log. Raises SourceError if that does not show it.
         """
         server = self.plan.server
         noted = (place.last_position.get(GTID) for place in start.progress.values())
