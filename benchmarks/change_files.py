@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.arms import Arm, Contest
 from benchmarks.bench import OURS, Bench, plus
-from benchmarks.consumer import REGISTERED
+from benchmarks.consumer import register
 from benchmarks.results import RowFigures
 from cdc_pipeline.settings import Settings
-from tests.support.command_line import query
-from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume
+from tests.support.pipelines import opened_pipeline, set_up_and_consume
 from tests.support.postgres import fresh_store
 
 READER = "reader into nothing"
@@ -83,16 +82,13 @@ def contest(bench: Bench, name: str, rows: int) -> Iterator[Contest]:
         pipeline = opened.enter_context(opened_pipeline(settings, store_url=store_url, spark_url=""))
         set_up_and_consume(pipeline)
 
-        def register() -> int:
-            ((before,),) = query(store_url, REGISTERED)
-            consume(pipeline)
-            ((after,),) = query(store_url, REGISTERED)
-            return int(after - before)
-
         yield Contest(
             name=name,
             rows=rows,
-            arms=(Arm(name=READER, run=lambda: kind.read(written[-1])), Arm(name=OURS, run=register)),
+            arms=(
+                Arm(name=READER, run=lambda: kind.read(written[-1])),
+                Arm(name=OURS, run=lambda: register(pipeline, store_url)),
+            ),
             prepare=lambda number: prepare(number + 1),
             parameters={"rows": rows, "columns": len(COLUMNS)},
         )

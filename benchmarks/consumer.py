@@ -21,6 +21,7 @@ from benchmarks.plain_loop import EVENT_KINDS, SCHEMA, PlainLoop
 from benchmarks.results import RowFigures
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.sources.postgres.session import connect_for_replication
+from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_database, fresh_store
@@ -127,13 +128,15 @@ def consumer_arm(bench: Bench, opened: ExitStack, url: str, name: str, more: Map
     pipeline = opened.enter_context(opened_pipeline(settings, store_url=store_url, spark_url=""))
     set_up_and_consume(pipeline)
 
-    def run() -> int:
-        ((before,),) = query(store_url, REGISTERED)
-        consume(pipeline)
-        ((after,),) = query(store_url, REGISTERED)
-        return int(after - before)
+    return Arm(name=name, run=lambda: register(pipeline, store_url))
 
-    return Arm(name=name, run=run)
+
+def register(pipeline: Pipeline, store_url: str) -> int:
+    """Consumes everything that is there now. Returns the number of rows that it registered."""
+    ((before,),) = query(store_url, REGISTERED)
+    consume(pipeline)
+    ((after,),) = query(store_url, REGISTERED)
+    return int(after - before)
 
 
 def peek(url: str) -> int:

@@ -17,13 +17,12 @@ from pymysqlreplication.row_event import UpdateRowsEvent, WriteRowsEvent
 from benchmarks.arms import Arm, Contest
 from benchmarks.bench import OURS, Bench, plus
 from benchmarks.change_files import COLUMNS, changes, debezium_event
-from benchmarks.consumer import REGISTERED
+from benchmarks.consumer import register
 from benchmarks.results import RowFigures
 from cdc_pipeline.settings import Settings
-from tests.support.command_line import query
 from tests.support.kafka import Topics, started_kafka
 from tests.support.mariadb import PASSWORD, USER, connected, fresh_mysql_database, run_mysql, started_mariadb
-from tests.support.pipelines import consume, mysql_settings, opened_pipeline, set_up_and_consume
+from tests.support.pipelines import mysql_settings, opened_pipeline, set_up_and_consume
 from tests.support.postgres import fresh_store
 from tests.support.s3 import ACCOUNT, started_moto
 from tests.support.shards import KinesisStreams, kinesis_client
@@ -68,16 +67,13 @@ def contest(bench: Bench, name: str, started: "Started", events: int) -> Iterato
         pipeline = opened.enter_context(opened_pipeline(stream.settings, store_url=store_url, spark_url=""))
         set_up_and_consume(pipeline)
 
-        def register() -> int:
-            ((before,),) = query(store_url, REGISTERED)
-            consume(pipeline)
-            ((after,),) = query(store_url, REGISTERED)
-            return int(after - before)
-
         yield Contest(
             name=name,
             rows=events,
-            arms=(Arm(name=CLIENT, run=lambda: stream.read(events)), Arm(name=OURS, run=register)),
+            arms=(
+                Arm(name=CLIENT, run=lambda: stream.read(events)),
+                Arm(name=OURS, run=lambda: register(pipeline, store_url)),
+            ),
             prepare=lambda number: stream.write(number, events),
             parameters={"events": events, "columns": len(COLUMNS)},
         )
