@@ -16,6 +16,9 @@ STATE = "_cdc_state"
 STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
 """Spark's type of STATE: the version of the row's last deletion, and column -> version for columns that are older."""
 OWN_PREFIX = "_cdc_"
+PARTITION_NAME, PARTITION_ENDED = "partition", "ended"
+"""Keys in the `last_position` of a stream partition, beside the names of tables: its name in the source, and that
+it was read to its end, so that no consumer takes it any more."""
 
 _PART = r'("(?:[^"]|"")+"|[^".][^.]*)'
 _THREE_PARTS = re.compile(rf"{_PART}\.{_PART}\.{_PART}")

@@ -23,7 +23,7 @@ SELECT source.table_id,
             JOIN cdc.stream_partition AS known USING (stream, stream_partition)
             WHERE part.stream = source.stream AND part.held_back IS NOT NULL AND part.partition IS NOT NULL
               AND (known.last_position ? concat_ws('.', source.database_name, source.schema_name, source.table_name)
-                   OR known.last_position - 'partition' - 'topic' = '{}')),
+                   OR known.last_position - '{partition,topic,stream,file}'::text[] = '{}')),
            CASE WHEN source.state = 'stale' OR source.snapshot_wanted
                 THEN coalesce(source.parked_reason, 'it asks for a new snapshot')
                 WHEN source.state = 'snapshotting' THEN 'its first snapshot is being taken'

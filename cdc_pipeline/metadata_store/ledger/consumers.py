@@ -12,6 +12,7 @@ from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.metadata_store.ledger.streams import assign, locked_partitions
+from cdc_pipeline.record import PARTITION_ENDED
 
 _CONSUMER, _PARTITION = models.consumer, models.stream_partition
 
@@ -79,7 +80,8 @@ def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str
 
 
 def _owners(rows: Sequence[Row[Any]]) -> dict[int, str | None]:
-    return {row.stream_partition: row.assignment_owner for row in rows}
+    """Returns the owner of each stream partition that more can come of."""
+    return {row.stream_partition: row.assignment_owner for row in rows if PARTITION_ENDED not in row.last_position}
 
 
 def _alive(connection: Connection, stream: str, owner: str, lifetime: timedelta) -> list[str]:

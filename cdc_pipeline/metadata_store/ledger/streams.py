@@ -12,12 +12,10 @@ from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
+from cdc_pipeline.record import PARTITION_NAME
 from cdc_pipeline.time_slice import Label
 
 _PARTITION, _FILE, _BOUNDARY, _LOG = models.stream_partition, models.source_file, models.boundary, models.source_log
-
-PARTITION_NAME = "partition"
-"""Key in `last_position`, beside the names of tables: the name that the source gives the stream partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

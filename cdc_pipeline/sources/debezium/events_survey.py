@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from cdc_pipeline.errors import TableStale
-from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.tables import declared_schema
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress
 
-PARTITION = "partition"
-"""Key in `last_position`, beside the names of tables: what the stream partition is called in its stream."""
 _NO_ID = 0
 
 
@@ -53,7 +51,7 @@ class EventsSurvey:
 
 def numbered_partitions(progress: Mapping[int, PartitionProgress], names: Iterable[str]) -> Mapping[int, str]:
     """Returns the name of each stream partition: the registered ones, and new ones of `names` with the next numbers."""
-    known = {number: place.last_position.get(PARTITION, "") for number, place in progress.items()}
+    known = {number: place.last_position.get(PARTITION_NAME, "") for number, place in progress.items()}
     new = [name for name in names if name not in known.values()]
     return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
 

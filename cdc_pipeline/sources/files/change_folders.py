@@ -68,8 +68,8 @@ class ChangeFolders:
         left = {folder: of for folder, of in self.folders.items() if of is None or of.table not in tables}
         return replace(self, folders=left)
 
-    def stream_partitions(self) -> Collection[int]:
-        return (_PARTITION,)
+    def stream_partitions(self) -> Mapping[int, str]:
+        return {_PARTITION: ""}
 
     def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> ListedFiles:
         return ListedFiles(

@@ -36,8 +36,8 @@ class DebeziumFolders:
         del tables
         return self
 
-    def stream_partitions(self) -> Collection[int]:
-        return partition_folders(self.folder).keys()
+    def stream_partitions(self) -> Mapping[int, str]:
+        return {number: f"folder {number}" for number in partition_folders(self.folder)}
 
     def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> PartitionFiles:
         return PartitionFiles(

@@ -29,6 +29,7 @@ class FileSource(EventsAlone):
             keeps_order=self.order.is_kept,
             keeps_ids_together=False,
             adds_partitions=True,
+            shares_partitions=True,
             proofs=frozenset(),
         )
 

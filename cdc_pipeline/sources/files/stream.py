@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import structlog
 
-from cdc_pipeline.errors import SourceChanged
+from cdc_pipeline.errors import PartitionFailed, SourceChanged, SourceError
 from cdc_pipeline.record import TableName, decode_position, encode_position
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.partition import Group, PartitionLines
@@ -155,7 +155,7 @@ class DebeziumStream:
         waiting = [marker for marker in self._markers if number in marker.waits_for]
         stands_still = lines.files.offset == self._last_ends.get(number)
         everything = any(not marker.is_heartbeat or stands_still for marker in waiting)
-        groups = lines.next_groups(everything=everything)
+        groups = self._next_groups(number, everything=everything)
         if waiting and lines.files.at_end:
             self._last_ends[number] = lines.files.offset
             for marker in waiting:
@@ -164,6 +164,17 @@ class DebeziumStream:
         if self._open is None:
             self._turns.append(self._turns.pop(0))
         return batch
+
+    def _next_groups(self, number: int, *, everything: bool) -> Sequence[Group]:
+        """Returns the next lines of one stream partition. Raises PartitionFailed if there are others to go on with."""
+        try:
+            return self._partitions[number].next_groups(everything=everything)
+        except SourceError as error:
+            if error.retryable or isinstance(error, PartitionFailed) or len(self._partitions) == 1:
+                raise
+            raise PartitionFailed(
+                error.found, stream_partition=number, expected=error.expected, remedy=error.remedy
+            ) from error
 
     def _decoded(self, number: int, groups: Sequence[Group]) -> EventBatch:
         transactions = []

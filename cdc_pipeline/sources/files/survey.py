@@ -1,12 +1,12 @@
 """Surveys files with events, and opens the stream of their lines."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
@@ -51,8 +51,11 @@ class FileTransport(Protocol):
     def without(self, tables: Collection[TableName]) -> "FileTransport":
         """Returns the transport that does not read the files of these tables."""
 
-    def stream_partitions(self) -> Collection[int]:
-        """Returns the stream partitions that there are now. Raises SourceError if the folders have another layout."""
+    def stream_partitions(self) -> Mapping[int, str]:
+        """Returns the stream partitions that there are now, each with its name, "" if it is the only one that can be.
+
+        Raises SourceError if the folders have another layout.
+        """
 
     def reader(self, number: int, reached: PartitionProgress, start: StreamStart) -> LineSource:
         """Returns a reader of one stream partition from `reached` on."""
@@ -70,7 +73,7 @@ class FileSurvey(EventsSurvey):
 
     kind: str
     order: EventOrder
-    stream_partitions: Collection[int]
+    stream_partitions: Mapping[int, str]
     transport: FileTransport
     refused: Mapping[TableName, SourceError]
 
@@ -96,17 +99,23 @@ class FileSurvey(EventsSurvey):
         rows = transport.rows_stream(decoder, start)
         if rows is not None:
             return rows
+        others = self.stream_partitions.keys() - start.progress.keys()
         return DebeziumStream(
             partitions={
                 number: PartitionLines(transport.reader(number, reached, start), transport.decode)
                 for number, reached in start.progress.items()
             },
-            progress=start.progress,
+            progress={number: self._named(number, reached) for number, reached in start.progress.items()},
             decoder=decoder,
             position=0 if cut is None else decode_position(cut.position),
             commit_time=start.commit_time or EPOCH,
-            folders=transport.stream_partitions,
+            folders=lambda: transport.stream_partitions().keys() - others,
         )
+
+    def _named(self, number: int, reached: PartitionProgress) -> PartitionProgress:
+        name = self.stream_partitions[number]
+        own = {PARTITION_NAME: name} if name else {}
+        return replace(reached, last_position={**reached.last_position, **own})
 
     def _decoder(self, start: StreamStart) -> DebeziumDecoder:
         known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
@@ -117,10 +126,11 @@ class FileSurvey(EventsSurvey):
                 number: {
                     TableName.parse(table): seen
                     for table, seen in reached.last_position.items()
-                    if table != FILE_DIGEST
+                    if table not in (FILE_DIGEST, PARTITION_NAME)
                 }
                 for number, reached in start.progress.items()
             },
             horizons={name: table.horizon for name, table in start.tables.items()},
             late_by=self.order.late_by,
+            alone=len(self.stream_partitions) == 1,
         )

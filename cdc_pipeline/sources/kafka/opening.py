@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.events_survey import PARTITION
 from cdc_pipeline.sources.debezium.partition import PartitionLines, RestingPartition
 from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
@@ -92,7 +91,7 @@ def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionPro
     """Returns the place with the partition's name and its topic's id, which the next survey compares."""
     if part is None:
         return place
-    return replace(place, last_position={**place.last_position, PARTITION: part.name, TOPIC: part.topic_id})
+    return replace(place, last_position={**place.last_position, PARTITION_NAME: part.name, TOPIC: part.topic_id})
 
 
 def _decoder(
@@ -108,7 +107,7 @@ def _decoder(
             number: {
                 TableName.parse(table): seen
                 for table, seen in place.last_position.items()
-                if table not in (PARTITION, TOPIC)
+                if table not in (PARTITION_NAME, TOPIC)
             }
             for number, place in start.progress.items()
         },

@@ -9,10 +9,10 @@ from pathlib import Path
 import structlog
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.debezium.events_survey import PARTITION, EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, stale_tables
 from cdc_pipeline.sources.kafka.opening import TOPIC, ReadPartition, open_stream
 from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name
@@ -157,7 +157,7 @@ class TopicSurvey(EventsSurvey):
         names = self.topic_map.of_table.get(table, ())
         if not names and table not in self.registered:
             yield f"the cluster has no topic of {table} that this user may read: {self.settings.topic}"
-        known = {place.last_position.get(PARTITION): place for place in self.progress.values()}
+        known = {place.last_position.get(PARTITION_NAME): place for place in self.progress.values()}
         for topic in (self.topics[name] for name in names):
             if topic.is_compacted and self.settings.compacted == "refuse":
                 yield f"the topic {topic.name} of {table} is compacted, so it has only the newest records of each key"
@@ -169,7 +169,7 @@ class TopicSurvey(EventsSurvey):
         """Yields each topic of a registered table that the cluster does not show any more."""
         pattern = self.settings.topic_pattern(table)
         for place in self.progress.values():
-            topic = place.last_position.get(PARTITION, "").rpartition(" [")[0]
+            topic = place.last_position.get(PARTITION_NAME, "").rpartition(" [")[0]
             if topic not in self.topics and pattern.fullmatch(topic) is not None:
                 yield f"the cluster does not show the topic {topic} of {table} to this user any more"
 

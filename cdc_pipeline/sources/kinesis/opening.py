@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.events_survey import PARTITION
 from cdc_pipeline.sources.debezium.partition import Decode, PartitionLines, RestingPartition
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
@@ -20,18 +19,36 @@ from cdc_pipeline.time_slice import EPOCH
 
 STREAM = "stream"
 """Key in `last_position`, beside the names of tables: the identity of the shard's stream."""
-OWN_KEYS = (PARTITION, STREAM, FILE_DIGEST)
+OWN_KEYS = (PARTITION_NAME, PARTITION_ENDED, STREAM, FILE_DIGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadShard:
-    """A shard that is read. `tables`: those with events in its stream. `parents`: by stream partition."""
+    """A shard that is read. `tables`: those with events in its stream. `parents`: by stream partition.
+
+    `awaits`: those of the parents that other consumers did not read to their ends yet.
+    """
 
     stream: ShardStream
     shard: str
     place: ShardPlace | None
     tables: tuple[TableName, ...]
     parents: tuple[int, ...]
+    awaits: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherShards:
+    """What a consumer has to know of shards that it does not read. `shown`: the names of all shards of the streams.
+
+    `parents`: registered state of the parents that are not in the consumer's share. `alone`: the whole stream has one
+    partition. `are_ended`: returns whether one of these stream partitions was read to its end by now.
+    """
+
+    shown: frozenset[str]
+    parents: Mapping[int, PartitionProgress]
+    alone: bool
+    are_ended: Callable[[frozenset[int]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +61,22 @@ class ShardOpening:
     clock: Callable[[], datetime]
 
     def open(
-        self, client: ShardClient, shards: Mapping[int, ReadShard], start: StreamStart, shown: frozenset[str]
+        self, client: ShardClient, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards
     ) -> ShardsStream:
-        """Returns the stream of all stream partitions of `start`. One that is not in `shards` stays at its offset."""
-        decoder = self._decoder(shards, start)
+        """Returns the stream of all stream partitions of `start`. One that is not in `shards` stays at its offset.
+
+        So does a shard whose parents other consumers still read, until one of them was read to its end.
+        """
+        decoder = self._decoder(shards, start, others)
+        known = {**others.parents, **start.progress}
         lines = {
             number: ShardLines(
-                self._records(client, shards[number], place), self.decode, _inherit(decoder, number, shards)
+                self._records(client, shards[number], _first_offset(number, shards, known)),
+                self.decode,
+                _inherit(decoder, number, shards),
             )
-            for number, place in start.progress.items()
-            if number in shards
+            for number in start.progress
+            if number in shards and not shards[number].awaits
         }
         for number, each in lines.items():
             each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]
@@ -71,20 +94,28 @@ class ShardOpening:
             folders=start.progress.keys,
         )
         streams = sorted({shard.stream.name for shard in shards.values()})
-        return ShardsStream(client=client, streams=streams, lines=lines, shown=shown, inner=inner)
+        awaited = frozenset().union(*(shards[number].awaits for number in start.progress if number in shards))
+        return ShardsStream(
+            client=client,
+            streams=streams,
+            lines=lines,
+            shown=others.shown,
+            is_to_open=lambda: others.are_ended(awaited) if awaited else False,
+            inner=inner,
+        )
 
-    def _records(self, client: ShardClient, shard: ReadShard, place: PartitionProgress) -> ShardRecords:
+    def _records(self, client: ShardClient, shard: ReadShard, offset: int) -> ShardRecords:
         return ShardRecords(
             client=client,
             stream=shard.stream,
             shard=shard.shard,
-            offset=decode_position(place.offset),
+            offset=offset,
             place=shard.place,
             pause=self.pause,
             clock=self.clock,
         )
 
-    def _decoder(self, shards: Mapping[int, ReadShard], start: StreamStart) -> DebeziumDecoder:
+    def _decoder(self, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards) -> DebeziumDecoder:
         known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
         first = {number: shard.tables[0] for number, shard in shards.items()}
         return DebeziumDecoder(
@@ -94,26 +125,30 @@ class ShardOpening:
                 number: {
                     TableName.parse(table): seen for table, seen in place.last_position.items() if table not in OWN_KEYS
                 }
-                for number, place in start.progress.items()
+                for number, place in {**others.parents, **start.progress}.items()
             },
             horizons={name: table.horizon for name, table in start.tables.items()},
-            alone=len(start.progress) == 1,
+            alone=others.alone,
         )
-
-
-def place_of(progress: PartitionProgress) -> ShardPlace | None:
-    """Returns how far a shard was read, None if it never was."""
-    text = progress.last_position.get(FILE_DIGEST)
-    return None if text is None else ShardPlace.decode(text)
 
 
 def _inherit(decoder: DebeziumDecoder, number: int, shards: Mapping[int, ReadShard]) -> Callable[[], None]:
     return lambda: decoder.inherit(number, shards[number].parents)
 
 
+def _first_offset(number: int, shards: Mapping[int, ReadShard], known: Mapping[int, PartitionProgress]) -> int:
+    """Returns the shard's offset; for one that was never read, at least those of its parents."""
+    own = decode_position(known[number].offset)
+    if shards[number].place is not None:
+        return own
+    return max([own, *(decode_position(known[parent].offset) for parent in shards[number].parents if parent in known)])
+
+
 def _named(place: PartitionProgress, shard: ReadShard | None) -> PartitionProgress:
     """Returns the place with the shard's name and its stream's identity, which the next survey compares."""
     if shard is None:
         return place
-    own = {PARTITION: shard_name(shard.stream.name, shard.shard), STREAM: shard.stream.identity}
+    own = {PARTITION_NAME: shard_name(shard.stream.name, shard.shard), STREAM: shard.stream.identity}
+    if shard.place is not None and shard.place.is_ended:
+        own[FILE_DIGEST] = shard.place.encode()
     return replace(place, last_position={**place.last_position, **own})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, Self
 
+from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
+from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.time_slice import EPOCH
 
 CLOCK_MARGIN = timedelta(minutes=10)
@@ -113,6 +115,12 @@ class ShardPlace:
             known_until=EPOCH + timedelta(seconds=int(seconds)),
             is_ended=state == _ENDED,
         )
+
+
+def place_of(progress: PartitionProgress) -> ShardPlace | None:
+    """Returns how far a shard was read, None if it never was."""
+    text = progress.last_position.get(FILE_DIGEST)
+    return None if text is None else ShardPlace.decode(text)
 
 
 def shard_name(stream: str, shard: str) -> str:

@@ -13,8 +13,8 @@ from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.kinesis.dms import dms_content
-from cdc_pipeline.sources.kinesis.opening import ShardOpening, place_of
-from cdc_pipeline.sources.kinesis.shards import ShardClient
+from cdc_pipeline.sources.kinesis.opening import ShardOpening
+from cdc_pipeline.sources.kinesis.shards import ShardClient, place_of
 from cdc_pipeline.sources.kinesis.survey import ShardSurvey, surveyed_shards
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
@@ -49,6 +49,7 @@ class ShardSource(EventsAlone):
             keeps_ids_together=False,
             adds_partitions=True,
             follows_partitions=True,
+            shares_partitions=True,
             proofs=frozenset(),
         )
 
@@ -79,6 +80,7 @@ class ShardSource(EventsAlone):
             stream_of=names,
             unfit=self.unfit,
             kept=kept,
+            known=known,
             now=now,
         )
 

@@ -2,23 +2,26 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event as Signal
 
 import structlog
 
 from cdc_pipeline.errors import SourceAway, StreamMoved
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import PARTITION_ENDED, TableName
 from cdc_pipeline.sources.debezium.partition import Decode, Group, PartitionLines
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kinesis.records import ShardRecords
-from cdc_pipeline.sources.kinesis.shards import ShardClient, shard_name
+from cdc_pipeline.sources.kinesis.shards import ShardClient, place_of, shard_name
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch
 
 log = structlog.get_logger()
 
 _CHECK_SECONDS = 30.0
+_AWAIT_SECONDS = 2.0
+"""Between two looks at what other consumers registered of the shards before those of this consumer."""
 _NOW = timedelta(0)
 
 
@@ -58,8 +61,8 @@ class ShardLines(PartitionLines):
 class ShardsStream:
     """Implements `ChangeStream` for shards.
 
-    `streams`: names of the streams, whose shards are watched for some that are not in `shown`. `inner` turns lines into
-    batches.
+    `streams`: names of the streams, whose shards are watched for some that are not in `shown`. `is_to_open`: whether a
+    shard can be read now that had to wait for another consumer. `inner` turns lines into batches.
     """
 
     def __init__(
@@ -69,18 +72,26 @@ class ShardsStream:
         streams: Sequence[str],
         lines: Mapping[int, ShardLines],
         shown: frozenset[str],
+        is_to_open: Callable[[], bool],
         inner: DebeziumStream,
     ) -> None:
         self._client = client
         self._streams = streams
         self._lines = lines
         self._shown = shown
+        self._is_to_open = is_to_open
         self._inner = inner
         self.position = inner.position
         self._ended = self._count_ended()
         self._next_check = time.monotonic() + _CHECK_SECONDS
+        self._next_await = time.monotonic() + _AWAIT_SECONDS
 
     def read(self, wait: timedelta) -> EventBatch | None:
+        """Raises StreamMoved when a shard can be read that waited for another consumer."""
+        if time.monotonic() >= self._next_await:
+            self._next_await = time.monotonic() + _AWAIT_SECONDS
+            if self._is_to_open():
+                raise StreamMoved("a shard was read to its end", remedy="the consumer reads the one that follows it")
         batch = self._inner.read(_NOW)
         if batch is not None:
             return batch
@@ -92,12 +103,13 @@ class ShardsStream:
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         """Adds a marker message to this reader's own stream; nothing is written to the shards."""
         if not is_heartbeat:
+            self._next_await = time.monotonic()
             for lines in self._lines.values():
                 lines.records.look_again()
         self._inner.send_marker(text, is_heartbeat=is_heartbeat)
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
-        return self._inner.progress_at(position)
+        return {number: _with_end(place) for number, place in self._inner.progress_at(position).items()}
 
     def check(self, registered: Mapping[TableName, str | None]) -> dict[TableName, list[Document]]:
         """Raises StreamMoved if there is a new shard. Looks every half minute, and when a shard has ended."""
@@ -133,3 +145,11 @@ class ShardsStream:
                 for lines in self._lines.values():
                     if lines.records.stream.name == name:
                         lines.records.stream = stream
+
+
+def _with_end(progress: PartitionProgress) -> PartitionProgress:
+    """Returns the progress; that of a shard that was read to its end says so, and no consumer takes it any more."""
+    place = place_of(progress)
+    if place is None or not place.is_ended:
+        return progress
+    return replace(progress, last_position={**progress.last_position, PARTITION_ENDED: ""})

@@ -6,12 +6,27 @@ from datetime import datetime
 from functools import cached_property
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.debezium.events_survey import PARTITION, EventsSurvey, numbered_partitions, stale_tables
-from cdc_pipeline.sources.kinesis.opening import STREAM, ReadShard, ShardOpening, place_of
-from cdc_pipeline.sources.kinesis.shards import Shard, ShardClient, ShardPlace, ShardStream, keeps_the_rest, shard_name
+from cdc_pipeline.record import PARTITION_NAME, TableName
+from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, ShardOpening
+from cdc_pipeline.sources.kinesis.shards import (
+    Shard,
+    ShardClient,
+    ShardPlace,
+    ShardStream,
+    keeps_the_rest,
+    place_of,
+    shard_name,
+)
 from cdc_pipeline.sources.kinesis.stream import ShardsStream
-from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
+from cdc_pipeline.sources.known import (
+    FoundTable,
+    KnownStream,
+    KnownTable,
+    PartitionProgress,
+    StreamIdentity,
+    StreamStart,
+)
 
 _NEW_LAKE = (
     "have the table's rows sent again (a snapshot of Debezium, a full load of AWS DMS), and read the stream with"
@@ -25,7 +40,7 @@ class ShardSurvey(EventsSurvey):
 
     `streams`: by name, those that exist. `stream_of`: the name of each listed table's stream. `unfit`: why a listed
     table cannot be read from these streams at all. `kept`: of each registered shard by its name, whether the stream
-    surely keeps what was not read.
+    surely keeps what was not read. `known`: the stream as it is registered at a later time.
     """
 
     kind: str
@@ -38,6 +53,7 @@ class ShardSurvey(EventsSurvey):
     stream_of: Mapping[TableName, str]
     unfit: Mapping[TableName, str]
     kept: Mapping[str, bool]
+    known: KnownStream
     now: datetime
 
     @property
@@ -84,8 +100,8 @@ class ShardSurvey(EventsSurvey):
         """Opens a client at the registered places. Streams of which every table is stale stay where they are."""
         client = self.connect()
         try:
-            shown = frozenset(shard_name(name, shard) for name, each in self.streams.items() for shard in each.shards)
-            return self.opening.open(client, self._read_shards(start), start, shown)
+            shards = self._read_shards(start)
+            return self.opening.open(client, shards, start, self._others(start, shards))
         except BaseException:
             client.close()
             raise
@@ -93,21 +109,46 @@ class ShardSurvey(EventsSurvey):
     def _is_live(self, name: TableName) -> bool:
         return name not in self.stale and name not in self.refused
 
+    def _others(self, start: StreamStart, shards: Mapping[int, ReadShard]) -> OtherShards:
+        parents = {parent for shard in shards.values() for parent in shard.parents} - start.progress.keys()
+        return OtherShards(
+            shown=frozenset(shard_name(name, shard) for name, each in self.streams.items() for shard in each.shards),
+            parents={number: place for number, place in self.progress.items() if number in parents and place.offset},
+            alone=len(self.stream_partitions) == 1,
+            are_ended=lambda numbers: not numbers.isdisjoint(self._ended(self.known.progress())),
+        )
+
+    def _ended(self, progress: Mapping[int, PartitionProgress]) -> set[int]:
+        """Returns the stream partitions that were read to their ends, and those of which nothing is kept any more."""
+        shards = {
+            shard_name(name, each): shard for name, of in self.streams.items() for each, shard in of.shards.items()
+        }
+        found = set()
+        for number, name in self.stream_partitions.items():
+            reached = place_of(progress[number]) if number in progress else None
+            place = _reached(shards[name], reached, self.now) if name in shards else None
+            if name not in shards or (place is not None and place.is_ended):
+                found.add(number)
+        return found
+
     def _read_shards(self, start: StreamStart) -> dict[int, ReadShard]:
         numbers = {name: number for number, name in self.stream_partitions.items()}
+        ready = self._ended(self.progress) | start.progress.keys()
         found = {}
         for stream in self.streams.values():
             tables = tuple(name for name, of in self.stream_of.items() if of == stream.name and self._is_live(name))
             for shard in stream.shards.values():
                 number = numbers[shard_name(stream.name, shard.name)]
                 if tables and number in start.progress:
-                    parents = (numbers.get(shard_name(stream.name, parent)) for parent in shard.parents)
+                    named = (numbers.get(shard_name(stream.name, parent)) for parent in shard.parents)
+                    parents = tuple(parent for parent in named if parent is not None)
                     found[number] = ReadShard(
                         stream=stream,
                         shard=shard.name,
                         place=_reached(shard, place_of(start.progress[number]), self.now),
                         tables=tables,
-                        parents=tuple(parent for parent in parents if parent is not None),
+                        parents=parents,
+                        awaits=frozenset(parents) - ready,
                     )
         return found
 
@@ -138,9 +179,9 @@ class ShardSurvey(EventsSurvey):
         if stream is None:
             return
         known = {
-            place.last_position[PARTITION].removeprefix(f"{stream.name} "): place
+            place.last_position[PARTITION_NAME].removeprefix(f"{stream.name} "): place
             for place in self.progress.values()
-            if place.last_position.get(PARTITION, "").startswith(f"{stream.name} ")
+            if place.last_position.get(PARTITION_NAME, "").startswith(f"{stream.name} ")
         }
         if any(place.last_position.get(STREAM, stream.identity) != stream.identity for place in known.values()):
             yield f"the stream {stream.name} was deleted and created again since it was read"
@@ -161,7 +202,7 @@ def surveyed_shards(
     """Returns, by the name of each registered shard, whether its stream surely keeps what was not read of it."""
     found = {}
     for registered in progress.values():
-        name, place = registered.last_position.get(PARTITION, ""), place_of(registered)
+        name, place = registered.last_position.get(PARTITION_NAME, ""), place_of(registered)
         stream_name, _, shard = name.rpartition(" ")
         stream = streams.get(stream_name)
         if stream is None or place is None or registered.last_position.get(STREAM) != stream.identity:
