@@ -64,6 +64,7 @@ class RowVerdict:
 
 _TEN_MILLION = {"rows": 10_000_000, "changes": 10_000}
 _TO_THIRTY_MILLION = {"small": 1_000_000, "large": 30_000_000, "changes": 10_000}
+_STREAMS = ("MariaDB", "Kafka", "Kinesis")
 _THOUSAND_CLAIMS = {"claims": 1_000}
 GOALS = (
     Goal(
@@ -113,7 +114,16 @@ GOALS = (
     ),
     *(
         Goal(row="streams", value=f"{kind}: events/s over its client", at_least=0.5, needs={"events": 20_000})
-        for kind in ("MariaDB", "Kafka", "Kinesis")
+        for kind in _STREAMS
+    ),
+    *(
+        Goal(
+            row="streams",
+            value=f"{kind}: peak memory, many events over few",
+            at_most=1.2,
+            needs={"memory_events": 30_000, "memory_times": 10},
+        )
+        for kind in _STREAMS
     ),
 )
 

@@ -69,7 +69,12 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
     "lake-log": {"files": (100_000, 20_000, 200)},
     "large-transaction": {"changes": (500_000, 50_000, 500), "times": (10, 4, 2)},
     "rest": {"few": (8, 8, 1), "many": (100, 20, 2), "seconds": (300, 60, 1)},
-    "streams": {"events": (50_000, 20_000, 200)},
+    "streams": {
+        "events": (50_000, 20_000, 200),
+        "memory_events": (30_000, 10_000, 100),
+        "memory_times": (10, 4, 2),
+        "memory_slice_rows": (10_000, 5_000, 50),
+    },
     "year": {"tables": (100, 20, 3), "busy": (10, 2, 1), "days": (365, 60, 3)},
 }
 

@@ -1,12 +1,18 @@
-"""streams: events per second from a server's stream to registered slices, beside its client reading into nothing."""
+"""streams: events per second from a server's stream to registered slices, beside its client reading into nothing.
+
+Peak memory is that of a consumer in a process of its own, with few events and with many.
+"""
 
 import json
 import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import get_context
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -18,7 +24,9 @@ from benchmarks.arms import Arm, Contest
 from benchmarks.bench import OURS, Bench, plus
 from benchmarks.change_files import COLUMNS, changes, debezium_event
 from benchmarks.consumer import register
+from benchmarks.memory import LostRowsError
 from benchmarks.results import RowFigures
+from benchmarks.usage import peak_bytes
 from cdc_pipeline.settings import Settings
 from tests.support.kafka import Topics, started_kafka
 from tests.support.mariadb import PASSWORD, USER, connected, fresh_mysql_database, run_mysql, started_mariadb
@@ -30,6 +38,7 @@ from tests.support.shards import KinesisStreams, kinesis_client
 CLIENT = "client into nothing"
 TRANSACTION = 1_000
 TIMEOUT_SECONDS = 60
+_MOST_PUT = 500
 _CREATE = """
 CREATE TABLE orders (
     order_id bigint PRIMARY KEY, customer_id bigint, status varchar(20), amount decimal(12,2), paid boolean, day date,
@@ -55,7 +64,42 @@ def measure(bench: Bench) -> RowFigures:
         with contest(bench, name, opened, sizes["events"]) as found:
             contests.append(bench.clockwork.measure(found))
     values = {f"{found.name}: events/s over its client": found.speed(OURS, CLIENT) for found in contests}
-    return RowFigures(contests=tuple(contests), values=plus(values), sizes=sizes)
+    memory = {
+        f"{name}: peak memory, many events over few": peak_ratio(bench, opened, sizes)
+        for name, opened in STREAMS.items()
+    }
+    return RowFigures(contests=tuple(contests), values=plus(values) | memory, sizes=sizes)
+
+
+def peak_ratio(bench: Bench, started: "Started", sizes: Mapping[str, int]) -> float:
+    """Returns the peak of a consumer that reads `memory_times` as many events, over that of one that reads the first.
+
+    Even the few are several slices, so that both processes had a full one.
+    """
+    peaks = []
+    with ExitStack() as opened:
+        store_url = opened.enter_context(fresh_store(bench.postgres))
+        stream = started(bench, opened)
+        source = stream.settings.source.model_copy(update={"slice_rows": sizes["memory_slice_rows"]})
+        settings = stream.settings.model_copy(update={"source": source})
+        with opened_pipeline(settings, store_url=store_url, spark_url="") as pipeline:
+            set_up_and_consume(pipeline)
+        for number, times in enumerate((1, sizes["memory_times"])):
+            events = sizes["memory_events"] * times
+            stream.write(number * sizes["memory_times"], events)
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                rows, peak = process.submit(consumed, settings, store_url).result()
+            if rows != events:
+                message = f"a consumer registered {rows} rows of {events}"
+                raise LostRowsError(message)
+            peaks.append(peak)
+    return peaks[1] / peaks[0]
+
+
+def consumed(settings: Settings, store_url: str) -> tuple[int, int]:
+    """In the process that is measured: registers what is there. Returns rows and the process's peak memory in bytes."""
+    with opened_pipeline(settings, store_url=store_url, spark_url="") as pipeline:
+        return register(pipeline, store_url), peak_bytes(os.getpid())
 
 
 @contextmanager
@@ -164,9 +208,8 @@ class KinesisStream:
     last: Mapping[str, str] = field(default_factory=lambda: {"ShardIteratorType": "TRIM_HORIZON"})
 
     def write(self, number: int, events: int) -> None:
-        for first in range(0, events, 500):
-            rows = enumerate(changes(number, events), number * events)
-            chosen = [found for at, found in enumerate(rows) if first <= at < first + 500]
+        rows = enumerate(changes(number, events), number * events)
+        while chosen := list(islice(rows, _MOST_PUT)):
             records = [{"Data": json.dumps(debezium_event(*each)).encode(), "PartitionKey": "key"} for each in chosen]
             self.client.put_records(StreamName=self.streams.name, Records=records)
 
