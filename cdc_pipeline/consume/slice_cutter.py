@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdc_pipeline.consume.spill import bytes_in_memory, spilled
+from cdc_pipeline.consume.spill import HeldEvents, spilled
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.slice_file import align
 from cdc_pipeline.sources.protocol import EventBatch, Integers, Marker, TableEvents, Transactions, UnfitEvent
@@ -81,7 +81,7 @@ class SliceCutter:
         self._memory_bytes = memory_bytes
         self._filling: np.int64 | None = None
         self._floor = None if last_label is None else self._number(last_label.start)
-        self._events: dict[TableName, list[TableEvents]] = {}
+        self._held = HeldEvents()
         self._unfit: list[tuple[TableName, UnfitEvent]] = []
         self._unfit_characters = 0
         self._transactions = _no_transactions()
@@ -98,8 +98,7 @@ class SliceCutter:
         Transactions before the start are skipped: they are registered already.
         """
         for events in batch.events:
-            if (kept := _select(events, events.commit_position >= self.start)).rows.num_rows:
-                self._events.setdefault(kept.table, []).append(kept)
+            self._held.add(_select(events, events.commit_position >= self.start))
             fresh = [event for event in events.unfit if event.commit_position >= self.start]
             self._unfit.extend((events.table, event) for event in fresh)
             self._unfit_characters += sum(map(_characters, fresh))
@@ -108,8 +107,8 @@ class SliceCutter:
         cuts = [self._cut(self.start, requested=True)] if self.start in map(_asked, batch.markers) else []
         while (found := self._next_cut()) is not None:
             cuts.append(self._cut(found[0], requested=found[1]))
-        if bytes_in_memory(self._events) > self._memory_bytes:
-            self._events = spilled(self._events)
+        if self._held.bytes_in_memory > self._memory_bytes:
+            self._held = HeldEvents.of(chain.from_iterable(spilled(self._held.chunks).values()))
         return cuts
 
     def _next_cut(self) -> tuple[int, bool] | None:
@@ -150,7 +149,7 @@ class SliceCutter:
         """Returns the end of the last transaction before each change of a table's columns."""
         changed = [
             int(later.commit_position.min())
-            for chunks in self._events.values()
+            for chunks in (self._held.chunks.values() if self._held.has_schemas else ())
             for earlier, later in pairwise(chunks)
             if earlier.schema != later.schema
         ]
@@ -159,10 +158,10 @@ class SliceCutter:
 
     def _full(self) -> list[int]:
         """Returns the end of the transaction with which the slice reaches its limit of rows."""
-        positions = [chunk.commit_position for chunks in self._events.values() for chunk in chunks]
-        if sum(map(len, positions)) < self._slice_rows:
+        if self._held.rows < self._slice_rows:
             return []
         if self._filling is None:
+            positions = [chunk.commit_position for chunks in self._held.chunks.values() for chunk in chunks]
             self._filling = np.partition(np.concatenate(positions), self._slice_rows - 1)[self._slice_rows - 1]
         ends = self._transactions.end_position[self._transactions.commit_position == self._filling]
         return [int(end) for end in ends]
@@ -200,7 +199,7 @@ class SliceCutter:
             self._floor = max(label, int(self._intervals()[inside][-1]))
         slices = {
             (name, number): rows
-            for name, chunks in self._events.items()
+            for name, chunks in self._held.chunks.items()
             for number, rows in _below(chunks, position).items()
         }
         cut = CutSlices(
@@ -223,12 +222,11 @@ class SliceCutter:
         self._markers = {at: text for at, text in self._markers.items() if at >= position}
         self._unfit = [pair for pair in self._unfit if pair[1].commit_position >= position]
         self._unfit_characters = sum(_characters(event) for _, event in self._unfit)
-        left = {
-            name: [_select(chunk, chunk.commit_position >= position) for chunk in chunks]
-            for name, chunks in self._events.items()
-        }
-        present = {name: [chunk for chunk in chunks if chunk.rows.num_rows] for name, chunks in left.items()}
-        self._events = {name: chunks for name, chunks in present.items() if chunks}
+        self._held = HeldEvents.of(
+            _select(chunk, chunk.commit_position >= position)
+            for chunks in self._held.chunks.values()
+            for chunk in chunks
+        )
 
     def _label(self, number: int) -> Label:
         start = EPOCH + number * self.length

@@ -2,11 +2,11 @@
 
 import mmap
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import IO
+from typing import IO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,35 @@ class _Written:
     end: int
 
 
-def bytes_in_memory(held: Held) -> int:
-    return sum(chunk.rows.nbytes for chunks in held.values() for chunk in chunks if chunk.release is None)
+@dataclass(slots=True, kw_only=True)
+class HeldEvents:
+    """The events of an open slice, in the chunks in which they came: thousands, where many tables have few events each.
+
+    `rows`: their number. `bytes_in_memory`: of those that are in no file. `has_schemas`: a table's columns changed.
+    All three are counted as events come, so that an event costs the same whatever the slice holds already.
+    """
+
+    chunks: dict[TableName, list[TableEvents]] = field(default_factory=dict)
+    rows: int = 0
+    bytes_in_memory: int = 0
+    has_schemas: bool = False
+
+    @classmethod
+    def of(cls, chunks: Iterable[TableEvents]) -> Self:
+        held = cls()
+        for chunk in chunks:
+            held.add(chunk)
+        return held
+
+    def add(self, chunk: TableEvents) -> None:
+        """Adds events in stream order. Events without rows are left out."""
+        if not chunk.rows.num_rows:
+            return
+        own = self.chunks.setdefault(chunk.table, [])
+        self.has_schemas |= bool(own) and own[-1].schema != chunk.schema
+        own.append(chunk)
+        self.rows += chunk.rows.num_rows
+        self.bytes_in_memory += chunk.rows.nbytes if chunk.release is None else 0
 
 
 def spilled(held: Held) -> dict[TableName, list[TableEvents]]:

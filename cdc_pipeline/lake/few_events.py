@@ -4,9 +4,11 @@ A Spark job costs about a second of processor time, however few rows it reads.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -132,21 +134,47 @@ class _FewEvents:
         claim = newest.rename_columns([*self.key, _CLAIM_VERSION, OPERATION])
         physical = physical_fields(self.files.state.metadata)
         inside = [physical[name][0] for name in (*self.key, VERSION)]
-        wanted, start = newest[self.key[0]].combine_chunks(), 0
+        wanted = newest[self.key[0]].combine_chunks()
+        types = newest.select([*self.key, VERSION]).schema
         filesystem, root = self.files.store.filesystem()
         with (
             filesystem.open_input_file(f"{root}/{self.files.key_of(path)}") as content,
-            pq.ParquetFile(content, page_checksum_verification=True) as opened,
+            pq.ParquetFile(content, page_checksum_verification=True, read_dictionary=inside[-1:]) as opened,
         ):
-            for batch in opened.iter_batches(_BATCH_ROWS, columns=inside):
-                rows = pa.Table.from_batches([batch]).select(inside).rename_columns([*self.key, VERSION])
-                rows = rows.cast(newest.select(rows.column_names).schema)
-                numbers = np.flatnonzero(pc.is_in(rows[self.key[0]], value_set=wanted).to_numpy())
-                found = rows.take(pa.array(numbers))
-                files = pa.repeat(pa.scalar(place, pa.int64()), len(numbers))
-                located = found.append_column(FILE, files).append_column(ROW, pa.array(numbers + start))
-                yield located.join(claim, list(self.key), join_type="inner", use_threads=False)
-                start += batch.num_rows
+            for group, first in _groups_with(opened.metadata, inside[0], wanted):
+                start = first
+                for batch in opened.iter_batches(_BATCH_ROWS, row_groups=[group], columns=inside):
+                    ids = batch.column(inside[0]).cast(wanted.type)
+                    numbers = np.flatnonzero(pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False))
+                    chosen = pa.Table.from_batches([batch]).select(inside).take(pa.array(numbers))
+                    found = chosen.rename_columns(types.names).cast(types)
+                    files = pa.repeat(pa.scalar(place, pa.int64()), len(numbers))
+                    located = found.append_column(FILE, files).append_column(ROW, pa.array(numbers + start))
+                    yield located.join(claim, list(self.key), join_type="inner", use_threads=False)
+                    start += batch.num_rows
+
+
+def _groups_with(metadata: pq.FileMetaData, column: str, wanted: pa.Array) -> Iterator[tuple[int, int]]:
+    """Yields the row groups that may have one of the values `wanted`, which rise, and the number of their first row.
+
+    Bounds are compared of whole numbers and texts alone; other groups, and those without bounds, are all searched.
+    """
+    place = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == column)
+    is_compared = pa.types.is_integer(wanted.type) or pa.types.is_string(wanted.type)
+    values = wanted.to_pylist() if is_compared else []
+    first = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        bounds = rows.column(place).statistics if is_compared else None
+        if bounds is None or not bounds.has_min_max or _lies_between(values, bounds.min, bounds.max):
+            yield group, first
+        first += rows.num_rows
+
+
+def _lies_between(values: Sequence[Any], low: Any, high: Any) -> bool:
+    """Returns whether one of the values, which rise, is between the bounds, inclusive."""
+    place = bisect_left(values, low)
+    return place < len(values) and values[place] <= high
 
 
 def _rows_in(files: LakeFiles, path: str) -> int:

@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -82,7 +83,7 @@ def plain(found: pa.Table) -> Found:
 
 @pytest.mark.parametrize("types", IDS, ids=" ".join)
 def test_the_worker_finds_what_spark_finds(
-    session: SparkSession, lake: SparkLake, store: LocalObjectStore, types: tuple[str, ...]
+    session: SparkSession, lake: SparkLake, store: LocalObjectStore, tmp_path: Path, types: tuple[str, ...]
 ) -> None:
     table, (first, second, third) = keyed_by(types), IDS[types]
     lake.create_table(table)
@@ -100,6 +101,9 @@ def test_the_worker_finds_what_spark_finds(
     assert found is not None
     assert len(found) == 5
     assert ("", (1,), True, True) in found
+    for path in (tmp_path / "bucket" / lake_key(table.name)).rglob("*.parquet"):
+        pq.write_table(pq.read_table(path), path, row_group_size=1)
+    assert without_spark(store, table, work) == found, "some row groups are not searched"
 
 
 def test_without_rows_of_these_ids_only_the_deletes_are_counted(lake: SparkLake, store: LocalObjectStore) -> None:
