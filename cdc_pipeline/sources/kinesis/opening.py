@@ -26,7 +26,7 @@ OWN_KEYS = (PARTITION_NAME, PARTITION_ENDED, STREAM, FILE_DIGEST)
 class ReadShard:
     """A shard that is read. `tables`: those with events in its stream. `parents`: by stream partition.
 
-    `awaits`: those of the parents that other consumers did not read to their ends yet.
+    `awaits`: those of its ancestors that other consumers did not read to their ends yet.
     """
 
     stream: ShardStream
@@ -34,7 +34,7 @@ class ReadShard:
     place: ShardPlace | None
     tables: tuple[TableName, ...]
     parents: tuple[int, ...]
-    awaits: frozenset[int]
+    awaits: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +68,7 @@ class ShardOpening:
         So does a shard whose parents other consumers still read, until one of them was read to its end.
         """
         decoder = self._decoder(shards, start, others)
-        known = {**others.parents, **start.progress}
-        lines = {
-            number: ShardLines(
-                self._records(client, shards[number], _first_offset(number, shards, known)),
-                self.decode,
-                _inherit(decoder, number, shards),
-            )
-            for number in start.progress
-            if number in shards and not shards[number].awaits
-        }
-        for number, each in lines.items():
-            each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]
+        lines = self._lines(client, shards, start, others, decoder)
         resting = {
             number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
             for number, place in start.progress.items()
@@ -103,6 +92,28 @@ class ShardOpening:
             is_to_open=lambda: others.are_ended(awaited) if awaited else False,
             inner=inner,
         )
+
+    def _lines(
+        self,
+        client: ShardClient,
+        shards: Mapping[int, ReadShard],
+        start: StreamStart,
+        others: OtherShards,
+        decoder: DebeziumDecoder,
+    ) -> dict[int, ShardLines]:
+        known = {**others.parents, **start.progress}
+        lines = {
+            number: ShardLines(
+                self._records(client, shards[number], _first_offset(number, shards, known)),
+                self.decode,
+                _inherit(decoder, number, shards),
+            )
+            for number in start.progress
+            if number in shards and not shards[number].awaits
+        }
+        for number, each in lines.items():
+            each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]
+        return lines
 
     def _records(self, client: ShardClient, shard: ReadShard, offset: int) -> ShardRecords:
         return ShardRecords(

@@ -1,7 +1,7 @@
 """Compares the shards of streams with what is registered of them."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -133,24 +133,22 @@ class ShardSurvey(EventsSurvey):
 
     def _read_shards(self, start: StreamStart) -> dict[int, ReadShard]:
         numbers = {name: number for number, name in self.stream_partitions.items()}
-        ready = self._ended(self.progress) | start.progress.keys()
-        found = {}
+        ended, found, parents = self._ended(self.progress), dict[int, ReadShard](), dict[int, tuple[int, ...]]()
         for stream in self.streams.values():
             tables = tuple(name for name, of in self.stream_of.items() if of == stream.name and self._is_live(name))
             for shard in stream.shards.values():
                 number = numbers[shard_name(stream.name, shard.name)]
                 if tables and number in start.progress:
                     named = (numbers.get(shard_name(stream.name, parent)) for parent in shard.parents)
-                    parents = tuple(parent for parent in named if parent is not None)
+                    parents[number] = tuple(parent for parent in named if parent is not None)
                     found[number] = ReadShard(
                         stream=stream,
                         shard=shard.name,
                         place=_reached(shard, place_of(start.progress[number]), self.now),
                         tables=tables,
-                        parents=parents,
-                        awaits=frozenset(parents) - ready,
+                        parents=parents[number],
                     )
-        return found
+        return {number: replace(shard, awaits=_awaited(number, parents, ended)) for number, shard in found.items()}
 
     def _refusals(self, table: TableName) -> Iterator[str]:
         """Yields why a table that was never read, or whose stream is hidden, cannot be read now."""
@@ -220,6 +218,13 @@ def _reached(shard: Shard, place: ShardPlace | None, now: datetime) -> ShardPlac
     if place is None or not shard.last or place.is_ended or int(place.sequence or 0) < int(shard.last):
         return place
     return ShardPlace(sequence=place.sequence, known_until=now, is_ended=True)
+
+
+def _awaited(number: int, parents: Mapping[int, tuple[int, ...]], ended: Collection[int]) -> frozenset[int]:
+    """Returns which shards of other consumers have to be read to their ends before `number`. `parents`: of own ones."""
+    left = [parent for parent in parents[number] if parent not in ended]
+    others = frozenset(parent for parent in left if parent not in parents)
+    return others.union(*(_awaited(parent, parents, ended) for parent in left if parent in parents))
 
 
 def _until(place: ShardPlace | None) -> str:

@@ -88,6 +88,26 @@ def test_a_shard_waits_for_its_parent_that_another_consumer_reads(feed: ShardFee
     assert versions == sorted(set(versions))
 
 
+def test_a_shard_waits_for_ancestors_of_other_consumers_though_its_parent_is_its_own(feed: ShardFeed) -> None:
+    feed.write(ORDERS, 1, "grandparent")
+    feed.streams.replace_shards(ORDERS, ("shard-0",), "shard-1")
+    feed.streams.replace_shards(ORDERS, ("shard-1",), "shard-2")
+    feed.write(ORDERS, 1, "grandchild", shard="shard-2")
+    feed.set_up()
+    with member(feed, "one") as (one, open_one), member(feed, "two") as (two, open_two):
+        for each in (one, two):
+            each.keep_alive()
+        second, first = open_two(), open_one()
+        assert owned(feed) == {f"{ORDERS} shard-0": "two", f"{ORDERS} shard-1": "one", f"{ORDERS} shard-2": "one"}
+        assert read_all(first) == []
+        assert read_all(second) == [0]
+        with pytest.raises(StreamMoved, match="read to its end"):
+            read_all(first)
+        assert read_all(open_one()) == [], "shard-1 has only its end"
+        assert read_all(open_one()) == [2], "the only shard that is left"
+    assert feed.notes(ORDERS) == {1: "grandchild"}
+
+
 def test_a_shard_that_was_read_to_its_end_is_nobodys_share(feed: ShardFeed) -> None:
     """So the shards of past reshards cost a consumer nothing, however many they are."""
     feed.write(ORDERS, 0, "first")
