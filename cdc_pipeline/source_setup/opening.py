@@ -12,7 +12,7 @@ from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.slice_cutter import SliceCutter
 from cdc_pipeline.errors import SourceChanged, SourceError, StreamMoved, TableStale
-from cdc_pipeline.metadata_store.ledger.records import Assignment
+from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
@@ -134,7 +134,7 @@ class ConsumerOpening:
                 for number, offset in assignment.next_offset.items()
             },
             last_cut=None if boundary is None else LastCut(position=boundary.position, requested=boundary.requested),
-            commit_time=assignment.label.start if assignment.label else None,
+            commit_time=_last_time(assignment, boundary),
             tables=self.registered.tables(),
             begun=streams.begun_files(assignment.stream),
             begin_file=partial(streams.begin_file, assignment),
@@ -179,3 +179,10 @@ class ConsumerOpening:
         for name, description in changed.items():
             self.store.tables.set_shapes(self.store.tables.table(name).table_id, description)
         watch.look()
+
+
+def _last_time(assignment: Assignment, boundary: Boundary | None) -> datetime | None:
+    """Returns the time of cuts before the first event: that of what was read last, if need be by other consumers."""
+    if assignment.label is not None:
+        return assignment.label.start
+    return None if boundary is None else boundary.label_start

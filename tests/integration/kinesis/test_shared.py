@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def test_a_shard_that_was_read_to_its_end_is_nobodys_share(feed: ShardFeed) -> N
         assert read_all(consumer) == [5]
         assert [row["held_back"] for row in feed.shown("partitions")] == [None] * 6
     assert feed.notes(ORDERS) == {**dict.fromkeys(range(5), "later"), 9: "newest"}
+
+
+def test_a_consumer_of_a_shard_without_records_sets_no_time_back(feed: ShardFeed) -> None:
+    feed.write(ORDERS, 1, "new")
+    feed.streams.replace_shards(ORDERS, (), "shard-1")
+    feed.set_up()
+    with member(feed, "one") as (one, open_one), member(feed, "two") as (two, open_two):
+        for each in (one, two):
+            each.keep_alive()
+        assert read_all(open_one()) == [0]
+        assert read_all(open_two()) == []
+    newest, before = (row["commit_time"] for row in feed.shown("boundaries"))
+    assert newest >= before - timedelta(hours=1), "no cut is older than the interval of the one before it"
 
 
 @contextmanager
