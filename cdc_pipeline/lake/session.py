@@ -20,6 +20,9 @@ log = structlog.get_logger()
 OpenSession = Callable[[], SparkSession]
 CancelSession = Callable[[str, str], object]
 """Takes a session's name and the tag of a claim; see `cancel`."""
+MOST_GROUP_ROWS = 1_000_000
+"""Of a row group. A claim of few rows reads the ids of whole row groups, so it costs the same however large a file is.
+Without this limit a group has 128 MiB, which are many millions of short rows."""
 # Spark writes timestamps as INT96 by default. Other readers use nanoseconds, which overflow outside 1677 to 2262.
 TUNING = {
     "spark.sql.session.timeZone": "UTC",
@@ -32,6 +35,7 @@ TUNING = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "parquet.page.verify-checksum.enabled": "true",
+    "parquet.block.row.count.limit": str(MOST_GROUP_ROWS),
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
