@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.arms import Arm, Contest, ContestFigures
@@ -17,6 +18,7 @@ from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.wiring import Pipeline
 
 PEER = "one MERGE per slice"
+UNCHANGED = -1
 FULL_CLAIM = 5
 """Share of the slices that fill a claim at full size: with fewer, memory would be that of a smaller claim."""
 
@@ -50,12 +52,12 @@ def peak_of(figures: ContestFigures) -> int:
 
 @dataclass(kw_only=True)
 class Backlog:
-    """Slices that wait. `amounts`: what the table must hold at the end, by id."""
+    """Slices that wait. `amounts`: what the table must hold at the end, by id; UNCHANGED for an id without changes."""
 
     world: ClaimWorld
     maker: SliceMaker
     changes: int
-    amounts: dict[int, int] = field(default_factory=dict)
+    amounts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def contest(self, slices: int, arms: Sequence[Arm]) -> Contest:
         return Contest(
@@ -72,8 +74,10 @@ class Backlog:
         self.world.slices = []
         for _ in range(number):
             made = self.maker.make(self.changes)
-            ids, amounts = (np.asarray(made.events[name]).tolist() for name in ("id", "amount"))
-            self.amounts.update(zip(ids, amounts, strict=True))
+            ids, amounts = (np.asarray(made.events[name]) for name in ("id", "amount"))
+            missing = max(0, max(int(ids.max()), self.world.rows) + 1 - len(self.amounts))
+            self.amounts = np.concatenate((self.amounts, np.full(missing, UNCHANGED)))
+            self.amounts[ids] = amounts
             self.world.slices.append(replace(made, events=made.events.slice(0, 0)))
         # What making the slices took is not memory of the claims.
         pa.default_memory_pool().release_unused()
@@ -102,11 +106,11 @@ class Backlog:
 
         def check() -> None:
             """The ids that the filled table did not have, and those that the last changes updated."""
-            new = {id_: amount for id_, amount in self.amounts.items() if id_ > self.world.rows - 2 * self.changes}
+            first = max(1, self.world.rows - 2 * self.changes + 1)
+            ids, amounts = np.arange(first, len(self.amounts)), self.amounts[first:]
+            is_there = (amounts != UNCHANGED) | (ids <= self.world.rows)
+            rows, total = int(is_there.sum()), int(np.where(amounts == UNCHANGED, ids - 1, amounts)[is_there].sum())
             found = tuple(session.sql(f"{query}{self.world.rows - 2 * self.changes}").collect()[0])
-            untouched = range(max(1, self.world.rows - 2 * self.changes + 1), self.world.rows + 1)
-            total = sum(new.values()) + sum(id_ - 1 for id_ in untouched if id_ not in new)
-            rows = len(new) + sum(id_ not in new for id_ in untouched)
             if found != (rows, rows, total):
                 message = f"the table holds {found} (rows, amounts, their sum), the slices say {(rows, rows, total)}"
                 raise WrongRowsError(message)
