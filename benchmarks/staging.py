@@ -22,6 +22,7 @@ from cdc_pipeline.areas import DB_SNAPSHOT, STAGING_AREA
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.postgres import PostgresSource
+from cdc_pipeline.settings.work import SnapshotSettings
 from cdc_pipeline.sources.postgres.copy_stream import TEXT_FORMAT
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
 from cdc_pipeline.sources.postgres.position import hold_position, snapshot_connection
@@ -36,7 +37,7 @@ COPY, CURSOR = "COPY to null", "cursor loop"
 FILL = f"INSERT INTO orders {ROW} FROM generate_series(1, {{rows}}) AS n"
 CONNECTIONS = 2
 CURSOR_ROWS = 10_000
-FILE_BYTES = 64 << 20
+FILE_BYTES = SnapshotSettings().snapshot_file_bytes
 
 
 class Null:

@@ -51,7 +51,7 @@ class SnapshotSettings(Frozen):
     """How the initial lake is built."""
 
     concurrency: int = Field(default=2, ge=1, le=64)
-    snapshot_file_bytes: int = Field(default=64 << 20, ge=1 << 13, description="source bytes of one snapshot data file")
+    snapshot_file_bytes: int = Field(default=32 << 20, ge=1 << 13, description="source bytes of one snapshot data file")
     target_file_bytes: int = Field(default=128 << 20, ge=1 << 10)
     poll_interval: Duration = timedelta(seconds=10)
 
