@@ -121,7 +121,7 @@ GOALS = (
             row="streams",
             value=f"{kind}: peak memory, many events over few",
             at_most=1.2,
-            needs={"memory_events": 30_000, "memory_times": 10},
+            needs={"memory_events": 30_000, "memory_times": 4},
         )
         for kind in _STREAMS
     ),

@@ -72,7 +72,7 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
     "streams": {
         "events": (50_000, 20_000, 200),
         "memory_events": (30_000, 10_000, 100),
-        "memory_times": (10, 4, 2),
+        "memory_times": (4, 4, 2),
         "memory_slice_rows": (10_000, 5_000, 50),
     },
     "year": {"tables": (100, 20, 3), "busy": (10, 2, 1), "days": (365, 60, 3)},
