@@ -30,6 +30,12 @@ class KafkaSource(Frozen):
         description="topic of each table, with {database}, {schema} and {table} in it; "
         "one that begins with ^ is a regular expression",
     )
+    transactions: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Debezium's transaction topic; then no boundary has a part of a transaction, and one consumer "
+        "reads all partitions. Without it, transactions are whole in each partition alone",
+    )
     begin: Literal["first", "kept"] = Field(
         default="first",
         description="where a topic is read from: its very first event, or the oldest one that the broker still keeps",

@@ -1,5 +1,6 @@
 """The state that a reader of files keeps per table and stream partition, and its text in the metadata store."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
@@ -109,6 +110,12 @@ class RowsLike:
 def memory_of(table: TableName, reached: PartitionProgress) -> PartitionMemory:
     """Returns the table's registered state in a stream partition."""
     return PartitionMemory.decode(reached.last_position.get(str(table), "0"))
+
+
+def highest_position(reached: PartitionProgress, other_keys: Collection[str]) -> int:
+    """Returns the highest registered source position of a stream partition. `other_keys`: those that name no table."""
+    states = (text for table, text in reached.last_position.items() if table not in other_keys)
+    return max((PartitionMemory.decode(text).position for text in states), default=0)
 
 
 def version_to_come(table: TableName, reached: PartitionProgress) -> str:

@@ -135,7 +135,7 @@ class PartitionLines:
         open_after = None
         if not self.files.at_end and _transaction(parts[-1]) is not None:
             open_after = _transaction(parts[-1])
-            parts[-1], self._held = _before_last_delete(parts[-1])
+            parts[-1], self._held = before_last_delete(parts[-1])
             if not parts[-1] and not (continues and len(parts) == 1):
                 open_after = None
                 parts.pop()
@@ -178,7 +178,7 @@ def _transaction(part: Sequence[Line]) -> str | None:
     return next((line.event.transaction for line in part if line.event is not None), None)
 
 
-def _before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:
+def before_last_delete(part: list[Line]) -> tuple[list[Line], list[Line]]:
     """Splits off a delete at the end with all lines after it: it may be the first event of a key change.
 
     The second part waits for the line after it.

@@ -25,7 +25,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _POLL = timedelta(milliseconds=200)
 
 
-class _Reached(msgspec.Struct, frozen=True, kw_only=True):
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a stream partition after one transaction, which ends at the stream position `end`."""
 
     end: int
@@ -77,7 +77,7 @@ class DebeziumStream:
         self.position = self._next = position
         self._commit_time = (commit_time - EPOCH) // _MICROSECOND
         self._registered = dict(progress)
-        self._reached: deque[_Reached] = deque()
+        self._reached: deque[Reached] = deque()
         self._open: _OpenGroup | None = None
         self._markers: list[_OpenMarker] = []
         self._last_ends: dict[int, int] = {}
@@ -89,9 +89,8 @@ class DebeziumStream:
             batch = self._read_partition(self._turns[0])
             if batch is not None:
                 return batch
-        finished = [marker.text for marker in self._markers if not marker.waits_for]
+        finished = self._finished_markers()
         if finished:
-            self._markers = [marker for marker in self._markers if marker.waits_for]
             return self._marked(finished)
         self._refuse_new_partitions()
         Signal().wait(min(wait, _POLL).total_seconds())
@@ -140,6 +139,13 @@ class DebeziumStream:
         for lines in self._partitions.values():
             lines.files.close()
 
+    def _finished_markers(self) -> list[str]:
+        """Returns the marker messages that wait for no stream partition any more, and forgets them."""
+        finished = [marker.text for marker in self._markers if not marker.waits_for]
+        if finished:
+            self._markers = [marker for marker in self._markers if marker.waits_for]
+        return finished
+
     def _refuse_new_partitions(self) -> None:
         found = set(self._folders()) - self._partitions.keys()
         if found:
@@ -186,7 +192,7 @@ class DebeziumStream:
             self._open = opened
             if group.is_closed:
                 transactions.append(self._closed(number, opened))
-        return EventBatch(events=self._decoder.take(number), transactions=_transactions(transactions))
+        return EventBatch(events=self._decoder.take(number), transactions=transactions_of(transactions))
 
     def _add(self, number: int, opened: _OpenGroup, group: Group) -> None:
         decoded = self._decoder.add(number, group.lines, opened.first)
@@ -205,7 +211,7 @@ class DebeziumStream:
     def _closed(self, number: int, closed: _OpenGroup) -> tuple[int, int, int]:
         self._open = None
         self._reached.append(
-            _Reached(end=self._next, stream_partition=number, offset=closed.offset, last_position=closed.last_position)
+            Reached(end=self._next, stream_partition=number, offset=closed.offset, last_position=closed.last_position)
         )
         return closed.first, self._next, closed.commit_time
 
@@ -218,11 +224,11 @@ class DebeziumStream:
         self._next += len(texts)
         return EventBatch(
             events=(),
-            transactions=_transactions([(place, place + 1, self._commit_time) for place in places]),
+            transactions=transactions_of([(place, place + 1, self._commit_time) for place in places]),
             markers=tuple(Marker(text=text, commit_position=place) for text, place in zip(texts, places, strict=True)),
         )
 
 
-def _transactions(found: Sequence[tuple[int, int, int]]) -> Transactions:
+def transactions_of(found: Sequence[tuple[int, int, int]]) -> Transactions:
     numbers = np.array(found, dtype=np.int64).reshape(len(found), 3)
     return Transactions(commit_position=numbers[:, 0], end_position=numbers[:, 1], commit_time=numbers[:, 2])

@@ -4,23 +4,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.memory import highest_position
 from cdc_pipeline.sources.debezium.partition import PartitionLines, RestingPartition
 from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
+from cdc_pipeline.sources.debezium.whole_transactions import WholeTransactions
 from cdc_pipeline.sources.files.stream import DebeziumStream
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.records import PartitionRecords, TopicRecords
 from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import partition_name
+from cdc_pipeline.sources.kafka.whole_stream import WholeTransactionStream
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.time_slice import EPOCH
 
 TOPIC = "topic"
 """Key in `last_position`, beside the names of tables: the id of the partition's topic."""
+OWN_KEYS = (PARTITION_NAME, TOPIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,34 +56,101 @@ def open_stream(
     start: StreamStart,
     shown: frozenset[str],
     alone: bool,
+    transactions: tuple[int, ReadPartition] | None,
 ) -> KafkaStream:
     """Opens a client that reads `partitions`, and returns the stream of all stream partitions of `start`.
 
     A stream partition that is not in `partitions` stays at its offset. `shown`: the names of all partitions of the
-    topics, also of those that other consumers read. `alone`: the whole stream has one partition.
+    topics, also of those that other consumers read. `alone`: the whole stream has one partition. `transactions`: the
+    stream partition of the transaction topic, whose records say where all partitions may be cut.
     """
     client = KafkaClient(settings, folder, group=stream)
     try:
-        records = TopicRecords(client, {number: _records(part) for number, part in partitions.items()})
-        lines = {number: PartitionLines(part, record_content) for number, part in records.partitions.items()}
-        resting = {
-            number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
-            for number, place in start.progress.items()
-            if number not in lines
-        }
-        inner = DebeziumStream(
-            partitions=lines | resting,
-            progress={number: _named(place, partitions.get(number)) for number, place in start.progress.items()},
-            decoder=_decoder(listed, partitions, start, alone=alone),
-            position=0 if start.last_cut is None else decode_position(start.last_cut.position),
-            commit_time=start.commit_time or EPOCH,
-            folders=start.progress.keys,
-        )
+        read = dict(partitions) if transactions is None else {**partitions, transactions[0]: transactions[1]}
+        records = TopicRecords(client, {number: _records(part) for number, part in read.items()})
+        decoder = _decoder(listed, partitions, start, alone=alone)
+        if transactions is None:
+            inner = _stream(read, start, records, decoder)
+        else:
+            collections = _collections(partitions)
+            inner = _whole_stream(read, start, records, decoder, number=transactions[0], collections=collections)
         tables = tuple(table.table for table in listed)
         return KafkaStream(client=client, settings=settings, tables=tables, records=records, shown=shown, inner=inner)
     except BaseException:
         client.close()
         raise
+
+
+def _stream(
+    read: Mapping[int, ReadPartition], start: StreamStart, records: TopicRecords, decoder: DebeziumDecoder
+) -> DebeziumStream:
+    return DebeziumStream(
+        partitions=_lines(records, start),
+        progress=_progress(read, start),
+        decoder=decoder,
+        position=_position(start),
+        commit_time=start.commit_time or EPOCH,
+        folders=start.progress.keys,
+    )
+
+
+def _whole_stream(
+    read: Mapping[int, ReadPartition],
+    start: StreamStart,
+    records: TopicRecords,
+    decoder: DebeziumDecoder,
+    *,
+    number: int,
+    collections: Mapping[str, frozenset[int]],
+) -> WholeTransactionStream:
+    positions = {each: highest_position(start.progress[each], OWN_KEYS) for each in read if each != number}
+    progress = _progress(read, start)
+    return WholeTransactionStream(
+        partitions=_lines(records, start),
+        progress={**progress, number: replace(progress[number], offset=encode_position(read[number].offset))},
+        decoder=decoder,
+        position=_position(start),
+        commit_time=start.commit_time or EPOCH,
+        records=records,
+        transactions=number,
+        whole=WholeTransactions(collections=collections, positions=positions),
+    )
+
+
+def _lines(records: TopicRecords, start: StreamStart) -> dict[int, PartitionLines]:
+    """Returns the lines of every stream partition; those that are not read have none."""
+    lines = {number: PartitionLines(part, record_content) for number, part in records.partitions.items()}
+    resting = {
+        number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
+        for number, place in start.progress.items()
+        if number not in lines
+    }
+    return lines | resting
+
+
+def _progress(read: Mapping[int, ReadPartition], start: StreamStart) -> dict[int, PartitionProgress]:
+    return {number: _named(place, read.get(number)) for number, place in start.progress.items()}
+
+
+def _position(start: StreamStart) -> int:
+    return 0 if start.last_cut is None else decode_position(start.last_cut.position)
+
+
+def _collections(partitions: Mapping[int, ReadPartition]) -> dict[str, frozenset[int]]:
+    """Returns the stream partitions of each data collection, by every name that Debezium may give it.
+
+    PostgreSQL's is schema.table, MySQL's database.table, SQL Server's database.schema.table.
+    """
+    numbers_of: dict[TableName, set[int]] = {}
+    for number, part in partitions.items():
+        for table in part.tables:
+            numbers_of.setdefault(table, set()).add(number)
+    exact, others = {}, {}
+    for table, numbers in numbers_of.items():
+        exact[f"{table.database}.{table.schema}.{table.table}"] = frozenset(numbers)
+        exact[f"{table.schema}.{table.table}"] = frozenset(numbers)
+        others[f"{table.database}.{table.table}"] = frozenset(numbers)
+    return others | exact
 
 
 def _records(part: ReadPartition) -> PartitionRecords:
@@ -105,9 +176,7 @@ def _decoder(
         sequence_by=(),
         last_position={
             number: {
-                TableName.parse(table): seen
-                for table, seen in place.last_position.items()
-                if table not in (PARTITION_NAME, TOPIC)
+                TableName.parse(table): seen for table, seen in place.last_position.items() if table not in OWN_KEYS
             }
             for number, place in start.progress.items()
         },

@@ -8,11 +8,12 @@ from pathlib import Path
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
+from cdc_pipeline.sources.debezium.events_survey import PARTITION
 from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
-from cdc_pipeline.sources.kafka.topics import read_cluster, read_topics
+from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster, read_topics, read_transaction_topic
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
 
@@ -32,7 +33,8 @@ class KafkaTopics(EventsAlone):
             keeps_ids_together=False,
             adds_partitions=True,
             follows_partitions=True,
-            shares_partitions=True,
+            # A boundary over all partitions has one owner.
+            shares_partitions=self.settings.transactions is None,
             proofs=frozenset(),
         )
 
@@ -48,7 +50,9 @@ class KafkaTopics(EventsAlone):
         with closing(client):
             cluster = read_cluster(client)
             topic_map = TopicMap.of(self.settings, self.tables, cluster.topics)
+            transactions = self.settings.transactions
             topics = read_topics(client, cluster, topic_map.topics)
+            of_transactions = None if transactions is None else read_transaction_topic(client, cluster, transactions)
         return TopicSurvey(
             stream=self.stream,
             folder=self.folder,
@@ -58,9 +62,12 @@ class KafkaTopics(EventsAlone):
             registered=registered,
             cluster=cluster,
             topics=topics,
+            of_transactions=of_transactions,
             topic_map=topic_map,
         )
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:
         """Returns the lowest version that any stream partition can still have."""
-        return min((version_to_come(table, place) for place in places.values()), default="")
+        no_rows = None if self.settings.transactions is None else partition_name(self.settings.transactions, 0)
+        of_rows = (place for place in places.values() if place.last_position.get(PARTITION) != no_rows)
+        return min((version_to_come(table, place) for place in of_rows), default="")

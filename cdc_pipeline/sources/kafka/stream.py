@@ -1,5 +1,6 @@
 """Reads topic partitions in batches of change events, and keeps the broker's group offsets for tools that show lag."""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -26,7 +27,8 @@ _NOW = timedelta(0)
 class KafkaStream:
     """Implements `ChangeStream` for topic partitions.
 
-    `tables`: those whose topics are watched for partitions that are not in `shown`. `inner` turns lines into batches.
+    `tables`: those whose topics are watched for partitions that are not in `shown`, as the transaction topic is.
+    `inner` turns lines into batches.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class KafkaStream:
     ) -> None:
         self._client = client
         self._patterns = [settings.topic_pattern(table) for table in tables]
+        if settings.transactions is not None:
+            self._patterns.append(re.compile(re.escape(settings.transactions)))
         self._records = records
         self._shown = shown
         self._inner = inner

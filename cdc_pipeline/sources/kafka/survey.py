@@ -35,9 +35,11 @@ class TopicMap:
 
     @classmethod
     def of(cls, source: KafkaSource, tables: Sequence[TableSettings], names: Collection[str]) -> "TopicMap":
+        """Finds the topics of tables among `names`. The transaction topic is that of no table."""
         patterns = {table.table: source.topic_pattern(table.table) for table in tables}
         found = {
-            table: sorted(name for name in names if pattern.fullmatch(name)) for table, pattern in patterns.items()
+            table: sorted(name for name in names if pattern.fullmatch(name) and name != source.transactions)
+            for table, pattern in patterns.items()
         }
         return cls(of_table={table: tuple(topics) for table, topics in found.items()})
 
@@ -54,6 +56,7 @@ class TopicSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
     `registered`: the registered tables of pipeline.yml. `topics`: those of the listed tables, by name.
+    `of_transactions`: the transaction topic, None if the settings name none.
     """
 
     stream: str
@@ -63,6 +66,7 @@ class TopicSurvey(EventsSurvey):
     registered: Mapping[TableName, KnownTable]
     cluster: Cluster
     topics: Mapping[str, Topic]
+    of_transactions: Topic | None
     topic_map: TopicMap
 
     @property
@@ -72,8 +76,7 @@ class TopicSurvey(EventsSurvey):
     @cached_property
     def stream_partitions(self) -> Mapping[int, str]:
         """The name of each stream partition in Kafka: the registered ones, and new ones with the next numbers."""
-        names = (partition_name(name, number) for name in sorted(self.topics) for number in self.topics[name].kept)
-        return numbered_partitions(self.progress, names)
+        return numbered_partitions(self.progress, self._topic_partitions())
 
     @property
     def tables(self) -> tuple[FoundTable, ...]:
@@ -123,9 +126,14 @@ class TopicSurvey(EventsSurvey):
             listed=tuple(table for table in self.listed if self._is_live(table.table)),
             partitions=self._read_partitions(start),
             start=start,
-            shown=frozenset(partition_name(topic.name, part) for topic in self.topics.values() for part in topic.kept),
-            alone=len(self.stream_partitions) == 1,
+            shown=frozenset(self._topic_partitions()),
+            alone=len(self.stream_partitions) == (1 if self.of_transactions is None else 2),
+            transactions=self._transaction_partition(start),
         )
+
+    def _topic_partitions(self) -> list[str]:
+        names = [partition_name(name, number) for name in sorted(self.topics) for number in self.topics[name].kept]
+        return names if self.of_transactions is None else [*names, partition_name(self.of_transactions.name, 0)]
 
     def _is_live(self, name: TableName) -> bool:
         return name not in self.stale and name not in self.refused
@@ -149,6 +157,41 @@ class TopicSurvey(EventsSurvey):
                     )
         return found
 
+    def _transaction_partition(self, start: StreamStart) -> tuple[int, ReadPartition] | None:
+        """Returns the transaction topic's stream partition, and where it is read from. Warns if records are missing.
+
+        A topic that is named later is read from its end: its earlier transactions were registered without it.
+        """
+        topic = self.of_transactions
+        if topic is None:
+            return None
+        name, kept = partition_name(topic.name, 0), topic.kept[0]
+        number = next(number for number, found in self.stream_partitions.items() if found == name)
+        place = start.progress[number]
+        offset, was = decode_position(place.offset), place.last_position.get(TOPIC)
+        is_new = was is None and offset == 0
+        if is_new:
+            is_named_later = any(decode_position(other.offset) for other in start.progress.values())
+            offset = kept.end if is_named_later else kept.first
+        elif was not in (None, topic.topic_id) or not kept.first <= offset <= kept.end:
+            log.warning(
+                "records of the transaction topic are missing: boundaries may have parts of their transactions",
+                topic=topic.name,
+                found=f"it is read up to offset {offset}, and the broker keeps {kept.first} to {kept.end}",
+                expected="every record of the topic with which the stream began",
+                remedy="no event is lost. Raise retention.ms of the topic, and do not create it again",
+            )
+            offset = kept.first
+        part = ReadPartition(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=0,
+            offset=offset,
+            tables=(),
+            deletes_by_tombstone=False,
+        )
+        return number, part
+
     def _may_begin_late(self, offset: int) -> bool:
         return offset == 0 and self.settings.begin == "kept"
 
@@ -170,7 +213,8 @@ class TopicSurvey(EventsSurvey):
         pattern = self.settings.topic_pattern(table)
         for place in self.progress.values():
             topic = place.last_position.get(PARTITION_NAME, "").rpartition(" [")[0]
-            if topic not in self.topics and pattern.fullmatch(topic) is not None:
+            is_shown = topic in self.topics or topic == self.settings.transactions
+            if not is_shown and pattern.fullmatch(topic) is not None:
                 yield f"the cluster does not show the topic {topic} of {table} to this user any more"
 
     def _gap(self, topic: Topic, name: str, kept: KeptRecords, place: PartitionProgress | None) -> Iterator[str]:

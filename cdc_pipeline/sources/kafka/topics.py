@@ -79,6 +79,24 @@ def read_topics(client: KafkaClient, cluster: Cluster, names: Collection[str]) -
     }
 
 
+def read_transaction_topic(client: KafkaClient, cluster: Cluster, name: str) -> Topic:
+    """Returns Debezium's transaction topic. Raises SourceError if it is missing, or has several partitions.
+
+    In several partitions, an END may be read before that of an earlier transaction.
+    """
+    found = cluster.topics.get(name, 0)
+    if found != 1:
+        raise SourceError(
+            f"the transaction topic {name} has {found} partitions"
+            if found
+            else f"the cluster has no topic {name} that this user may read",
+            expected="Debezium's transaction topic, with one partition",
+            remedy="set provide.transaction.metadata = true in the connector, and give its topic one partition"
+            " (topic.creation...) before the first transaction; or correct or leave out source.transactions",
+        )
+    return read_topics(client, cluster, (name,))[name]
+
+
 def _settings(client: KafkaClient, names: Collection[str]) -> dict[str, dict[str, str]]:
     wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(names)]
     answers = client.admin.describe_configs(wanted, request_timeout=CALL_SECONDS)
