@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cdc_pipeline.sources.debezium.held_lines import HeldRun, Release
 from cdc_pipeline.sources.debezium.partition import Line
@@ -10,7 +11,7 @@ from cdc_pipeline.sources.debezium.transaction_records import TransactionRecord,
 
 MINUTE = 60_000_000
 """In the unit of `written`."""
-_PER_TRANSACTION = 1_000
+_PER_TRANSACTION = 1_000_000
 
 
 def record(value: object, place: int, written: int = 0) -> RecordLine:
@@ -18,7 +19,7 @@ def record(value: object, place: int, written: int = 0) -> RecordLine:
     return RecordLine(place=place, file="t [0]", number=place, written=written, key=None, value=content, headers={})
 
 
-def event_value(transaction: int, order: int, *, is_exact: bool = True) -> dict[str, object]:
+def event_value(transaction: int, order: int, *, is_exact: bool = True) -> dict[str, Any]:
     """The event number `order`, from 1, of a transaction. Positions rise with transactions and orders."""
     before = transaction * _PER_TRANSACTION
     source = {"txId": transaction, "lsn": before + order, "schema": "public", "table": "t"}

@@ -5,10 +5,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import PARTITION_NAME, TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
-from cdc_pipeline.sources.debezium.events_survey import PARTITION
 from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.kafka.client import KafkaClient
@@ -69,5 +68,5 @@ class KafkaTopics(EventsAlone):
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:
         """Returns the lowest version that any stream partition can still have."""
         no_rows = None if self.settings.transactions is None else partition_name(self.settings.transactions, 0)
-        of_rows = (place for place in places.values() if place.last_position.get(PARTITION) != no_rows)
+        of_rows = (place for place in places.values() if place.last_position.get(PARTITION_NAME) != no_rows)
         return min((version_to_come(table, place) for place in of_rows), default="")
