@@ -24,7 +24,7 @@ from tests.support.transaction_lines import begin_value, end_value, event_value
 pytestmark = pytest.mark.kafka
 
 ORDERS, ITEMS = "public.orders", "public.items"
-NAMES = tuple(TableName.parse(f"shop.{table}") for table in (ORDERS, ITEMS))
+IDS = {TableName.parse(f"shop.{table}"): "id" for table in (ORDERS, ITEMS)}
 TABLES = tuple({"name": name, "id": ["id"], "columns": {"id": "int", "note": "text"}} for name in (ORDERS, ITEMS))
 PARTITIONS = 2
 Place = tuple[str, int]
@@ -78,7 +78,7 @@ class Bank:
         with opened(self.feed) as pipeline:
             return [
                 sum(int(row["note"]) for rows in tables.values() for row in rows.values())
-                for tables in tables_at_boundaries(pipeline, NAMES)
+                for tables in tables_at_boundaries(pipeline, IDS)
             ]
 
     def is_in_the_lake(self) -> bool:
@@ -225,9 +225,7 @@ def test_a_large_transaction_is_registered_whole(feed: TopicFeed, bank: Bank) ->
     feed.go_on()
     assert len(feed.rows(ORDERS)) == len(feed.rows(ITEMS)) == count
     with opened(feed) as pipeline:
-        (tables,) = [
-            tables for tables in tables_at_boundaries(pipeline, NAMES) if any(rows for rows in tables.values())
-        ]
+        (tables,) = [tables for tables in tables_at_boundaries(pipeline, IDS) if any(rows for rows in tables.values())]
     assert [len(rows) for rows in tables.values()] == [count, count]
 
 
