@@ -132,12 +132,12 @@ class Reader:
         if found is not None:
             self.check(found)
             return True
-        if self.asked is not None and all(
-            self.read[to] >= end or self.whole.is_full(to) for to, end in self.asked[1].items()
-        ):
-            self.whole.reached_ends(self.asked[0])
-            self.asked = None
-            return True
+        if self.asked is not None:
+            short = [to for to, end in self.asked[1].items() if self.read[to] < end]
+            if all(self.whole.is_full(to) for to in short):
+                self.whole.reached_ends(self.asked[0], short)
+                self.asked = None
+                return True
         if self.asked is None and self.whole.asks_for is not None:
             self.asked = self.whole.asks_for, {to: len(self.logs[to]) for to in range(PARTITIONS)}
             return True

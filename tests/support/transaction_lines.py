@@ -23,7 +23,7 @@ def event_value(transaction: int, order: int, *, is_exact: bool = True) -> dict[
     """The event number `order`, from 1, of a transaction. Positions rise with transactions and orders."""
     before = transaction * _PER_TRANSACTION
     source = {"txId": transaction, "lsn": before + order, "schema": "public", "table": "t"}
-    sequence = {"sequence": json.dumps([str(before), str(before + order)])} if is_exact else {}
+    sequence = {"sequence": json.dumps([str(before), str(before + order)], separators=(",", ":"))} if is_exact else {}
     block = {"id": f"{transaction}:{before + order}", "total_order": order, "data_collection_order": order}
     return {"op": "c", "after": {"id": 1}, "source": source | sequence, "transaction": block}
 

@@ -44,8 +44,8 @@ class HeldRun(msgspec.Struct, kw_only=True):
 
     `name`: None for lines that belong to none. `source`: what the lines' own source calls it. `position`: that of the
     first event, 0 if it is not known. `first`: how many lines were read before the first one of `lines`. `order`: the
-    number of the last event in its transaction. `entered`: the number of the transaction for the decoder, None until
-    the first lines are decoded.
+    number of the last event in its transaction. `events`: how many were added so far. `entered`: the number of the
+    transaction for the decoder, None until the first lines are decoded.
     """
 
     name: str | None
@@ -54,6 +54,7 @@ class HeldRun(msgspec.Struct, kw_only=True):
     first: int
     seen: Seen
     order: int = 0
+    events: int = 0
     lines: list[Line] = msgspec.field(default_factory=list)
     entered: int | None = None
 
@@ -109,6 +110,7 @@ class HeldLines:
                 if run is None or run.source != event.transaction or 0 < found[1] <= run.order:
                     run = self._begin(found[0], event.transaction, exact_position(event), tally_of)
                 seen, run.order = run.seen, found[1]
+                run.events += 1
                 order = found[1] or seen.last + 1
                 if order > seen.last:
                     seen.last, seen.count, seen.reach = order, seen.count + 1, self._read + 1
@@ -158,11 +160,16 @@ class HeldLines:
         run.first += count
         self.bytes -= self.bytes * count // self.count
         self.count -= count
-        last = next((line.event for line in reversed(lines) if line.event and transaction_of(line.event)), None)
-        position = 0 if last is None else exact_position(last)
+        position = run.position if run.events == 1 else _last_position(lines)
         if position:
             self.position, self.highest = position, max(self.highest, position)
         return lines
+
+
+def _last_position(lines: Sequence[Line]) -> int:
+    events = (line.event for line in reversed(lines))
+    last = next((event for event in events if event is not None and transaction_of(event) is not None), None)
+    return 0 if last is None else exact_position(last)
 
 
 def held(positions: Mapping[int, int]) -> dict[int, HeldLines]:

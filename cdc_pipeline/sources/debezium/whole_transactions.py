@@ -1,7 +1,7 @@
 """Holds lines of all stream partitions until the transactions that they belong to are whole. Pure: no I/O, no clock."""
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 import msgspec
@@ -99,10 +99,12 @@ class WholeTransactions:
         self._newest = max(self._newest, record.written)
         self._ends.append(_End(number=self._count, record=record, expected=expected))
 
-    def reached_ends(self, asked_for: ReadEnds) -> None:
-        """Says that each partition is full, or was read to the end that the broker had after `asks_for` was set."""
-        self._reached = asked_for
-        self._were_full = [part for part in self._parts.values() if part.bytes >= MOST_HELD_BYTES]
+    def reached_ends(self, asked_for: ReadEnds, full: Collection[int] = ()) -> None:
+        """Says that the partitions were read to the ends that the broker had after `asks_for` was set.
+
+        `full`: those that were not, because they are full.
+        """
+        self._reached, self._were_full = asked_for, [self._parts[number] for number in full]
 
     def release(self) -> Release | None:
         """Returns what can be released now, None for nothing. Sets `asks_for` if that is not known yet."""

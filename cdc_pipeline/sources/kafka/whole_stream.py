@@ -124,18 +124,16 @@ class WholeTransactionStream(DebeziumStream):
 
     def _awaits_ends(self) -> bool:
         """Has the broker asked for the ends of the partitions, if a decision needs them. Returns whether it does."""
-        if self._asked is None and self._whole.asks_for is None:
-            return False
         if self._asked is None:
             self._asked = self._whole.asks_for
-            self._records.mark_ends()
-        elif all(self._has_reached_end(number, part) for number, part in self._data.items()):
-            self._whole.reached_ends(self._asked)
+            if self._asked is not None:
+                self._records.mark_ends()
+            return self._asked is not None
+        short = [number for number, part in self._data.items() if not _has_reached_end(part)]
+        if all(self._whole.is_full(number) for number in short):
+            self._whole.reached_ends(self._asked, short)
             self._asked = None
         return True
-
-    def _has_reached_end(self, number: int, part: PartitionRecords) -> bool:
-        return part.at_end or part.offset >= part.must_reach or self._whole.is_full(number)
 
     def _meet_markers(self) -> None:
         for number, lines in self._partitions.items():
@@ -240,6 +238,10 @@ class WholeTransactionStream(DebeziumStream):
                 remedy="see that Debezium runs with provide.transaction.metadata = true and writes to this topic;"
                 " or leave out source.transactions, and read each partition by itself",
             )
+
+
+def _has_reached_end(part: PartitionRecords) -> bool:
+    return part.at_end or part.offset >= part.must_reach
 
 
 def _at(events: TableEvents, position: int) -> TableEvents:
