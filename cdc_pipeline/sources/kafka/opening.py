@@ -111,8 +111,9 @@ def _whole_stream(
         decoder=decoder,
         position=_position(start),
         commit_time=start.commit_time or EPOCH,
-        records=records,
+        records=records.partitions,
         transactions=number,
+        mark_ends=records.mark_ends,
         whole=WholeTransactions(collections=collections, positions=positions),
     )
 

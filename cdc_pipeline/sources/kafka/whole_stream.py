@@ -17,7 +17,7 @@ from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
 from cdc_pipeline.sources.debezium.transaction_records import transaction_record
 from cdc_pipeline.sources.debezium.whole_transactions import LONGEST_WAIT, ReadEnds, WholeTransactions
 from cdc_pipeline.sources.files.stream import DebeziumStream, Reached, transactions_of
-from cdc_pipeline.sources.kafka.records import PartitionRecords, TopicRecords
+from cdc_pipeline.sources.kafka.records import PartitionRecords
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch, TableEvents
 
@@ -44,8 +44,9 @@ class _OpenRelease(msgspec.Struct, kw_only=True):
 class WholeTransactionStream(DebeziumStream):
     """Implements `ChangeStream` for topic partitions and the one partition of Debezium's transaction topic.
 
-    `partitions`: every stream partition, also those that are not read. `transactions`: the number of the transaction
-    topic's partition. `whole`: decides which lines are released. `clock`: seconds that never go back.
+    `partitions`: every stream partition, also those that are not read. `records`: those that are read. `transactions`:
+    the number of the transaction topic's partition. `mark_ends`: has the broker asked for the present end of each
+    partition. `whole`: decides which lines are released. `clock`: seconds that never go back.
     """
 
     def __init__(
@@ -56,8 +57,9 @@ class WholeTransactionStream(DebeziumStream):
         decoder: DebeziumDecoder,
         position: int,
         commit_time: datetime,
-        records: TopicRecords,
+        records: Mapping[int, PartitionRecords],
         transactions: int,
+        mark_ends: Callable[[], None],
         whole: WholeTransactions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,10 +71,10 @@ class WholeTransactionStream(DebeziumStream):
             commit_time=commit_time,
             folders=progress.keys,
         )
-        self._records = records
-        self._topic = records.partitions[transactions]
+        self._mark_ends = mark_ends
+        self._topic = records[transactions]
         self._topic_number = transactions
-        self._data = {number: part for number, part in records.partitions.items() if number != transactions}
+        self._data = {number: part for number, part in records.items() if number != transactions}
         self._whole = whole
         self._clock = clock
         self._release: _OpenRelease | None = None
@@ -127,7 +129,7 @@ class WholeTransactionStream(DebeziumStream):
         if self._asked is None:
             self._asked = self._whole.asks_for
             if self._asked is not None:
-                self._records.mark_ends()
+                self._mark_ends()
             return self._asked is not None
         short = [number for number, part in self._data.items() if not _has_reached_end(part)]
         if all(self._whole.is_full(number) for number in short):
@@ -196,7 +198,7 @@ class WholeTransactionStream(DebeziumStream):
             if self._may_warn():
                 log.warning(
                     "a boundary may have a part of a transaction",
-                    topic=self._topic.name,
+                    topic=self._topic.topic,
                     transaction=each.transaction,
                     found=each.found,
                     expected=each.expected,
@@ -232,7 +234,7 @@ class WholeTransactionStream(DebeziumStream):
             found, expected = self._whole.waits_for()
             log.warning(
                 "the stream waits for the rest of a transaction",
-                topic=self._topic.name,
+                topic=self._topic.topic,
                 found=found,
                 expected=expected,
                 remedy="see that Debezium runs with provide.transaction.metadata = true and writes to this topic;"
