@@ -119,7 +119,9 @@ class Reader:
             of = self.plan.transactions[transaction] if transaction < len(self.plan.transactions) else ()
             counts = {name: sum(each in of_table for each in of) for name, of_table in COLLECTIONS.items()}
             written = 0 if transaction < len(self.plan.transactions) else 60 * MINUTE
-            self.whole.add_record(end_record(transaction, number, written=written, other=3, **counts))
+            self.whole.add_record(
+                end_record(transaction, number, written=written, second=transaction // 2, other=3, **counts)
+            )
 
     def line(self, sent_: Sent, place: int) -> Line:
         _, transaction, order = sent_

@@ -50,19 +50,22 @@ def begin_value(transaction: int) -> dict[str, object]:
     return {"status": "BEGIN", "id": f"{transaction}:{lsn}", "event_count": None, "data_collections": None}
 
 
-def end_value(transaction: int, counts: Mapping[str, int]) -> dict[str, object]:
+def end_value(transaction: int, counts: Mapping[str, int], *, second: int | None = None) -> dict[str, object]:
     collections = [{"data_collection": name, "event_count": count} for name, count in counts.items()]
     lsn = (transaction + 1) * _PER_TRANSACTION
     total = sum(counts.values())
-    return {"status": "END", "id": f"{transaction}:{lsn}", "event_count": total, "data_collections": collections}
+    ended = {"status": "END", "id": f"{transaction}:{lsn}", "event_count": total, "data_collections": collections}
+    return ended if second is None else ended | {"ts_ms": 1_000 * second}
 
 
 def begin_record(transaction: int, place: int = 0, *, written: int = 0) -> TransactionRecord:
     return _read(begin_value(transaction), place, written)
 
 
-def end_record(transaction: int, place: int = 0, *, written: int = 0, **counts: int) -> TransactionRecord:
-    return _read(end_value(transaction, counts), place, written)
+def end_record(
+    transaction: int, place: int = 0, *, written: int = 0, second: int | None = None, **counts: int
+) -> TransactionRecord:
+    return _read(end_value(transaction, counts, second=second), place, written)
 
 
 def _read(value: object, place: int, written: int) -> TransactionRecord:

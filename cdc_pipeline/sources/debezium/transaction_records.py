@@ -10,17 +10,20 @@ from cdc_pipeline.sources.debezium.one_line import Undecodable, parsed_json
 from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.debezium.versions import is_exact, source_position
 
+_MILLISECONDS = 1_000
 _POSTGRES_ID = re.compile(r"([0-9]+):[0-9]+")
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A BEGIN or an END. `place`: its offset. `written`: the record's time, in microseconds since 1970.
 
-    `counts`: the number of events of each data collection, empty for a BEGIN.
+    `second`: when the transaction was committed, in seconds since 1970; 0 if the record does not say it. `counts`: the
+    number of events of each data collection, empty for a BEGIN.
     """
 
     place: int
     written: int
+    second: int
     transaction: str
     is_end: bool
     counts: Mapping[str, int]
@@ -41,6 +44,7 @@ def transaction_record(raw: RecordLine) -> TransactionRecord | None:
     return TransactionRecord(
         place=raw.place,
         written=raw.written,
+        second=(_whole(value.get("ts_ms")) or 0) // _MILLISECONDS,
         transaction=transaction_name(name),
         is_end=status == "END",
         counts=_counts(value.get("data_collections")) if status == "END" else {},
@@ -62,11 +66,9 @@ def transaction_of(event: EnvelopeEvent) -> tuple[str, int] | None:
     Returns None for an event without a transaction block, and for a row that a snapshot read.
     """
     block = event.value.get("transaction")
-    name = block.get("id") if isinstance(block, dict) else None
-    if name is None or event.transaction is None:
+    if not isinstance(block, dict) or block.get("id") is None or event.transaction is None:
         return None
-    order = _whole(block.get("total_order"))
-    return transaction_name(str(name)), order or 0
+    return transaction_name(str(block["id"])), _whole(block.get("total_order")) or 0
 
 
 def exact_position(event: EnvelopeEvent) -> int:

@@ -107,14 +107,17 @@ class WholeTransactions:
         self._reached, self._were_full = asked_for, [self._parts[number] for number in full]
 
     def release(self) -> Release | None:
-        """Returns what can be released now, None for nothing. Sets `asks_for` if that is not known yet."""
+        """Returns what can be released now, None for nothing. Sets `asks_for` if that is not known yet.
+
+        Transactions of one second are released together, since a slice may end between any two seconds.
+        """
         self.asks_for = None
         missed: list[MissedEvents] = []
         reach: dict[int, int] = {}
-        offset = None
-        while self._ends and self._is_done(self._ends[0], missed):
+        offset = second = None
+        while self._ends and second in (None, self._ends[0].record.second) and self._is_done(self._ends[0], missed):
             end = self._ends.popleft()
-            offset = end.record.place + 1
+            offset, second = end.record.place + 1, end.record.second
             tally = self._finish(end.record.transaction)
             for number, seen in tally.seen.items():
                 reach[number] = max(reach.get(number, 0), seen.reach)

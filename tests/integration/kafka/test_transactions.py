@@ -61,7 +61,7 @@ class Bank:
             if part == "begin":
                 self.queues.setdefault(("transaction", 0), []).append(begin_value(number))
             elif part == "end":
-                ended = end_value(number, {ORDERS: 1, ITEMS: 1, "public.others": 7})
+                ended = end_value(number, {ORDERS: 1, ITEMS: 1, "public.others": 7}, second=number)
                 self.queues.setdefault(("transaction", 0), []).append(ended)
         for order, (table, id_, amount) in enumerate(self.history[number - 1], 1):
             if table in parts:

@@ -86,6 +86,14 @@ def test_events_of_later_transactions_are_held_and_several_whole_ones_are_releas
     assert found.offset == 2
 
 
+def test_each_second_is_released_by_itself() -> None:
+    held = whole()
+    add(held, A, *events((1, 1), (2, 1), (3, 1)))
+    for number, second in ((1, 7), (2, 7), (3, 8)):
+        held.add_record(end_record(number, second=second, a=1))
+    assert [shown(held.release()) for _ in range(3)] == [{A: ["1.1", "2.1"]}, {A: ["3.1"]}, {}]
+
+
 def test_a_table_that_is_not_read_is_not_waited_for() -> None:
     held = whole()
     add(held, A, *events((1, 1)))
