@@ -106,7 +106,8 @@ class TopicSurvey(EventsSurvey):
 
     def set_up(self) -> "TopicSurvey":
         """Creates nothing: the topics do not belong to the pipeline. Warns of topics that are soon deleted."""
-        for topic in self.topics.values():
+        more = () if self.of_transactions is None else (self.of_transactions,)
+        for topic in (*self.topics.values(), *more):
             if topic.retention is not None and topic.retention < _SHORT_RETENTION:
                 log.warning(
                     "records may be deleted before they are read",

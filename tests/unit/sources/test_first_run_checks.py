@@ -168,6 +168,7 @@ def test_a_topic_that_is_soon_deleted_is_warned_of(minutes: int | None, *, is_wa
         registered={},
         cluster=Cluster(cluster_id="c", topics={"orders": 1}),
         topics={"orders": topic},
+        of_transactions=None,
         topic_map=TopicMap.of(shop.source, shop.tables, ["orders"]),
     )
     with capture_logs() as logs:
