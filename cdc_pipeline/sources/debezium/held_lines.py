@@ -59,7 +59,7 @@ class HeldRun(msgspec.Struct, kw_only=True):
     entered: int | None = None
 
 
-class MissedEvents(msgspec.Struct, frozen=True, kw_only=True):
+class MissedEvents(msgspec.Struct, frozen=True):
     """A transaction that was released though it is not known to be whole."""
 
     transaction: str
@@ -131,10 +131,6 @@ class HeldLines:
             run = self.runs.popleft()
             taken.append((run, self._take(run, len(run.lines))))
         return taken
-
-    def ends_in(self, name: str | None) -> bool:
-        """Returns whether the last line that is held is of the transaction `name`."""
-        return bool(self.runs) and name is not None and self.runs[-1].name == name
 
     def part(self) -> list[tuple[HeldRun, list[Line]]]:
         """Takes all lines, but for a delete at the end, and what is after it: it may begin a key change."""

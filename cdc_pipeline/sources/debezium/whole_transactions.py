@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
-from cdc_pipeline.sources.debezium.held_lines import HeldLines, HeldRun, MissedEvents, Release, Tally, held
+from cdc_pipeline.sources.debezium.held_lines import HeldLines, HeldRun, MissedEvents, Release, Seen, Tally, held
 from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.transaction_records import TransactionRecord
 
@@ -76,7 +76,7 @@ class WholeTransactions:
     def is_full(self, number: int) -> bool:
         """Returns whether the stream partition holds so many lines that it is not to be read on."""
         part = self._parts[number]
-        return part.bytes >= MOST_HELD_BYTES and not part.ends_in(self._head)
+        return part.bytes >= MOST_HELD_BYTES and not self._flows(part)
 
     def add(self, number: int, lines: Sequence[Line], size_bytes: int) -> None:
         """Adds lines of a stream partition, in its order. `size_bytes`: about the memory that their text takes."""
@@ -118,8 +118,7 @@ class WholeTransactions:
         while self._ends and second in (None, self._ends[0].record.second) and self._is_done(self._ends[0], missed):
             end = self._ends.popleft()
             offset, second = end.record.place + 1, end.record.second
-            tally = self._finish(end.record.transaction)
-            for number, seen in tally.seen.items():
+            for number, seen in self._finish(end.record.transaction).items():
                 reach[number] = max(reach.get(number, 0), seen.reach)
         taken = {number: found for number in self._parts if (found := self._taken(number, reach, missed))}
         if offset is None and not taken and self._head is None:
@@ -134,14 +133,9 @@ class WholeTransactions:
 
     def waits_for(self) -> tuple[str, str]:
         """Returns what was found, and what is expected, of the oldest lines that are held."""
-        if self._ends:
-            return self._shown(self._ends[0])
         name = next((part.runs[0].name for part in self._parts.values() if part.runs), None)
-        return f"events of the transaction {name}, and no END of it", "its END in the transaction topic"
-
-    @property
-    def _all_ends(self) -> ReadEnds:
-        return ReadEnds(count=self._count, newest=self._newest)
+        without_end = f"events of the transaction {name}, and no END", "its END in the transaction topic"
+        return self._shown(self._ends[0]) if self._ends else without_end
 
     @property
     def _head(self) -> str | None:
@@ -163,17 +157,20 @@ class WholeTransactions:
             return True
         has_passed = bool(lacking) and self._have_passed(frozenset().union(*lacking), tally.position)
         needs_ends = self._is_overdue(end.record.written) if lacking else True
-        has_reached = needs_ends and self._reached.count >= end.number and self._is_behind_all(name)
+        has_reached = needs_ends and self._reached.count >= end.number and self._is_behind_all(name, tally.position)
         if lacking and (has_passed or has_reached):
-            missed.append(self._missed(end))
+            missed.append(MissedEvents(name, *self._shown(end)))
         elif needs_ends and not has_reached:
-            self.asks_for = self._all_ends
+            self.asks_for = ReadEnds(count=self._count, newest=self._newest)
         return has_passed or has_reached
 
-    def _is_behind_all(self, name: str) -> bool:
-        """Returns whether the partitions that were not read to their ends, because they were full, show later lines."""
-        shown = [part.runs[-1] if part.runs else None for part in self._were_full]
-        return all(run is not None and run.name != name and not self._is_free(run) for run in shown)
+    def _is_behind_all(self, name: str, position: int) -> bool:
+        """Returns whether the partitions that were not read to their ends, because they were full, hold later lines."""
+        return all(self._holds_later(part, name, position) for part in self._were_full)
+
+    def _holds_later(self, part: HeldLines, name: str, position: int) -> bool:
+        """Returns whether lines are held that were committed after the transaction `name`."""
+        return any(run.name != name and not 0 < run.position < position and not self._is_free(run) for run in part.runs)
 
     def _is_overdue(self, since: int) -> bool:
         """Returns whether much newer ENDs were read, and after them all events that the broker had; else asks for them.
@@ -183,7 +180,7 @@ class WholeTransactions:
         if (self._reached.newest - since) * _MICROSECOND >= LONGEST_WAIT:
             return True
         if (self._newest - since) * _MICROSECOND >= LONGEST_WAIT:
-            self.asks_for = self._all_ends
+            self.asks_for = ReadEnds(count=self._count, newest=self._newest)
         return False
 
     def _have_passed(self, numbers: frozenset[int], position: int) -> bool:
@@ -194,11 +191,19 @@ class WholeTransactions:
         """Returns whether a transaction was released before, so that this is a repetition or the rest of it."""
         return name in self._done or 0 < position <= self._done_position
 
+    def _flows(self, part: HeldLines) -> bool:
+        """Returns whether all lines are of the next transaction or of earlier ones, so that they need not be held."""
+        name = self._head or ""
+        tally = self._tallies.get(name)
+        return tally is not None and not self._holds_later(part, name, tally.position)
+
     def _is_free(self, run: HeldRun) -> bool:
         return run.name is None or self._is_old(run.name, run.position)
 
-    def _finish(self, name: str) -> Tally:
+    def _finish(self, name: str) -> Mapping[int, Seen]:
+        """Marks a transaction as done. Returns its events that were read, nothing for one that was sent again."""
         tally = self._tallies.pop(name, None) or Tally()
+        seen = {} if self._is_old(name, tally.position) else tally.seen
         self._done_position = max(self._done_position, tally.position)
         self._partial.pop(name, None)
         self._pending[name] -= 1
@@ -206,7 +211,7 @@ class WholeTransactions:
             del self._pending[name]
         if tally.seen or name in self._done:
             self._remember(name)
-        return tally
+        return seen
 
     def _remember(self, name: str) -> None:
         self._done[name] = None
@@ -222,7 +227,7 @@ class WholeTransactions:
             return []
         before = part.highest
         taken = part.released(self._is_free, reach.get(number, 0))
-        if part.bytes >= MOST_HELD_BYTES and part.ends_in(self._head):
+        if part.runs and part.bytes >= MOST_HELD_BYTES and self._flows(part):
             taken += part.part()
         for run, _ in taken:
             if run.name is not None and run.name not in self._done:
@@ -279,11 +284,7 @@ class WholeTransactions:
         for number in behind:
             self._parts[number].highest = self._parts[number].position
         found = f"events that were sent again, in the stream partitions {behind}, and nothing newer after them"
-        missed.append(MissedEvents(transaction="", found=found, expected="the events up to where they were before"))
-
-    def _missed(self, end: _End) -> MissedEvents:
-        found, expected = self._shown(end)
-        return MissedEvents(transaction=end.record.transaction, found=found, expected=expected)
+        missed.append(MissedEvents("", found, "the events up to where they were before"))
 
     def _shown(self, end: _End) -> tuple[str, str]:
         name, tally = end.record.transaction, self._tallies.get(end.record.transaction) or Tally()
@@ -292,5 +293,4 @@ class WholeTransactions:
 
 
 def _without_end(name: str) -> MissedEvents:
-    found, expected = f"events of the transaction {name}, and no END of it", "its END before that of later ones"
-    return MissedEvents(transaction=name, found=found, expected=expected)
+    return MissedEvents(name, f"events of the transaction {name}, and no END", "its END before that of later ones")
