@@ -78,7 +78,7 @@ class Backlog:
             missing = max(0, max(int(ids.max()), self.world.rows) + 1 - len(self.amounts))
             self.amounts = np.concatenate((self.amounts, np.full(missing, UNCHANGED)))
             self.amounts[ids] = amounts
-            self.world.slices.append(replace(made, events=made.events.slice(0, 0)))
+            self.world.slices.append(replace(made, events=made.events.schema.empty_table()))
         # What making the slices took is not memory of the claims.
         pa.default_memory_pool().release_unused()
         ctypes.CDLL(None).malloc_trim(0)
