@@ -112,8 +112,7 @@ class TopicRecords:
         SourceError if the connection broke and nothing came.
         """
         self._pause_full()
-        consumer = self._client.consumer
-        messages = self._client.ask(lambda: consumer.consume(_MOST_AT_ONCE, timeout=wait.total_seconds()))
+        messages = self._client.ask(partial(self._messages, wait))
         for message in messages:
             error, part = message.error(), self._by_place.get((message.topic() or "", message.partition() or 0))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own name
@@ -126,6 +125,15 @@ class TopicRecords:
             self._client.forget_trouble()
         elif wait and self._client.trouble is not None:
             self._client.fail(self._client.trouble)
+
+    def _messages(self, wait: timedelta) -> list[Message]:
+        """Returns what has come. `consume` with a time would wait for all of it, until so many records are there."""
+        consumer = self._client.consumer
+        found = consumer.consume(_MOST_AT_ONCE, timeout=0)
+        if not found and wait:
+            first = consumer.poll(wait.total_seconds())
+            found = [] if first is None else [first, *consumer.consume(_MOST_AT_ONCE, timeout=0)]
+        return found
 
     def mark_ends(self) -> None:
         """Makes `at_end` wait for everything that the broker has now."""
