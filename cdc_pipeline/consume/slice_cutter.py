@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,7 @@ class SliceCutter:
         while (found := self._next_cut()) is not None:
             cuts.append(self._cut(found[0], requested=found[1]))
         if self._held.bytes_in_memory > self._memory_bytes:
-            self._held = HeldEvents.of(chain.from_iterable(spilled(self._held.chunks).values()))
+            self._held = spilled(self._held)
         return cuts
 
     def _next_cut(self) -> tuple[int, bool] | None:

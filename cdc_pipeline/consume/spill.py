@@ -2,7 +2,7 @@
 
 import mmap
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -15,7 +15,6 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.slice_file import file_order
 from cdc_pipeline.sources.protocol import Integers, TableEvents
 
-Held = Mapping[TableName, Sequence[TableEvents]]
 _ALIGNMENT = 64
 
 
@@ -59,19 +58,19 @@ class HeldEvents:
         self.bytes_in_memory += chunk.rows.nbytes if chunk.release is None else 0
 
 
-def spilled(held: Held) -> dict[TableName, list[TableEvents]]:
+def spilled(held: HeldEvents) -> HeldEvents:
     """Returns the same events with all rows in a file. Each chunk is of one stream partition, sorted as a slice file.
 
     The file is in the folder for temporary files and has no name. It is deleted when nothing refers to its chunks any
     more, at the latest when the process ends. `release` of a chunk frees the memory of the pages that were read.
     """
     with tempfile.TemporaryFile() as file:
-        parts = {name: [_written(file, part) for part in _parts(chunks)] for name, chunks in held.items()}
+        parts = [_written(file, part) for chunks in held.chunks.values() for part in _parts(chunks)]
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     pa.default_memory_pool().release_unused()
     buffer = pa.py_buffer(mapped)
-    return {name: [_read_back(part, mapped, buffer) for part in of_table] for name, of_table in parts.items()}
+    return HeldEvents.of(_read_back(part, mapped, buffer) for part in parts)
 
 
 def _parts(chunks: Sequence[TableEvents]) -> Iterator[TableEvents]:

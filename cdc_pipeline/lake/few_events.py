@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,6 +20,7 @@ import structlog
 
 from cdc_pipeline.lake.claim_changes import safe_ranges
 from cdc_pipeline.lake.claim_rows import IS_DELETE, IS_NEWER
+from cdc_pipeline.lake.file_bounds import Rows
 from cdc_pipeline.lake.lake_files import FILE, ROW, LakeFiles
 from cdc_pipeline.lake.new_shape import physical_fields
 from cdc_pipeline.lake.protocol import ClaimWork
@@ -29,7 +29,6 @@ from cdc_pipeline.record import OPERATION, VERSION, Operation
 from cdc_pipeline.types import resolve
 
 log = structlog.get_logger()
-Integers = npt.NDArray[np.int64]
 
 _MOST_FILES, _MOST_FILE_ROWS = 256, 50_000_000
 """Of the files that are searched. Their ids are read in about a second, by two cores."""
@@ -176,7 +175,7 @@ def _place_of(metadata: pq.FileMetaData, column: str) -> int:
     return next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == column)
 
 
-def _places_of(wanted: pa.Array, ids: pa.Array) -> Integers:
+def _places_of(wanted: pa.Array, ids: pa.Array) -> Rows:
     """Returns at which places of `ids` one of the values `wanted` is, which rise.
 
     Lake files are sorted by id, so whole numbers are looked up by bisection: it costs a tenth of a look at each row.
@@ -188,7 +187,7 @@ def _places_of(wanted: pa.Array, ids: pa.Array) -> Integers:
             first, last = (np.searchsorted(values, looked_for, side) for side in ("left", "right"))
             counts = last - first
             starts = np.repeat(first - np.concatenate(([0], counts.cumsum()[:-1])), counts)
-            places: Integers = starts + np.arange(counts.sum())
+            places: Rows = starts + np.arange(counts.sum())
             return places
     return np.flatnonzero(pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from cdc_pipeline.record import TableName, TableSchema
+from cdc_pipeline.record import TableName, TableSchema, decode_position
 
 Document = Mapping[str, Any]
 """JSON that only the source reads. The metadata store keeps it as it is."""
@@ -110,6 +110,11 @@ class StreamStart:
     tables: Mapping[TableName, KnownTable]
     begun: Mapping[int, Mapping[int, str]]
     begin_file: Callable[[int, str], int]
+
+    @property
+    def position(self) -> int:
+        """The stream position of the last cut, 0 for a stream without one."""
+        return 0 if self.last_cut is None else decode_position(self.last_cut.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

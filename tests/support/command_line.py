@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -142,6 +142,18 @@ def end_by(server: CommandServer, words: Sequence[str], *, folder: Path, environ
     output.unlink()
     errors.unlink()
     return ended
+
+
+@contextmanager
+def consuming(cdc: CommandLine, name: str) -> Iterator["subprocess.Popen[str]"]:
+    """`cdc consume` until the block ends; it is killed then, if it was not before. Its log is `<name>.log`."""
+    with (cdc.folder / f"{name}.log").open("wb") as log:
+        process = cdc.start("consume", log=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def rows_of_store(url: str) -> dict[str, Sequence[Any]]:

@@ -99,7 +99,7 @@ class ChangeFolders:
             blocks=RowBlocks(decoder=decoder, source=self.settings, decode=self.decode, number=_PARTITION),
             progress=reached,
             table_of=self._table_of,
-            position=0 if start.last_cut is None else decode_position(start.last_cut.position),
+            position=start.position,
             commit_time=start.commit_time or EPOCH,
         )
 

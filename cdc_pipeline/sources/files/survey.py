@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from cdc_pipeline.errors import SourceError, TableStale
-from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
@@ -95,7 +95,7 @@ class FileSurvey(EventsSurvey):
         return self
 
     def open(self, start: StreamStart) -> ChangeStream:
-        cut, transport, decoder = start.last_cut, self.transport.without(self.refused), self._decoder(start)
+        transport, decoder = self.transport.without(self.refused), self._decoder(start)
         rows = transport.rows_stream(decoder, start)
         if rows is not None:
             return rows
@@ -107,7 +107,7 @@ class FileSurvey(EventsSurvey):
             },
             progress={number: self._named(number, reached) for number, reached in start.progress.items()},
             decoder=decoder,
-            position=0 if cut is None else decode_position(cut.position),
+            position=start.position,
             commit_time=start.commit_time or EPOCH,
             folders=lambda: transport.stream_partitions().keys() - others,
         )

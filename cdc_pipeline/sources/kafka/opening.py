@@ -88,7 +88,7 @@ def _stream(
         partitions=_lines(records, start),
         progress=_progress(read, start),
         decoder=decoder,
-        position=_position(start),
+        position=start.position,
         commit_time=start.commit_time or EPOCH,
         folders=start.progress.keys,
     )
@@ -109,7 +109,7 @@ def _whole_stream(
         partitions=_lines(records, start),
         progress={**progress, number: replace(progress[number], offset=encode_position(read[number].offset))},
         decoder=decoder,
-        position=_position(start),
+        position=start.position,
         commit_time=start.commit_time or EPOCH,
         records=records.partitions,
         transactions=number,
@@ -131,10 +131,6 @@ def _lines(records: TopicRecords, start: StreamStart) -> dict[int, PartitionLine
 
 def _progress(read: Mapping[int, ReadPartition], start: StreamStart) -> dict[int, PartitionProgress]:
     return {number: _named(place, read.get(number)) for number, place in start.progress.items()}
-
-
-def _position(start: StreamStart) -> int:
-    return 0 if start.last_cut is None else decode_position(start.last_cut.position)
 
 
 def _collections(partitions: Mapping[int, ReadPartition]) -> dict[str, frozenset[int]]:

@@ -78,18 +78,18 @@ class ShardOpening:
             partitions={**lines, **resting},
             progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
             decoder=decoder,
-            position=0 if start.last_cut is None else decode_position(start.last_cut.position),
+            position=start.position,
             commit_time=start.commit_time or EPOCH,
             folders=start.progress.keys,
         )
         streams = sorted({shard.stream.name for shard in shards.values()})
-        awaited = frozenset().union(*(shards[number].awaits for number in start.progress if number in shards))
+        awaited = frozenset().union(*(shard.awaits for shard in shards.values()))
         return ShardsStream(
             client=client,
             streams=streams,
             lines=lines,
             shown=others.shown,
-            is_to_open=lambda: others.are_ended(awaited) if awaited else False,
+            is_to_open=lambda: bool(awaited) and others.are_ended(awaited),
             inner=inner,
         )
 
@@ -104,12 +104,12 @@ class ShardOpening:
         known = {**others.parents, **start.progress}
         lines = {
             number: ShardLines(
-                self._records(client, shards[number], _first_offset(number, shards, known)),
+                self._records(client, shard, _first_offset(number, shards, known)),
                 self.decode,
                 _inherit(decoder, number, shards),
             )
-            for number in start.progress
-            if number in shards and not shards[number].awaits
+            for number, shard in shards.items()
+            if not shard.awaits
         }
         for number, each in lines.items():
             each.parents = [lines[parent] for parent in shards[number].parents if parent in lines]

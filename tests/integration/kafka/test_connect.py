@@ -19,8 +19,7 @@ from cdc_pipeline.launcher.launch import start
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring.against import verify_against
 from tests.crash.world import World
-from tests.integration.kafka.test_shared import consuming
-from tests.support.command_line import CommandLine, query
+from tests.support.command_line import CommandLine, consuming, query
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaBroker, Topics
 from tests.support.streams import database_of, run_sql

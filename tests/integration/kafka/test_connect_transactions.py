@@ -17,9 +17,8 @@ from cdc_pipeline.demo.workload import POSTGRES_SHOP, Workload
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from tests.integration.kafka.test_connect import SMALL, Connect, broker, go_on
-from tests.integration.kafka.test_shared import consuming
 from tests.support.boundaries import tables_at_boundaries
-from tests.support.command_line import CommandLine, query
+from tests.support.command_line import CommandLine, consuming, query
 from tests.support.event_files import NOBODY_LISTENS
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaBroker, Topics

@@ -1,17 +1,15 @@
 """Two consumers share four partitions: each event is registered once, whoever is stopped, killed or revived."""
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import CommandLine, query
+from tests.support.command_line import CommandLine, consuming, query
 from tests.support.eventually import eventually
 from tests.support.kafka import KafkaBroker, TopicFeed
 
@@ -38,17 +36,6 @@ def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
     broker.start()
     yield broker
     broker.kill()
-
-
-@contextmanager
-def consuming(cdc: CommandLine, name: str) -> Iterator["subprocess.Popen[str]"]:
-    with (cdc.folder / f"{name}.log").open("wb") as log:
-        process = cdc.start("consume", log=log)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
 
 
 def owned(cdc: CommandLine) -> list[int]:

@@ -1,6 +1,5 @@
 """Consumers share shards: one of them reads a shard, after those that it came from, whoever read these."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.record import VERSION, TableName
 from cdc_pipeline.source_setup.sharing import Membership
-from tests.support.command_line import CommandLine, query
+from tests.support.command_line import CommandLine, consuming, query
 from tests.support.event_files import events_of
 from tests.support.eventually import eventually
 from tests.support.shards import KinesisStreams, MemoryStreams, ShardFeed, debezium_event
@@ -138,17 +137,6 @@ def test_a_consumer_of_a_shard_without_records_sets_no_time_back(feed: ShardFeed
         assert read_all(open_two()) == []
     newest, before = (row["commit_time"] for row in feed.shown("boundaries"))
     assert newest >= before - timedelta(hours=1), "no cut is older than the interval of the one before it"
-
-
-@contextmanager
-def consuming(cdc: CommandLine, name: str) -> Iterator["subprocess.Popen[str]"]:
-    with (cdc.folder / f"{name}.log").open("wb") as log:
-        process = cdc.start("consume", log=log)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.slow
