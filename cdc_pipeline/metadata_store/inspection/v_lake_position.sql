@@ -16,7 +16,8 @@ SELECT source.table_id,
        nullif(concat_ws('; ',
            (SELECT 'the stream stopped: ' || max(part.alarm)
             FROM cdc.stream_partition AS part
-            WHERE part.stream = source.stream AND part.last_position ->> 'partition' IS NULL),
+            WHERE part.stream = source.stream
+              AND NOT (part.last_position ? 'ended') AND part.last_position ->> 'partition' IS NULL),
            -- where consumers share a stream: the partitions that had events of this table, or none of any table yet
            (SELECT string_agg(part.partition || ' is not read: ' || part.held_back, '; ' ORDER BY part.stream_partition)
             FROM cdc.v_stream_partition AS part

@@ -1,7 +1,7 @@
--- One row per stream partition: everything before `next_offset` is registered. `log_*`: the log that the slot retains
--- on the source, as last seen at `log_seen_at`. The slot is lost when `log_bytes_left` more bytes are written; NULL:
--- never. `log_warning`: why somebody has to act. `partition`: its name in the source. `held_back`: why nothing of it is
--- registered now, NULL if a consumer reads it, or if it was read to its end.
+-- One row per stream partition of which more can come: everything before `next_offset` is registered. `log_*`: the log
+-- that the slot retains on the source, as last seen at `log_seen_at`. The slot is lost when `log_bytes_left` more bytes
+-- are written; NULL: never. `log_warning`: why somebody has to act. `partition`: its name in the source. `held_back`: why
+-- nothing of it is registered now, NULL if a consumer reads it.
 CREATE VIEW cdc.v_stream_partition AS
 SELECT part.stream,
        part.stream_partition,
@@ -25,8 +25,7 @@ SELECT part.stream,
        log.seen_at AS log_seen_at,
        part.last_position ->> 'partition' AS partition,
        coalesce(part.alarm,
-           CASE WHEN part.last_position ? 'ended' THEN NULL
-                WHEN NOT EXISTS (SELECT FROM cdc.consumer WHERE consumer.stream = part.stream) THEN NULL
+           CASE WHEN NOT EXISTS (SELECT FROM cdc.consumer WHERE consumer.stream = part.stream) THEN NULL
                 WHEN part.assignment_owner IS NULL THEN 'no consumer reads it'
                 WHEN NOT EXISTS (
                     SELECT FROM cdc.consumer
@@ -35,4 +34,5 @@ SELECT part.stream,
                 THEN 'its consumer ' || part.assignment_owner || ' is gone' END) AS held_back
 FROM cdc.stream_partition AS part
 JOIN cdc.stream ON stream.name = part.stream
-LEFT JOIN cdc.source_log AS log ON log.stream = part.stream;
+LEFT JOIN cdc.source_log AS log ON log.stream = part.stream
+WHERE NOT (part.last_position ? 'ended');

@@ -23,7 +23,9 @@ SELECT position.table_id,
        failing.next_try_at,
        failing.error AS failure,
        -- what stopped the stream, or what will stop it
-       coalesce((SELECT max(part.alarm) FROM cdc.stream_partition AS part WHERE part.stream = source.stream),
+       coalesce((SELECT max(part.alarm)
+                 FROM cdc.stream_partition AS part
+                 WHERE part.stream = source.stream AND NOT (part.last_position ? 'ended')),
                 (SELECT log.warning FROM cdc.source_log AS log WHERE log.stream = source.stream)) AS stream_alarm,
        source.stream,
        position.reason,

@@ -11,8 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.records import Assignment
-from cdc_pipeline.metadata_store.ledger.streams import assign, locked_partitions
-from cdc_pipeline.record import PARTITION_ENDED
+from cdc_pipeline.metadata_store.ledger.streams import IS_LIVE, assign, live_partitions, lock_stream
 
 _CONSUMER, _PARTITION = models.consumer, models.stream_partition
 
@@ -29,7 +28,8 @@ class Consumers:
     def beat(self, stream: str, *, owner: str, lifetime: timedelta) -> frozenset[int]:
         """Keeps the consumer alive for `lifetime` from now. Returns the stream partitions that it is to own now."""
         with self.database.transaction("consumer.beat") as connection:
-            owners = _owners(locked_partitions(connection, stream))
+            lock_stream(connection, stream)
+            owners = _owners(live_partitions(connection, stream))
             return fair_share(owners, owner, _alive(connection, stream, owner, lifetime))
 
     def take_share(
@@ -40,7 +40,8 @@ class Consumers:
         `without`: stream partitions that it keeps to itself and does not read now, since they failed.
         """
         with self.database.transaction("consumer.take_share") as connection:
-            rows = locked_partitions(connection, stream)
+            lock_stream(connection, stream)
+            rows = live_partitions(connection, stream)
             share = fair_share(_owners(rows), owner, _alive(connection, stream, owner, lifetime))
             _let_go(connection, stream, owner, share)
             read = share - set(without)
@@ -51,7 +52,7 @@ class Consumers:
     def leave(self, stream: str, *, owner: str) -> None:
         """Lets go of everything that the consumer owns, so that the others take it at once. Idempotent."""
         with self.database.transaction("consumer.leave") as connection:
-            locked_partitions(connection, stream)
+            lock_stream(connection, stream)
             _let_go(connection, stream, owner, frozenset())
             connection.execute(delete(_CONSUMER).where(_CONSUMER.c.stream == stream, _CONSUMER.c.owner == owner))
 
@@ -80,8 +81,7 @@ def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str
 
 
 def _owners(rows: Sequence[Row[Any]]) -> dict[int, str | None]:
-    """Returns the owner of each stream partition that more can come of."""
-    return {row.stream_partition: row.assignment_owner for row in rows if PARTITION_ENDED not in row.last_position}
+    return {row.stream_partition: row.assignment_owner for row in rows}
 
 
 def _alive(connection: Connection, stream: str, owner: str, lifetime: timedelta) -> list[str]:
@@ -102,6 +102,7 @@ def _let_go(connection: Connection, stream: str, owner: str, kept: frozenset[int
             _PARTITION.c.stream == stream,
             _PARTITION.c.assignment_owner == owner,
             _PARTITION.c.stream_partition.not_in(kept),
+            IS_LIVE,
         )
         .values(assignment_owner=None)
     )

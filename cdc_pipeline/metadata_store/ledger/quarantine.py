@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, LateSlice, Slice, late_identity
-from cdc_pipeline.metadata_store.ledger.streams import locked_partitions, read_chain_position
+from cdc_pipeline.metadata_store.ledger.streams import lock_stream, read_chain_position
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.metadata_store.states import QuarantineState
 
@@ -151,7 +151,7 @@ def no_boundary(stream: str) -> RegistryError:
 def _locked_table(connection: Connection, table_id: int) -> Row[*tuple[Any, ...]]:
     """Locks the stream and then the table, in the order of registration: another order could cause a deadlock."""
     stream = connection.scalar(select(_TABLE.c.stream).where(_TABLE.c.table_id == table_id))
-    locked_partitions(connection, stream or "")
+    lock_stream(connection, stream or "")
     return connection.execute(
         select(_TABLE.c.stream, _TABLE.c.table_uuid, _TABLE.c.next_slice_number, _TABLE.c.horizon)
         .where(_TABLE.c.table_id == table_id)

@@ -13,7 +13,7 @@ from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice, slice_identity
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
-from cdc_pipeline.metadata_store.ledger.streams import check_owner, locked_partitions
+from cdc_pipeline.metadata_store.ledger.streams import check_owner, lock_stream, some_partitions
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.time_slice import Label
 
@@ -44,7 +44,7 @@ class Registration:
         """
         is_decided = assignment is None
         with self.database.transaction("registry.register") as connection:
-            partitions = _locked_partitions(connection, cut, assignment)
+            partitions = _partitions(connection, cut, assignment)
             tables = _locked_tables(connection, cut)
             slices = _slice_rows(cut, {table_id: row.table_uuid for table_id, row in tables.items()})
             known = connection.execute(
@@ -70,11 +70,12 @@ class Registration:
         return boundary
 
 
-def _locked_partitions(connection: Connection, cut: Cut, assignment: Assignment | None) -> Sequence[Row[Any]]:
-    """Locks the rows of the cut's stream partitions. A decided cut may lack stream partitions that were added later."""
+def _partitions(connection: Connection, cut: Cut, assignment: Assignment | None) -> Sequence[Row[Any]]:
+    """Locks the stream and returns the cut's stream partitions. A decided cut may lack those that were added later."""
     named = sorted(part.stream_partition for part in cut.partitions)
     if assignment is None:
-        rows = [row for row in locked_partitions(connection, cut.stream) if row.stream_partition in named]
+        lock_stream(connection, cut.stream)
+        rows = list(some_partitions(connection, cut.stream, named))
     else:
         rows = list(check_owner(connection, assignment))
     if named != [row.stream_partition for row in rows]:

@@ -29,9 +29,11 @@ class Slices:
         `most_slices` and one boundary more. Raises RegistryError when slice after_number + 1 is missing.
         """
         with self.database.transaction("slice.read_next") as connection:
-            partitions = _partitions(connection, table_id)
-            query = _with_boundary().where(_SLICE.c.table_id == table_id, _SLICE.c.number > after_number)
-            rows = connection.execute(query.order_by(_SLICE.c.number).limit(most_slices + partitions)).all()
+            following = _with_boundary().where(_SLICE.c.table_id == table_id).order_by(_SLICE.c.number)
+            rows = connection.execute(following.where(_SLICE.c.number > after_number).limit(most_slices)).all()
+            if rows:
+                of_last = _SLICE.c.boundary_id == rows[-1].boundary_id, _SLICE.c.number > rows[-1].number
+                rows = [*rows, *connection.execute(following.where(*of_last))]
             found = [_registered(row) for row in rows]
             end = _next_requested(connection, found[0].boundary_id) if found else None
         if found and found[0].number != after_number + 1:
@@ -94,17 +96,6 @@ def _with_boundary() -> Select[*tuple[object, ...]]:
 def _registered(row: Row[*tuple[Any, ...]]) -> RegisteredSlice:
     values = row._asdict()
     return RegisteredSlice(**values | {"key_ranges": tuple((low, high) for low, high in values["key_ranges"])})
-
-
-def _partitions(connection: Connection, table_id: int) -> int:
-    """Returns the number of stream partitions: one boundary has at most as many slices of a table."""
-    query = (
-        select(func.count())
-        .select_from(models.source_table)
-        .join(models.stream_partition, models.stream_partition.c.stream == models.source_table.c.stream)
-        .where(models.source_table.c.table_id == table_id)
-    )
-    return connection.scalar(query) or 0
 
 
 def _next_requested(connection: Connection, boundary_id: int) -> int | None:

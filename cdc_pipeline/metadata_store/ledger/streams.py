@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
@@ -12,10 +12,13 @@ from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, chain_position_behind
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
-from cdc_pipeline.record import PARTITION_NAME
+from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME
 from cdc_pipeline.time_slice import Label
 
 _PARTITION, _FILE, _BOUNDARY, _LOG = models.stream_partition, models.source_file, models.boundary, models.source_log
+IS_LIVE = ~_PARTITION.c.last_position.has_key(PARTITION_ENDED)
+"""Whether more can come of a stream partition. Those that were read to their ends stay in the table for ever,
+and nothing that is done often may read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ class Streams:
         `first_offset` is where reading begins in a stream partition that was never read; it is ignored for others.
         """
         with self.database.transaction("stream.take") as connection:
-            rows = locked_partitions(connection, name)
+            lock_stream(connection, name)
+            rows = live_partitions(connection, name)
             if not rows:
                 raise _unknown(name)
             everything = [row.stream_partition for row in rows]
@@ -109,9 +113,8 @@ class Streams:
 
     def progress(self, name: str) -> dict[int, tuple[str | None, dict[str, str]]]:
         """Like `next_positions`, with the stream partitions that were never read: their next offset is None."""
-        query = select(_PARTITION).where(_PARTITION.c.stream == name).order_by(_PARTITION.c.stream_partition)
         with self.database.transaction("stream.read_places") as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(_of_stream(name)).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
 
     def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
@@ -152,12 +155,25 @@ class Streams:
                 connection.execute(new.on_conflict_do_update(index_elements=["stream"], set_=values))
 
 
-def locked_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
-    """Locks the stream's partitions and returns them by number. Until the transaction ends, no other process can
-    register anything of the stream.
-    """
-    of_stream = select(_PARTITION).where(_PARTITION.c.stream == stream)
-    return connection.execute(of_stream.order_by(_PARTITION.c.stream_partition).with_for_update()).all()
+def lock_stream(connection: Connection, name: str) -> None:
+    """Locks the stream: until the transaction ends, no other process can register anything of it."""
+    of_stream = select(models.stream.c.name).where(models.stream.c.name == name)
+    # The weaker of the two locks for an update: rows that refer to the stream can be inserted meanwhile.
+    connection.execute(of_stream.with_for_update(key_share=True))
+
+
+def live_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
+    """Returns the stream partitions of which more can come, by number."""
+    return connection.execute(_of_stream(stream).where(IS_LIVE)).all()
+
+
+def some_partitions(connection: Connection, stream: str, numbers: Collection[int]) -> Sequence[Row[Any]]:
+    """Returns these stream partitions by number, without those that are not registered."""
+    return connection.execute(_of_stream(stream).where(_PARTITION.c.stream_partition.in_(numbers))).all()
+
+
+def _of_stream(stream: str) -> Select[Any]:
+    return select(_PARTITION).where(_PARTITION.c.stream == stream).order_by(_PARTITION.c.stream_partition)
 
 
 def read_chain_position(connection: Connection, stream: str) -> str:
@@ -175,7 +191,7 @@ def assign(
     owner: str,
     first_offset: str,
 ) -> Assignment:
-    """Gives stream partitions to `owner` under a new epoch. `rows`: all of the stream, locked."""
+    """Gives stream partitions to `owner` under a new epoch. `rows`: all live ones of the stream, which is locked."""
     epoch = max(row.assignment_epoch for row in rows) + 1
     taken = [row for row in rows if row.stream_partition in stream_partitions]
     of_owner = (_PARTITION.c.stream == stream) & _PARTITION.c.stream_partition.in_(stream_partitions)
@@ -196,15 +212,12 @@ def assign(
 
 
 def check_owner(connection: Connection, assignment: Assignment) -> Sequence[Row[Any]]:
-    """Locks the stream's partitions and returns the assigned ones by number. Raises StaleEpoch if one was taken.
+    """Locks the stream and returns the assigned stream partitions by number. Raises StaleEpoch if one was taken.
 
     The owner is compared too, because a rebuilt store may count epochs from one again.
     """
-    rows = [
-        row
-        for row in locked_partitions(connection, assignment.stream)
-        if row.stream_partition in assignment.next_offset
-    ]
+    lock_stream(connection, assignment.stream)
+    rows = some_partitions(connection, assignment.stream, assignment.next_offset)
     for row in rows:
         if (row.assignment_owner, row.assignment_epoch) != (assignment.owner, assignment.epoch):
             raise StaleEpoch(
@@ -259,9 +272,8 @@ def _add_partitions(connection: Connection, name: str, wanted: Mapping[int, str]
 
 
 def _known_partitions(connection: Connection, name: str) -> set[int]:
-    return set(
-        connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name).with_for_update())
-    )
+    lock_stream(connection, name)
+    return set(connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)))
 
 
 def _insert_partitions(connection: Connection, name: str, named: Mapping[int, str]) -> None:

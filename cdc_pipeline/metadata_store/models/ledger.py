@@ -62,6 +62,9 @@ stream_partition = Table(
     time("label_end"),
     Column("last_position", JSONB, nullable=False, server_default=text("'{}'")),
     Column("alarm", Text),
+    Index(
+        "stream_partition_live", "stream", "stream_partition", postgresql_where=text("NOT (last_position ? 'ended')")
+    ),
 )
 
 consumer = Table(

@@ -13,7 +13,7 @@ from cdc_pipeline.errors import LeaseBusy, RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.records import Stream
-from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
+from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild_from_base import Rows, restore
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import RebuildFromLake
@@ -212,7 +212,7 @@ class Rebuild:
         """
         with self.database.transaction("ledger.rebuild") as connection:
             connection.exec_driver_sql(_ONE_AT_A_TIME)
-            locked_partitions(connection, stream)
+            lock_stream(connection, stream)
             _refuse_held(connection, stream)
             cuts = connection.scalar(select(func.count()).where(_BOUNDARY.c.stream == stream)) or 0
             _run(connection, (*_REMEMBER, *_EMPTY), stream)

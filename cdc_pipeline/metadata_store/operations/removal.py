@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select, text
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
+from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.record import TableName
 
 _TABLE, _LEASE = models.source_table, models.lease
@@ -57,7 +57,7 @@ class Removal:
     def remove_table(self, stream: str, name: TableName) -> bool:
         """Returns whether there was such a table. Raises LeaseBusy while somebody works on it."""
         with self.database.transaction("table.remove") as connection:
-            locked_partitions(connection, stream)
+            lock_stream(connection, stream)
             tables = _tables(connection, stream, name)
             _remove(connection, tables)
         return bool(tables)
@@ -68,11 +68,10 @@ class Removal:
         Raises LeaseBusy while somebody works on one of its tables.
         """
         with self.database.transaction("stream.remove") as connection:
-            partitions = locked_partitions(connection, stream)
+            lock_stream(connection, stream)
             _remove(connection, _tables(connection, stream, None))
-            for statement in _OF_STREAM:
-                connection.execute(text(statement), {"stream": stream})
-        return bool(partitions)
+            deleted = [connection.execute(text(statement), {"stream": stream}).rowcount for statement in _OF_STREAM]
+        return bool(deleted[-1])
 
 
 def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequence[int]:

@@ -122,7 +122,7 @@ def test_a_shard_that_was_read_to_its_end_is_nobodys_share(feed: ShardFeed) -> N
         consumer = open_one()
         feed.write(ORDERS, 9, "newest", shard="shard-5")
         assert read_all(consumer) == [5]
-        assert [row["held_back"] for row in feed.shown("partitions")] == [None] * 6
+        assert [row["partition"] for row in feed.shown("partitions")] == [f"{ORDERS} shard-5"]
     assert feed.notes(ORDERS) == {**dict.fromkeys(range(5), "later"), 9: "newest"}
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ CATCH_UP = """
                                 cutoff_time = '2024-01-01', followed_at = '000000000000c350' WHERE table_id = 1;
     UPDATE cdc.stream_partition SET next_offset = '000000000000c350'
     """
+ENDED_PARTITIONS = text("""
+    INSERT INTO cdc.stream_partition (stream, stream_partition, next_offset, watermark, last_position)
+    SELECT 'shop', 100 + n, lpad(to_hex(n), 16, '0'), '2024-01-01', '{"ended": ""}'
+    FROM generate_series(1, :history) AS n
+    """)
 
 
 @pytest.fixture
@@ -51,6 +57,7 @@ def shop(database: str) -> Iterator[Shop]:
             parameters = {"history": HISTORY, "applied": HISTORY - BACKLOG, "table_id": 1, "schema": shop.schema_id}
             connection.execute(LONG_HISTORY, parameters)
             connection.exec_driver_sql(CATCH_UP)
+            connection.execute(ENDED_PARTITIONS, {"history": HISTORY})
         with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
         yield shop
@@ -132,6 +139,13 @@ def register(shop: Shop) -> None:
     shop.register(shop.cut(HISTORY, HISTORY + 1, {(1, 0): 5, (1, 1): 5}))
 
 
+def share(shop: Shop) -> None:
+    consumers, lifetime = shop.store.consumers, timedelta(seconds=10)
+    assert consumers.beat("shop", owner="consumer", lifetime=lifetime) == {0, 1}
+    assert consumers.take_share("shop", owner="consumer", lifetime=lifetime, first_offset="0") is not None
+    consumers.leave("shop", owner="consumer")
+
+
 def lag(shop: Shop) -> None:
     assert shop.store.inspection.run("lag")
 
@@ -146,6 +160,7 @@ QUESTIONS: tuple[Callable[[Shop], None], ...] = (
     claim_and_apply,
     mark_through,
     register,
+    share,
 )
 
 
