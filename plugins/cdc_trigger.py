@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cdc_pipeline.metadata_store.ledger.backlogs import RecentRequest
     from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 
-POLL_INTERVAL = timedelta(seconds=1)
+POLL_INTERVAL = timedelta(milliseconds=200)
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
 WITHOUT_WORKERS = timedelta(seconds=60)
@@ -123,19 +123,23 @@ class SliceRunTrigger(_StoreTrigger):
             yield found
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        async for recent in shared_stream:
-            try:
-                event = await self._event(recent.get(self.table))
-            except StoreAway as error:
-                self.log.warning("the metadata store is away: %s", error.found)
-                continue
-            if event is not None:
-                yield event
-                return
+        event = await self._tried(None)
+        while event is None:
+            recent = await anext(shared_stream)
+            event = await self._tried(recent.get(self.table))
+        yield event
 
     async def on_kill(self) -> None:
         """Cancels the request. Airflow calls this when a person ends or clears the task."""
         await asyncio.to_thread(self._cancel)
+
+    async def _tried(self, recent: "RecentRequest | None") -> TriggerEvent | None:
+        """Returns what `_event` does; None while the metadata store is away."""
+        try:
+            return await self._event(recent)
+        except StoreAway as error:
+            self.log.warning("the metadata store is away: %s", error.found)
+            return None
 
     async def _event(self, recent: "RecentRequest | None") -> TriggerEvent | None:
         """Asks at the first call. Returns the event that ends the task; None while the run goes on."""

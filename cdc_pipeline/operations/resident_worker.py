@@ -31,7 +31,7 @@ GRACE = timedelta(seconds=3)
 """How long runs may go on after SIGTERM before their requests are handed back."""
 LONGEST_RUN = timedelta(hours=2)
 """While a run takes longer, the worker has no heartbeat for its supervisor, which then ends it: no thread can be."""
-_POLL = timedelta(seconds=0.5)
+_POLL = timedelta(milliseconds=200)
 
 Run = Callable[[SliceRequest], Mapping[str, Any]]
 

@@ -4,6 +4,7 @@ For each of the two, one connection polls for all tables.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from cdc_pipeline.errors import CdcError
 log = structlog.get_logger()
 
 _TIMEOUT_SECONDS = 10
-_SLOWER_WHEN_AWAY = 5
+_SLOWER_WHEN_AWAY = 25
+_LONGEST_SILENCE_SECONDS = 1.0
 _NEWEST_WAITING = """
     SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
            newest.number,
@@ -97,7 +99,7 @@ class Backlog:
 async def backlogs(
     find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
 ) -> AsyncGenerator[Mapping[str, Backlog]]:
-    """Yields at each poll the tables with a backlog, by name `db.schema.table`. Never ends; see `_polled`."""
+    """Yields the tables with a backlog, by name `db.schema.table`. Never ends; see `_polled`."""
     async with aclosing(_polled(find_url, _NEWEST_WAITING, stream, poll_interval)) as polls:
         async for rows in polls:
             yield {
@@ -111,7 +113,7 @@ async def backlogs(
 async def recent_requests(
     find_url: Callable[[], str], stream: str, *, poll_interval: timedelta
 ) -> AsyncGenerator[Mapping[str, RecentRequest]]:
-    """Yields at each poll the tables with a recent slice request. Never ends; see `_polled`."""
+    """Yields the tables with a recent slice request, by name. Never ends; see `_polled`."""
     async with aclosing(_polled(find_url, _RECENT_REQUESTS, stream, poll_interval)) as polls:
         async for rows in polls:
             yield {
@@ -128,10 +130,13 @@ async def recent_requests(
 async def _polled(
     find_url: Callable[[], str], query: str, stream: str, poll_interval: timedelta
 ) -> AsyncGenerator[Sequence[Mapping[str, Any]]]:
-    """Yields the rows of `query` at each poll. While the store does not answer, it yields nothing, logs the error, and
-    calls `find_url` again before each try.
+    """Yields the rows of `query` at the first poll that finds others than before, and else every second.
+
+    A poll costs little, but each of its readers looks at what is yielded. While the store does not answer, it yields
+    nothing, logs the error, and calls `find_url` again before each try.
     """
     pause, connection = poll_interval.total_seconds(), None
+    known, yielded_at = list[Mapping[str, Any]](), float("-inf")
     try:
         while True:
             try:
@@ -142,7 +147,9 @@ async def _polled(
                 _leave(connection)
                 connection = None
             else:
-                yield rows
+                if rows != known or time.monotonic() - yielded_at >= _LONGEST_SILENCE_SECONDS:
+                    known, yielded_at = rows, time.monotonic()
+                    yield rows
             await asyncio.sleep(pause if connection is not None else pause * _SLOWER_WHEN_AWAY)
     finally:
         _leave(connection)
