@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -13,13 +14,14 @@ from benchmarks.claims import opened_world, slice_maker
 from benchmarks.curves import Curve
 from benchmarks.figures import drift
 from benchmarks.results import RowFigures
-from benchmarks.slice_files import claim_work
+from benchmarks.slice_files import SCHEMA, claim_work
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.wiring import Pipeline
+from tests.support.lake import table_of
 
-AGED, FRESH = "the table behind the claims", "a fresh table"
+AGED, FRESH, APPENDED = "the table behind the claims", "a fresh table", "the append-only table"
 FRESH_KEY = "fresh"
 _FILES = 4
 """Those of the table before its first claim."""
@@ -49,9 +51,10 @@ def measure(bench: Bench) -> RowFigures:
             aged = aged_contests(world, table)
             contests += [bench.clockwork.measure(found) for found in aged]
             values |= {
-                f"{name} over a fresh table's": ratio
+                f"{name} over {other}'s": ratio
                 for name, found in zip(("full scan", "opening the log"), contests[1:], strict=True)
-                if (ratio := found.ratio(AGED, FRESH)) is not None
+                for other in found.arms
+                if other != AGED and (ratio := found.ratio(AGED, other)) is not None
             }
             values["files over a fresh table's"] = files(world, lake_key(table.name)) / files(world, FRESH_KEY)
     lines = {name: [(number + 1.0, wall) for number, wall in enumerate(found)] for name, found in walls.items()}
@@ -81,7 +84,10 @@ def maintained(world: ClaimWorld, pipeline: Pipeline, table: LakeTable) -> Calla
 
 
 def aged_contests(world: ClaimWorld, table: LakeTable) -> tuple[Contest, Contest]:
-    """Reading the table, and opening its log, beside a copy that was written at once."""
+    """Reading the table, and opening its log, beside a copy that was written at once.
+
+    The copy's log is one commit; that of the append-only table has as many as there were claims.
+    """
     session = world.session()
     fresh_url = world.objects.spark_url(FRESH_KEY)
     rows = f"SELECT /*+ REPARTITION_BY_RANGE({_FILES}, id) */ * FROM {world.target(table)}"
@@ -92,10 +98,8 @@ def aged_contests(world: ClaimWorld, table: LakeTable) -> tuple[Contest, Contest
         Arm(name=AGED, run=lambda: scanned(session, world.target(table))),
         Arm(name=FRESH, run=lambda: scanned(session, table_at(fresh_url))),
     )
-    opens = (
-        Arm(name=AGED, run=lambda: opened_log(world.objects.delta_url(key))),
-        Arm(name=FRESH, run=lambda: opened_log(world.objects.delta_url(FRESH_KEY))),
-    )
+    logs = {AGED: key, FRESH: FRESH_KEY, APPENDED: lake_key(table_of(SCHEMA, name="bench.public.append").name)}
+    opens = tuple(Arm(name=name, run=partial(opened_log, world.objects.delta_url(of))) for name, of in logs.items())
     return (
         Contest(name="full scan", rows=number, arms=scans),
         Contest(name="opening the log", rows=1, arms=opens),

@@ -24,10 +24,10 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "changes": (10_000, 2_000, 20),
     },
     "B6": {
-        "rows": (1_000_000, 200_000, 1_000),
+        "rows": (10_000_000, 200_000, 1_000),
         "claims": (1_000, 12, 4),
         "changes": (10_000, 2_000, 20),
-        "minutes": (8, 1, 1),
+        "minutes": (14, 1, 1),
     },
     "B7": {
         "tables": (100, 5, 1),

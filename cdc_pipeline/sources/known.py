@@ -116,6 +116,15 @@ class StreamStart:
         """The stream position of the last cut, 0 for a stream without one."""
         return 0 if self.last_cut is None else decode_position(self.last_cut.position)
 
+    @property
+    def schemas(self) -> dict[TableName, TableSchema]:
+        """The known schemas of the tables."""
+        return {name: table.schema for name, table in self.tables.items() if table.schema is not None}
+
+    @property
+    def horizons(self) -> dict[TableName, str]:
+        return {name: table.horizon for name, table in self.tables.items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLog:

@@ -1,6 +1,6 @@
 """The state that a reader of files keeps per table and stream partition, and its text in the metadata store."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
@@ -114,8 +114,18 @@ def memory_of(table: TableName, reached: PartitionProgress) -> PartitionMemory:
 
 def highest_position(reached: PartitionProgress, other_keys: Collection[str]) -> int:
     """Returns the highest registered source position of a stream partition. `other_keys`: those that name no table."""
-    states = (text for table, text in reached.last_position.items() if table not in other_keys)
+    states = table_states({0: reached}, other_keys)[0].values()
     return max((PartitionMemory.decode(text).position for text in states), default=0)
+
+
+def table_states(
+    progress: Mapping[int, PartitionProgress], other_keys: Collection[str]
+) -> dict[int, dict[TableName, str]]:
+    """Returns the encoded memory of each table, by stream partition. `other_keys`: those that name no table."""
+    return {
+        number: {TableName.parse(key): text for key, text in reached.last_position.items() if key not in other_keys}
+        for number, reached in progress.items()
+    }
 
 
 def version_to_come(table: TableName, reached: PartitionProgress) -> str:

@@ -1,13 +1,15 @@
 """Groups the lines of one stream partition by the transactions of their source."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from cdc_pipeline.record import decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.known import PartitionProgress
 
 MOST_BYTES = 4 << 20
 Content = EnvelopeEvent | Skipped | LineRefused
@@ -83,6 +85,15 @@ class RestingPartition:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def resting_lines(progress: Mapping[int, PartitionProgress], read: Collection[int]) -> dict[int, "PartitionLines"]:
+    """Returns lines that stay at their offset, for the stream partitions of `progress` that are not in `read`."""
+    return {
+        number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
+        for number, place in progress.items()
+        if number not in read
+    }
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from cdc_pipeline.record import PARTITION_NAME, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey
+from cdc_pipeline.sources.debezium.memory import table_states
 from cdc_pipeline.sources.debezium.partition import Content, LineSource, PartitionLines, SourceLine
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
@@ -118,19 +119,11 @@ class FileSurvey(EventsSurvey):
         return replace(reached, last_position={**reached.last_position, **own})
 
     def _decoder(self, start: StreamStart) -> DebeziumDecoder:
-        known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
         return DebeziumDecoder(
-            tables=DebeziumTables(self.listed, known),
+            tables=DebeziumTables(self.listed, start.schemas),
             sequence_by=self.order.sequence_by,
-            last_position={
-                number: {
-                    TableName.parse(table): seen
-                    for table, seen in reached.last_position.items()
-                    if table not in (FILE_DIGEST, PARTITION_NAME)
-                }
-                for number, reached in start.progress.items()
-            },
-            horizons={name: table.horizon for name, table in start.tables.items()},
+            last_position=table_states(start.progress, (FILE_DIGEST, PARTITION_NAME)),
+            horizons=start.horizons,
             late_by=self.order.late_by,
             alone=len(self.stream_partitions) == 1,
         )

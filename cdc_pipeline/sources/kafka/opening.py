@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position, encode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.memory import highest_position
-from cdc_pipeline.sources.debezium.partition import PartitionLines, RestingPartition
+from cdc_pipeline.sources.debezium.memory import highest_position, table_states
+from cdc_pipeline.sources.debezium.partition import PartitionLines, resting_lines
 from cdc_pipeline.sources.debezium.record_line import record_content
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.debezium.whole_transactions import WholeTransactions
@@ -121,12 +121,7 @@ def _whole_stream(
 def _lines(records: TopicRecords, start: StreamStart) -> dict[int, PartitionLines]:
     """Returns the lines of every stream partition; those that are not read have none."""
     lines = {number: PartitionLines(part, record_content) for number, part in records.partitions.items()}
-    resting = {
-        number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
-        for number, place in start.progress.items()
-        if number not in lines
-    }
-    return lines | resting
+    return lines | resting_lines(start.progress, lines)
 
 
 def _progress(read: Mapping[int, ReadPartition], start: StreamStart) -> dict[int, PartitionProgress]:
@@ -165,18 +160,12 @@ def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionPro
 def _decoder(
     listed: tuple[TableSettings, ...], partitions: Mapping[int, ReadPartition], start: StreamStart, *, alone: bool
 ) -> DebeziumDecoder:
-    known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
     of_partition = {number: part.tables[0] for number, part in partitions.items()}
     upserts = {table for part in partitions.values() if part.deletes_by_tombstone for table in part.tables}
     return DebeziumDecoder(
-        tables=DebeziumTables(listed, known, of_partition, upserts),
+        tables=DebeziumTables(listed, start.schemas, of_partition, upserts),
         sequence_by=(),
-        last_position={
-            number: {
-                TableName.parse(table): seen for table, seen in place.last_position.items() if table not in OWN_KEYS
-            }
-            for number, place in start.progress.items()
-        },
-        horizons={name: table.horizon for name, table in start.tables.items()},
+        last_position=table_states(start.progress, OWN_KEYS),
+        horizons=start.horizons,
         alone=alone,
     )

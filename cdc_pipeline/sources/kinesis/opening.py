@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import Decode, PartitionLines, RestingPartition
+from cdc_pipeline.sources.debezium.memory import table_states
+from cdc_pipeline.sources.debezium.partition import Decode, resting_lines
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.stream import DebeziumStream
@@ -69,13 +70,8 @@ class ShardOpening:
         """
         decoder = self._decoder(shards, start, others)
         lines = self._lines(client, shards, start, others, decoder)
-        resting = {
-            number: PartitionLines(RestingPartition(offset=decode_position(place.offset)))
-            for number, place in start.progress.items()
-            if number not in lines
-        }
         inner = DebeziumStream(
-            partitions={**lines, **resting},
+            partitions={**lines, **resting_lines(start.progress, lines)},
             progress={number: _named(place, shards.get(number)) for number, place in start.progress.items()},
             decoder=decoder,
             position=start.position,
@@ -127,18 +123,12 @@ class ShardOpening:
         )
 
     def _decoder(self, shards: Mapping[int, ReadShard], start: StreamStart, others: OtherShards) -> DebeziumDecoder:
-        known = {name: table.schema for name, table in start.tables.items() if table.schema is not None}
         first = {number: shard.tables[0] for number, shard in shards.items()}
         return DebeziumDecoder(
-            tables=DebeziumTables(self.listed, known, first),
+            tables=DebeziumTables(self.listed, start.schemas, first),
             sequence_by=(),
-            last_position={
-                number: {
-                    TableName.parse(table): seen for table, seen in place.last_position.items() if table not in OWN_KEYS
-                }
-                for number, place in {**others.parents, **start.progress}.items()
-            },
-            horizons={name: table.horizon for name, table in start.tables.items()},
+            last_position=table_states({**others.parents, **start.progress}, OWN_KEYS),
+            horizons=start.horizons,
             alone=others.alone,
         )
 
