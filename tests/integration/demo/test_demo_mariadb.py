@@ -55,14 +55,22 @@ def test_a_second_seed_leaves_everything_as_it_is(shop_url: str, binlog_server: 
     assert [number for ((number,),) in counted] == [200, 20, 299, 900, 1]
 
 
+@pytest.fixture(params=["fast", pytest.param("spark", marks=pytest.mark.nightly)])
+def lake(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The world's arguments for this lake."""
+    if request.param == "fast":
+        return {}
+    return {"make_lake": None, "spark_url": request.getfixturevalue("spark_url")}
+
+
 @pytest.mark.parametrize("binlog_server", ["mariadb", pytest.param("mysql8", marks=pytest.mark.nightly)], indirect=True)
 def test_every_kind_of_transaction_happens_and_the_lake_equals_the_source(
-    shop_url: str, binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path
+    shop_url: str, binlog_server: BinlogServerOfTests, store_url: str, lake: dict[str, Any], tmp_path: Path
 ) -> None:
     assert tuple(table.table.table for table in template_settings().tables) == TABLES
     settings = mysql_settings(tmp_path, binlog_server.url, binlog_server.database, template_tables(), slice_length="1d")
     workload = Workload(shop_url, chance=Random(1), transactions_per_second=400, shop=MARIADB_SHOP)
-    with closing(World(settings=settings, source_url=binlog_server.url, store_url=store_url)) as world:
+    with closing(World(settings=settings, source_url=binlog_server.url, store_url=store_url, **lake)) as world:
         with world.process() as pipeline:
             set_up_and_consume(pipeline)
             workload.start()
