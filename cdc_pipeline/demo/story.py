@@ -116,7 +116,10 @@ def _main_job(
     workload.start()
     try:
         if pipeline.source.capabilities.copies_tables:
+            # The first runs of all tables at once would take the processor from the first proof.
+            _set_paused(airflow, dags, paused=True)
             _take_snapshot(pipeline, airflow, tables, phases)
+            _set_paused(airflow, dags, paused=False)
         elif source.exported:
             _load_exports(pipeline.settings.folder, source.exported, tables, phases)
         else:
@@ -125,21 +128,24 @@ def _main_job(
             _kill_a_worker(pipeline, tables, show)
             _wait_for_slices(pipeline, tables, show)
         with phases.phase("slice DAGs paused, and the writers end: a backlog"):
-            for dag in dags:
-                airflow.set_paused(dag, paused=True)
+            _set_paused(airflow, dags, paused=True)
             Event().wait(_HELD_BACK_SECONDS)
     finally:
         counts = workload.stop()
     phases.console.print("the sessions did", ", ".join(f"{number} {kind}" for kind, number in counts.items()))
     with phases.phase("backfill DAG: every table's backlog applied from the cutoff on"):
         _backfill(pipeline, airflow, tables)
-        for dag in dags:
-            airflow.set_paused(dag, paused=False)
+        _set_paused(airflow, dags, paused=False)
     with phases.phase("proof: every row of source and lake compared at one position") as show:
         show("the last slices")
         pipeline.slice_runs().apply(tables)
         show("reading both sides")
         return source.verify(pipeline, tables)
+
+
+def _set_paused(airflow: AirflowApi, dags: tuple[str, ...], *, paused: bool) -> None:
+    for dag in dags:
+        airflow.set_paused(dag, paused=paused)
 
 
 def _take_snapshot(pipeline: Pipeline, airflow: AirflowApi, tables: tuple[TableName, ...], phases: Phases) -> None:
