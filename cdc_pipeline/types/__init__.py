@@ -15,7 +15,7 @@ from cdc_pipeline.types.table import (
     text_of,
 )
 from cdc_pipeline.types.text import Parsed, parse_text
-from cdc_pipeline.types.whole_columns import as_column, parse_whole_column
+from cdc_pipeline.types.whole_columns import as_column, of_one_kind, parse_whole_column
 
 __all__ = [
     "PLACEHOLDER_TEXTS",
@@ -31,6 +31,7 @@ __all__ = [
     "declared_type",
     "is_placeholder",
     "numeric_name",
+    "of_one_kind",
     "parse_debezium",
     "parse_text",
     "parse_whole_column",

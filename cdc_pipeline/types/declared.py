@@ -7,6 +7,7 @@ from cdc_pipeline.errors import UsageError
 from cdc_pipeline.types.table import ARRAY, TABLE
 
 EXTENSIONS = ("citext", "hstore", "ltree", "lquery", "vector", "geometry", "geography")
+_KNOWN = frozenset((*EXTENSIONS, *(name for rule in TABLE for name in rule.names)))
 _ALIASES = {
     "bool": "boolean",
     "smallint": "int2",
@@ -58,19 +59,15 @@ def declared_type(name: str) -> str:
     canonical = _ALIASES.get(base, base)
     if base == "float" and arguments:
         return "float4" if arguments.isdigit() and int(arguments) <= _SINGLE_PRECISION_BITS else "float8"
-    if canonical not in _known():
+    if canonical not in _KNOWN:
         raise _unknown(name)
     if canonical == "numeric" and arguments and "," not in arguments:
         arguments += ",0"
     return f"{canonical}({arguments})" if arguments else canonical
 
 
-def _known() -> set[str]:
-    return {*EXTENSIONS, *(name for rule in TABLE for name in rule.names)}
-
-
 def _unknown(name: str) -> UsageError:
-    near = difflib.get_close_matches(name.lower(), [*_known(), *_ALIASES], n=1)
+    near = difflib.get_close_matches(name.lower(), [*_KNOWN, *_ALIASES], n=1)
     return UsageError(
         f"unknown type {name!r}",
         expected="a type of PostgreSQL, such as bigint, numeric(12,2), timestamptz or text[]",

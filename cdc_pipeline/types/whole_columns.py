@@ -41,18 +41,24 @@ _KINDS: dict[frozenset[type], pa.DataType] = {
 _NUMBERS = frozenset({int, Decimal})
 
 
+def of_one_kind(values: Sequence[object]) -> pa.Array | None:
+    """Returns texts, whole numbers or booleans of JSON as an Arrow column; None for other values, and for a mixture."""
+    kind = _KINDS.get(frozenset(map(type, values)) - {type(None)})
+    try:
+        return None if kind is None else pa.array(values, kind)
+    except (OverflowError, UnicodeEncodeError, pa.ArrowException):
+        return None
+
+
 def as_column(values: Sequence[object], type_name: str) -> pa.Array | None:
     """Returns values of JSON as one Arrow column; None if they have several types, or if Arrow cannot hold one.
 
     Numbers of which one is not whole become their texts, unless `type_name` is that of whole numbers.
     """
     kinds = frozenset(map(type, values)) - {type(None)}
-    try:
-        if Decimal in kinds and kinds <= _NUMBERS and declared_type(type_name) not in _INTEGERS:
-            return pa.array([None if value is None else str(value) for value in values], pa.string())
-        return pa.array(values, _KINDS[kinds]) if kinds in _KINDS else None
-    except (OverflowError, UnicodeEncodeError, pa.ArrowException):
-        return None
+    if Decimal in kinds and kinds <= _NUMBERS and declared_type(type_name) not in _INTEGERS:
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    return of_one_kind(values)
 
 
 def parse_whole_column(column: pa.Array, type_name: str) -> pa.Array | None:
@@ -104,7 +110,8 @@ def _of_integers(column: pa.Array, name: str, arguments: str, arrow: pa.DataType
 
 
 def _of_floats(column: pa.Array, name: str, arguments: str, arrow: pa.DataType) -> pa.Array | None:
-    del arguments
+    if name == "numeric" and pa.types.is_decimal(arrow):
+        return _of_any_texts(column.cast(pa.float64()), name, arguments, arrow)
     narrows = name == "float4" and column.type != pa.float32()
     return column.cast(arrow) if name in _FLOATS and not narrows else None
 

@@ -13,6 +13,7 @@ from cdc_pipeline.sources.debezium.one_line import (
     UNREAD,
     Undecodable,
     fast_json,
+    fast_objects,
     json_of_line,
     parsed_json,
     slow_json,
@@ -64,6 +65,7 @@ DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
 )
 WRITTEN = st.builds(lambda document, ascii_: json.dumps(document, ensure_ascii=ascii_), DOCUMENTS, st.booleans())
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join) | WRITTEN
+OBJECTS = st.dictionaries(st.text(), DOCUMENTS, max_size=3).map(json.dumps).map(str.encode)
 OCTETS = TEXTS.map(lambda text: text.encode(errors="surrogatepass")) | st.binary(max_size=20)
 
 
@@ -100,6 +102,19 @@ def test_a_text_is_parsed_as_the_standard_library_parses_it(text: str) -> None:
 def test_a_line_is_parsed_as_the_standard_library_parses_it(before: bytes, inside: bytes, after: bytes) -> None:
     line = before + inside + after
     assert outcome(json_of_line, line) == outcome(slowly, line)
+
+
+@settings(deadline=None, max_examples=300)
+@given(lines=st.lists(OBJECTS | OCTETS, min_size=1, max_size=5) | st.lists(OBJECTS, min_size=1, max_size=5))
+@example(lines=[b'{"a":1},{"b":2}\n', b'{"c":[{}\n', b"{}]}\n"])
+@example(lines=[b"{}\n", b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1)])
+def test_lines_are_parsed_at_once_as_they_are_one_by_one(lines: list[bytes]) -> None:
+    found = fast_objects(lines)
+    assert found is None or repr(found) == repr([fast_json(line) for line in lines])
+
+
+def test_lines_with_one_object_each_are_parsed_at_once() -> None:
+    assert fast_objects([b'{"a": 1.50}\n', b' {"b": [{}, []]} \r\n', b"{}"]) is not None
 
 
 def test_what_events_are_made_of_is_parsed_by_the_faster_parser() -> None:

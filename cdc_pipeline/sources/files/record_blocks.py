@@ -2,11 +2,13 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property, partial
+from itertools import chain
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
@@ -15,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdc_pipeline.sources.debezium.envelope import Fields
-from cdc_pipeline.sources.debezium.one_line import BLANK, LineRefused, Undecodable, attempt, json_of_line, parsed_json
+from cdc_pipeline.sources.debezium.one_line import BLANK, Undecodable, attempt, fast_objects, json_of_line, parsed_json
 from cdc_pipeline.sources.files.partition_files import LINE_MASK, RawLine
+from cdc_pipeline.types import of_one_kind
 
 UNREAD, WHY = "_cdc_unread", "_cdc_why"
 """Keys of the record that stands for a row of a CSV file that has too few or too many fields: its text, and why."""
@@ -113,7 +116,10 @@ class LineBlock:
         return self.lines[row]
 
     def columns(self) -> Iterator[RecordColumns]:
-        return _alike([attempt(partial(read_record, line)) for line in self.lines])
+        records: Sequence[object] | None = fast_objects(self.lines)
+        if records is None:
+            records = [attempt(partial(read_record, line)) for line in self.lines]
+        return _alike(records, list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +141,7 @@ class ObjectBlock:
         return json_line(self.records[row])
 
     def columns(self) -> Iterator[RecordColumns]:
-        for found in _alike(self.records):
-            columns = {name: as_json(column) for name, column in found.columns.items() if isinstance(column, list)}
-            yield RecordColumns(rows=found.rows, columns=columns)
+        return _alike(self.records, as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,17 +197,26 @@ def as_json(values: Sequence[object]) -> list[object]:
     return [value if type(value) in _AS_JSON else parsed_json(json_line(value).decode()) for value in values]
 
 
-def _alike(records: Sequence[object]) -> Iterator[RecordColumns]:
-    """Puts records with the same fields together. Those that few others are like are left out."""
-    groups: dict[tuple[object, ...], list[int]] = {}
+def _alike(records: Sequence[object], of_json: Callable[[Sequence[object]], list[object]]) -> Iterator[RecordColumns]:
+    """Puts records with the same fields together. Those that few others are like are left out.
+
+    `of_json`: returns values as they are once they were written to JSON and read again.
+    """
+    groups = defaultdict[tuple[object, ...], list[int]](list)
     for row, record in enumerate(records):
-        if isinstance(record, dict) and not isinstance(record, LineRefused):
-            groups.setdefault(tuple(record), []).append(row)
+        if isinstance(record, dict):
+            groups[tuple(record)].append(row)
     for names, rows in groups.items():
-        if len(rows) >= _FEWEST_ROWS:
+        if len(rows) >= _FEWEST_ROWS and UNREAD not in names:
             found = [record for row in rows if isinstance(record := records[row], dict)]
-            columns: dict[str, Column] = {str(name): [record[name] for record in found] for name in names}
+            values = list(chain.from_iterable(map(dict.values, found)))
+            columns = {str(name): _column(of_json(values[at :: len(names)])) for at, name in enumerate(names)}
             yield RecordColumns(rows=np.array(rows), columns=columns)
+
+
+def _column(values: list[object]) -> Column:
+    column = of_one_kind(values)
+    return values if column is None else column
 
 
 def _plain(value: object) -> object:

@@ -4,10 +4,8 @@ import gzip
 import struct
 import tempfile
 import zlib
-from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from shutil import copyfileobj
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -32,14 +30,13 @@ class RecordFile:
 
     Opening reads the whole file once to check that it is whole. It raises SourceError if the file is damaged, SourceGap
     if it is gone, SourceAway if the store cannot be reached. `written`: time of the file's last change, in microseconds
-    since 1970. `line`: the number of records that were taken.
+    since 1970. `line`: the number of records that were taken. `digest`: that of the file's bytes, with their number.
     """
 
     def __init__(self, objects: ObjectStore, key: str, layout: FileLayout) -> None:
         self.key = key
         self.line = 0
-        self._file, self.written = _copied(objects, key)
-        self._size_bytes = self._file.tell()
+        self._file, self.written, self.digest = _copied(objects, key)
         self._blocks: Blocks = iter(())
         try:
             read = next(read for suffix, read in SUFFIXES.items() if key.removesuffix(_GZIP).endswith(suffix))
@@ -57,11 +54,6 @@ class RecordFile:
     def is_read(self) -> bool:
         """Whether every record was taken."""
         return self._block is None
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of the bytes of the file, with their number."""
-        return self._digest(self._size_bytes)
 
     def take(self) -> bytes:
         """Returns the next record, as one line of JSON."""
@@ -141,15 +133,21 @@ def unreadable_name(key: str) -> str | None:
     return None if is_readable(key) else printable(key)
 
 
-def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int]:
-    """Copies an object into a nameless local file; memory holds one megabyte. Returns it with its time of writing."""
+def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int, str]:
+    """Copies an object into a nameless local file; memory holds one megabyte.
+
+    Returns it with its time of writing, and with its digest.
+    """
     filesystem, root = objects.filesystem()
     path = f"{root}/{key}"
+    digest = blake2b(digest_size=_DIGEST_BYTES)
     copied = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - RecordFile.close closes it
     try:
         info = filesystem.get_file_info(path)
         with filesystem.open_input_stream(path, compression=None) as stream:
-            copyfileobj(stream, copied, _COPIED_BYTES)
+            while octets := stream.read(_COPIED_BYTES):
+                digest.update(octets)
+                copied.write(octets)
         copied.flush()
     except FileNotFoundError as error:
         copied.close()
@@ -164,4 +162,5 @@ def _copied(objects: ObjectStore, key: str) -> tuple[BinaryIO, int]:
             f"the file {key} below {objects.url} cannot be read now: {error!s:.300}",
             remedy="the next try may reach it; if it does not, look at the store's rights",
         ) from error
-    return copied, min(max((info.mtime_ns or 0) // 1_000, 0), LAST_TIME)
+    written = min(max((info.mtime_ns or 0) // 1_000, 0), LAST_TIME)
+    return copied, written, f"{digest.hexdigest()}:{copied.tell()}"

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import BinaryIO, cast
 
 import fastavro
@@ -22,10 +23,11 @@ from cdc_pipeline.sources.files.record_blocks import (
     json_line,
 )
 
-_BLOCK_BYTES = 16 << 20
-_HEAD_BYTES = 1 << 20
+_BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 3 << 20, 16 << 20
+_HEAD_BYTES = 64 << 10
 _BATCH_ROWS = 32_768
 _LINES_BYTES = 2 << 20
+_HELD_BYTES = 16 << 20
 
 Open = Callable[[], BinaryIO]
 Blocks = Iterator[RecordBlock]
@@ -42,7 +44,7 @@ class FileLayout:
 def _json_blocks(open_file: Open, layout: FileLayout) -> Blocks:
     del layout
     with open_file() as file:
-        while file.readlines(_LINES_BYTES):
+        while file.read(_LINES_BYTES):
             pass
     return _json_read(open_file)
 
@@ -92,10 +94,13 @@ def _without_dictionary(column: pa.Array) -> pa.Array:
 
 def _csv_blocks(open_file: Open, layout: FileLayout) -> Blocks:
     """Every value is a text; unquoted `csv.null` is NULL. A row with too few or too many fields becomes UNREAD."""
-    return _spooled(_csv_batches(open_file, layout))
+    try:
+        return _spooled(_csv_batches(open_file, layout, _BLOCK_BYTES))
+    except pa.ArrowInvalid:  # a row that is longer than a block, for one
+        return _spooled(_csv_batches(open_file, layout, _LARGEST_BLOCK_BYTES))
 
 
-def _csv_batches(open_file: Open, layout: FileLayout) -> Iterator[pa.RecordBatch]:
+def _csv_batches(open_file: Open, layout: FileLayout, block_bytes: int) -> Iterator[pa.RecordBatch]:
     invalid: list[pa.csv.InvalidRow] = []
 
     def keep(row: pa.csv.InvalidRow) -> str:
@@ -109,14 +114,15 @@ def _csv_batches(open_file: Open, layout: FileLayout) -> Iterator[pa.RecordBatch
     if layout.csv.header:
         names = _header(open_file, layout)
     number = 2 if layout.csv.header else 1
-    with open_file() as file, _opened_csv(file, layout, names, keep) as reader:
+    with open_file() as file, _opened_csv(file, layout, names, keep, block_bytes) as reader:
         for batch in reader:
             first = number
             number += batch.num_rows + len(invalid)
             yield _with_unread(_texts(batch, names), invalid.copy(), first)
             invalid.clear()
-    nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in names], names)
-    yield _with_unread(_texts(nothing, names), invalid, number)
+    if invalid:
+        nothing = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in names], names)
+        yield _with_unread(_texts(nothing, names), invalid, number)
 
 
 def _header(open_file: Open, layout: FileLayout) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ def _header(open_file: Open, layout: FileLayout) -> tuple[str, ...]:
         with open_file() as file, _opened_csv(file, layout, (), lambda _: "skip", _HEAD_BYTES) as reader:
             return _unique(reader.schema.names)
     except pa.ArrowInvalid:
-        with open_file() as file, _opened_csv(file, layout, (), lambda _: "skip") as reader:
+        with open_file() as file, _opened_csv(file, layout, (), lambda _: "skip", _LARGEST_BLOCK_BYTES) as reader:
             return _unique(reader.schema.names)
 
 
@@ -134,7 +140,7 @@ def _opened_csv(
     layout: FileLayout,
     names: Sequence[str],
     invalid: Callable[[pa.csv.InvalidRow], str],
-    block_bytes: int = _BLOCK_BYTES,
+    block_bytes: int,
 ) -> pa.csv.CSVStreamingReader:
     return pa.csv.open_csv(
         file,
@@ -208,15 +214,19 @@ def _unique(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _spooled(batches: Iterator[pa.RecordBatch]) -> Blocks:
-    """Reads every batch once and keeps them in a nameless file, so that no byte of the format is decoded twice."""
-    first = next(batches, None)
-    if first is None:
-        return iter(())
+    """Reads every batch once, so that no byte of the format is decoded twice. Keeps large ones in a nameless file."""
+    held, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        held.append(batch)
+        size += int(batch.nbytes)
+        if size > _HELD_BYTES:
+            break
+    else:
+        return (BatchBlock(batch=batch) for batch in held)
     spool = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - `_unspooled` closes it
     try:
-        with pa.ipc.new_stream(spool, first.schema) as writer:
-            writer.write_batch(first)
-            for batch in batches:
+        with pa.ipc.new_stream(spool, held[0].schema) as writer:
+            for batch in chain(held, batches):
                 writer.write_batch(batch)
         spool.seek(0)
     except BaseException:

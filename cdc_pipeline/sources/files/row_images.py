@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,8 @@ Mask = npt.NDArray[np.bool_]
 INSERT, UPDATE, DELETE, OTHER = range(4)
 _CODES = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 NO_TIME = -1
+_SHOWN = frozenset({int, float, Decimal, bool, type(None)})
+"""Types of JSON whose values never stand for one that the source left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +121,21 @@ def _hides(columns: Collection[Column], rows: int) -> Mask:
     """Returns the rows with a value that stands for one that the source left out."""
     found = np.zeros(rows, np.bool_)
     for column in columns:
-        if isinstance(column, list):
-            found |= np.fromiter((is_placeholder(value, None) for value in column), np.bool_, rows)
-        elif pa.types.is_nested(column.type):
-            found |= np.array([is_placeholder(value, None) for value in json_values(column)], np.bool_)
+        if isinstance(column, list) or pa.types.is_nested(column.type):
+            values = json_values(column)
+            if not frozenset(map(type, values)) <= _SHOWN:
+                found |= np.fromiter((is_placeholder(value, None) for value in values), np.bool_, rows)
         elif pa.types.is_binary(column.type):
-            found |= np.asarray(pc.fill_null(pc.equal(column, PLACEHOLDER_TEXTS[0].encode()), fill_value=False))
+            found |= _equal(column, PLACEHOLDER_TEXTS[0].encode())
         elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             for text in PLACEHOLDER_TEXTS:
-                found |= np.asarray(pc.fill_null(pc.equal(column, text), fill_value=False))
+                found |= _equal(column, text)
     return found
+
+
+def _equal(column: pa.Array, value: str | bytes) -> Mask | np.bool_:
+    equal = pc.equal(column, value)
+    return np.asarray(equal.fill_null(fill_value=False)) if pc.any(equal).as_py() else np.False_
 
 
 def _differs(new: Column, old: Column) -> Mask:
