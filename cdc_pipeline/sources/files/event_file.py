@@ -2,6 +2,8 @@
 
 import os
 import stat
+from collections import deque
+from collections.abc import Sequence
 from hashlib import blake2b
 from io import SEEK_CUR
 from pathlib import Path
@@ -13,6 +15,7 @@ from cdc_pipeline.sources.debezium.one_line import printable
 
 _DIGEST_BYTES = 16
 _LOOKED_AT_BYTES = 4_096
+_SKIPPED_BYTES = 1 << 20
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -22,8 +25,39 @@ _KINDS = {
 }
 
 
+class LineDigests:
+    """The digest of a file after each of its lines. It is made only where somebody asks for it, at rising lines."""
+
+    def __init__(self) -> None:
+        self._digest = blake2b(digest_size=_DIGEST_BYTES)
+        self._lines = 0
+        self._waiting = deque[bytes]()
+
+    def add(self, texts: Sequence[bytes]) -> None:
+        """Adds whole lines. The last line of a file may lack its line end, and may get it later."""
+        self._waiting.extend(texts)
+        if texts and not texts[-1].endswith(b"\n"):
+            self._waiting[-1] += b"\n"
+
+    def after(self, line: int) -> str:
+        """Returns the digest of the first `line` lines. Raises ValueError for fewer than were asked for before."""
+        if line < self._lines:
+            message = f"the digest after line {line} was asked for behind that after line {self._lines}"
+            raise ValueError(message)
+        self._digest.update(b"".join([self._waiting.popleft() for _ in range(line - self._lines)]))
+        self._lines = line
+        return self._digest.hexdigest()
+
+    @property
+    def last(self) -> str:
+        """The digest of all lines."""
+        digest = self._digest.copy()
+        digest.update(b"".join(self._waiting))
+        return digest.hexdigest()
+
+
 class EventFile:
-    """A file that is open at its beginning.
+    """A file that is open at its beginning. `digests`: of the lines that were taken.
 
     `root`: the folder that no symbolic link may leave. `line`: the next line to read, for error messages. Opening
     raises SourceGap for a file that is gone, SourceError for anything that is not a readable regular file.
@@ -34,16 +68,15 @@ class EventFile:
         self._lines = 0
         self.written = 0
         """Time of the file's last change, in microseconds since 1970."""
-        self._digest = blake2b(digest_size=_DIGEST_BYTES)
+        self.digests = LineDigests()
         self._head, self._tail = b"", b""
         self._file = _opened(path, root, line)
         self._known = _identity(os.fstat(self._file.fileno()))
         self._note_written(os.fstat(self._file.fileno()))
 
-    @property
-    def digest(self) -> str:
-        """The digest of all lines that were taken. It is the same for every file that begins with the same bytes."""
-        return self._digest.hexdigest()
+    def read_lines(self, most_bytes: int) -> list[bytes]:
+        """Returns the next lines, of about `most_bytes`; at the end of the file also the part of a line."""
+        return self._file.readlines(most_bytes)
 
     def read_line(self) -> bytes:
         """Returns the next line, or the part of it that is written so far; empty at the end of the file."""
@@ -52,23 +85,31 @@ class EventFile:
     def put_back(self, text: bytes) -> None:
         self._file.seek(-len(text), SEEK_CUR)
 
-    def take(self, text: bytes) -> None:
-        """Adds a whole line to the digest. The last line of a file may lack its line end, and may get it later."""
-        self._digest.update(text if text.endswith(b"\n") else text + b"\n")
-        self._lines += 1
-        if len(self._head) < _LOOKED_AT_BYTES:
+    def take(self, texts: Sequence[bytes]) -> None:
+        """Counts whole lines as read."""
+        self.digests.add(texts)
+        self._lines += len(texts)
+        for text in texts:
+            if len(self._head) >= _LOOKED_AT_BYTES:
+                break
             self._head += text[: _LOOKED_AT_BYTES - len(self._head)]
-        self._tail = text[-_LOOKED_AT_BYTES:]
+        self._tail = texts[-1][-_LOOKED_AT_BYTES:]
 
     def skip(self, lines: int, digest: str) -> None:
         """Skips lines that were read before. Raises SourceGap if their digest is not `digest`; "" skips the check."""
-        for line in range(lines):
-            text = self.read_line()
-            is_last = bool(text and digest) and line == lines - 1
-            if not text.endswith(b"\n") and not is_last:
-                raise _changed(self.path, f"{line} lines", f"the {lines} lines that were read of it")
-            self.take(text)
-        if digest and digest != self.digest:
+        left = lines
+        while left:
+            texts = self.read_lines(_SKIPPED_BYTES)
+            self.put_back(b"".join(texts[left:]))
+            del texts[left:]
+            left -= len(texts)
+            is_cut = not texts or not texts[-1].endswith(b"\n")
+            if is_cut and not (texts and digest and not left):
+                found = lines - left - len(texts[-1:])
+                raise _changed(self.path, f"{found} lines", f"the {lines} lines that were read of it")
+            self.take(texts)
+            self.digests.after(lines - left)
+        if digest and digest != self.digests.last:
             raise _changed(self.path, f"other first {lines} lines than were read of it", "the lines that were read")
 
     def is_same(self) -> bool:

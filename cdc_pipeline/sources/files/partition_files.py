@@ -1,14 +1,14 @@
 """Reads the complete lines of one stream partition's files from an offset, also while the files are written."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.debezium.one_line import printable
-from cdc_pipeline.sources.files.event_file import EventFile, check_name
+from cdc_pipeline.sources.files.event_file import EventFile, LineDigests, check_name
 from cdc_pipeline.steps import OnStep, step
 
 SUFFIX = ".jsonl"
@@ -32,6 +32,21 @@ class RawLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: bytes
     written: int
     digest: str = ""
+
+
+class FileLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The same for a file that may grow. `digests`: of its lines."""
+
+    place: int
+    file: str
+    number: int
+    text: bytes
+    written: int
+    digests: LineDigests
+
+    @property
+    def digest(self) -> str:
+        return self.digests.after(self.number)
 
 
 def partition_folders(path: Path) -> dict[int, Path]:
@@ -106,18 +121,16 @@ class PartitionFiles:
         first, last = start >> LINE_BITS, end >> LINE_BITS
         return {number: name for number, name in self._begun.items() if first < number <= last}
 
-    def next_lines(self, most_bytes: int, *, fresh: bool = True) -> list[RawLine]:
+    def next_lines(self, most_bytes: int, *, fresh: bool = True) -> list[FileLine]:
         """Returns lines of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then."""
         del fresh  # Looking at local files costs too little to wait for it.
-        lines: list[RawLine] = []
+        lines: list[FileLine] = []
         self._is_checked = False
         left = most_bytes
         with step(self._on_step, "source_file.read"):
-            for line in self._lines():
-                lines.append(line)
-                left -= len(line.text)
-                if left <= 0:
-                    break
+            while left > 0 and (texts := self._next_texts(left)):
+                lines += self._given(texts)
+                left -= sum(map(len, texts))
             self.at_end = left > 0
         return lines
 
@@ -126,40 +139,43 @@ class PartitionFiles:
 
     def close(self) -> None:
         if self._file is not None:
+            self._digest = self._file.digests.last
             self._file.close()
             self._file = None
 
-    def _lines(self) -> Iterator[RawLine]:
+    def _next_texts(self, most_bytes: int) -> list[bytes]:
+        """Returns whole lines of one file, none at the present end of the files. Begins the next file if it has to."""
         while True:
             file = self._opened() if self._number else None
-            text = b""
-            while file is not None and (text := file.read_line()).endswith(b"\n"):
-                yield self._given(file, text)
-            following = self._next_name()
+            texts = [] if file is None else file.read_lines(most_bytes)
+            rest = texts.pop() if texts and not texts[-1].endswith(b"\n") else b""
+            following = None if texts else self._next_name()
             if file is not None and following is not None:
-                text += file.read_line()  # the rest of the line may have come before the next file was created
-            if following is None:
-                if file is not None:
-                    file.put_back(text)
-                return
-            if not text:
-                self._go_on(following)
+                rest += file.read_line()  # the rest of the line may have come before the next file was created
             elif file is not None:
-                yield self._given(file, text)
+                file.put_back(rest)
+            if texts or following is None:
+                return texts
+            if rest:
+                return [rest]
+            self._go_on(following)
 
-    def _given(self, file: EventFile, text: bytes) -> RawLine:
-        file.take(text)
-        self._digest = digest = file.digest
-        number, line = self._number, self._line
-        self._line = line + 1
-        return RawLine(
-            place=number << LINE_BITS | line,
-            file=self._begun[number],
-            number=line + 1,
-            text=text,
-            written=file.written,
-            digest=digest,
-        )
+    def _given(self, texts: Sequence[bytes]) -> list[FileLine]:
+        file = self._opened()
+        file.take(texts)
+        first, name = self._line, self._begun[self._number]
+        self._line += len(texts)
+        return [
+            FileLine(
+                place=self._number << LINE_BITS | line,
+                file=name,
+                number=line + 1,
+                text=text,
+                written=file.written,
+                digests=file.digests,
+            )
+            for line, text in enumerate(texts, first)
+        ]
 
     def _opened(self) -> EventFile:
         """Returns the present file, open after the lines that were returned. Raises SourceGap if these changed."""
