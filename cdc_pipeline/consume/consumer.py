@@ -1,8 +1,10 @@
 """The consumer owns a stream while it reads it. It has one method for each step of `stream_to_slices`."""
 
+import gc
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -83,7 +85,8 @@ class Consumer:
 
     def read_cuts(self) -> Iterator[CutSlices]:
         """Reads the stream once and yields each cut that is complete, in order. Waits at most a second for events."""
-        batch = self._stream.read(self._wait())
+        with _no_collection():
+            batch = self._stream.read(self._wait())
         if batch is None:
             return
         self._marker_positions.update(
@@ -276,3 +279,15 @@ def _without_truncates(events: TableEvents) -> TableEvents:
         commit_position=events.commit_position[kept],
         stream_partition=events.stream_partition[kept],
     )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collects no garbage in the block: a batch is made of many objects without cycles, which go once it is read."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -43,11 +43,7 @@ _NUMBERS = frozenset({int, Decimal})
 
 def of_one_kind(values: Sequence[object]) -> pa.Array | None:
     """Returns texts, whole numbers or booleans of JSON as an Arrow column; None for other values, and for a mixture."""
-    kind = _KINDS.get(frozenset(map(type, values)) - {type(None)})
-    try:
-        return None if kind is None else pa.array(values, kind)
-    except (OverflowError, UnicodeEncodeError, pa.ArrowException):
-        return None
+    return _array(values, frozenset(map(type, values)) - {type(None)})
 
 
 def as_column(values: Sequence[object], type_name: str) -> pa.Array | None:
@@ -56,9 +52,18 @@ def as_column(values: Sequence[object], type_name: str) -> pa.Array | None:
     Numbers of which one is not whole become their texts, unless `type_name` is that of whole numbers.
     """
     kinds = frozenset(map(type, values)) - {type(None)}
+    if not kinds:
+        return pa.nulls(len(values))
     if Decimal in kinds and kinds <= _NUMBERS and declared_type(type_name) not in _INTEGERS:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
-    return of_one_kind(values)
+    return _array(values, kinds)
+
+
+def _array(values: Sequence[object], kinds: frozenset[type]) -> pa.Array | None:
+    try:
+        return pa.array(values, _KINDS[kinds]) if kinds in _KINDS else None
+    except (OverflowError, UnicodeEncodeError, pa.ArrowException):
+        return None
 
 
 def parse_whole_column(column: pa.Array, type_name: str) -> pa.Array | None:

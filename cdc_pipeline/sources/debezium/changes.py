@@ -84,16 +84,17 @@ def is_plain(
     """
     if event.headers and OLD_KEY in event.headers:
         return False
-    before = event.before
     if event.operation == "u":
-        shows_id = event.key is None or layout.key_names <= event.key.keys()
-        keeps_id = shows_id and (before is None or all(before.get(name) == after[name] for name in layout.schema.key))
-        may_hide = True
-    else:
-        keeps_id = before_it is None or before_it.operation != "d"
-        may_hide = _may_hide_values(event, moved=False, alone=alone)
+        key, before = event.key, event.before
+        shows_id = key is None or layout.key_names <= key.keys()
+        if not (shows_id and (before is None or all(before.get(name) == after[name] for name in layout.schema.key))):
+            return False
+    elif before_it is not None and before_it.operation == "d":
+        return False
+    elif not _may_hide_values(event, moved=False, alone=alone):
+        return True
     try:
-        return keeps_id and not (may_hide and not _PLACEHOLDERS.isdisjoint(after.values()))
+        return _PLACEHOLDERS.isdisjoint(after.values())
     except TypeError:  # a list or an object, which cannot be in a set
         return False
 

@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 
 from cdc_pipeline.sources.debezium.mongodb import MONGODB, mongodb_key, mongodb_value
-from cdc_pipeline.sources.debezium.one_line import BLANK, LineRefused, Undecodable, attempt, json_of_line, parsed_json
+from cdc_pipeline.sources.debezium.one_line import (
+    BLANK,
+    LineRefused,
+    Undecodable,
+    attempt,
+    json_of_line,
+    parsed_json,
+)
 
 Fields = Mapping[str, Any]
 _OPERATIONS = frozenset("crudt")
@@ -112,7 +119,9 @@ def _read_value(
         raise Undecodable("has a payload that is no JSON object")
     if "op" not in value:
         return _other(value)
-    source = _mapping(value.get("source")) or {}
+    source = value.get("source")
+    if not isinstance(source, dict):
+        source = {}
     if source.get("connector") == MONGODB:
         value, key = mongodb_value(value), mongodb_key(key)
         source = value["source"]
@@ -166,13 +175,14 @@ def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
 
 
 def _microseconds(value: Fields) -> int | None:
-    for name, factor in (("ts_us", 1), ("ts_ms", _MICROSECONDS)):
-        number = value.get(name)
-        if type(number) is int:
-            if not 0 <= number * factor < LAST_TIME:
-                raise Undecodable(f"has a {name} that is no time: {number} is not between the years 1970 and 9000")
-            return number * factor
-    return None
+    number, name, factor = value.get("ts_us"), "ts_us", 1
+    if type(number) is not int:
+        number, name, factor = value.get("ts_ms"), "ts_ms", _MICROSECONDS
+    if type(number) is not int:
+        return None
+    if not 0 <= number * factor < LAST_TIME:
+        raise Undecodable(f"has a {name} that is no time: {number} is not between the years 1970 and 9000")
+    return number * factor
 
 
 def _headers(headers: object) -> Fields:

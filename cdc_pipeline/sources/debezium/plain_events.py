@@ -13,6 +13,7 @@ from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, source_position
 
 _NUMBERS = frozenset({int, Decimal})
+_INSERT, _UPDATE = Operation.INSERT, Operation.UPDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +34,21 @@ class PlainTable:
         Returns False, and changes nothing, for an event that may need more than that.
         """
         layout, memory, after = self.layout, self.memory, event.after
-        if (
-            after is None
-            or event.operation not in "cru"
-            or after.keys() != layout.known_names
-            or not (self.watched == () or _NUMBERS.isdisjoint([type(after[name]) for name in self.watched]))
-            or not is_plain(event, after, layout, before_it=memory.event, alone=self.alone)
-        ):
+        known = layout.known_names
+        if after is None or event.operation not in "cru" or len(after) != len(known) or not known.issuperset(after):
+            return False
+        for name in self.watched:
+            if type(after[name]) in _NUMBERS:
+                return False
+        if not is_plain(event, after, layout, before_it=memory.event, alone=self.alone):
             return False
         position = max(memory.position, source_position(event))
         version = encode_place(position, line.place)
         if version < memory.horizon.version:
             return False
-        memory.enter(commit_position)
+        if commit_position != memory.commit_position:
+            memory.enter(commit_position)
         memory.event, memory.position = event, position
-        change = Change(operation=Operation.UPDATE if event.operation == "u" else Operation.INSERT, values=after)
+        change = Change(operation=_UPDATE if event.operation == "u" else _INSERT, values=after)
         taken.add((change,), layout, event, line, version=version, commit_position=commit_position)
         return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -190,7 +191,7 @@ def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, di
     rows = [change.values for change in changes]
     columns: dict[str, pa.Array] = {}
     for column in schema.columns:
-        values = [row.get(column.name) for row in rows]
+        values = _values(rows, column.name)
         required = has_row if column.name in schema.key else None
         columns[column.name] = _column(column.name, column.name, values, layout, misfits, required)
     moved = np.array([operation is Operation.MOVE for operation in operations], dtype=np.bool_)
@@ -203,10 +204,17 @@ def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, di
         pa.array([each.version for each in placed], pa.string()),
         pa.array([each.commit_time for each in placed], pa.int64()).cast(pa.timestamp("us", "UTC")),
         pa.array([each.transaction for each in placed], pa.int64()),
-        pa.array([list(change.absent) or None for change in changes], pa.list_(pa.string())),
+        pa.array([change.absent or None for change in changes], pa.list_(pa.string())),
     )
     fields = event_schema(schema)
     return pa.table([*own, *(columns[name] for name in fields.names[len(own) :])], fields), misfits
+
+
+def _values(rows: Sequence[Mapping[str, object]], name: str) -> list[object]:
+    try:
+        return list(map(itemgetter(name), rows))
+    except KeyError:
+        return [row.get(name) for row in rows]
 
 
 def _column(

@@ -27,7 +27,6 @@ _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 _HASH_DIGITS = 16
 _WHOLE_DIGITS = 20
 _MOST_WHOLE = 1 << _HALF_BITS
-_OF_COMMIT = frozenset({"scn", "commit_scn", "commit_lsn"})
 _FILE_NUMBERS, _LAST_ROW = 1 << 32, (1 << 32) - 1
 _LONGEST_TEXT = 1_000
 DELETE_RANK, UPSERT_RANK = 0, 1
@@ -56,7 +55,7 @@ def source_position(event: EnvelopeEvent) -> int:
     files: (file number, position, row). MongoDB: (time, order in the second). Others: the time in milliseconds.
     """
     source = event.source
-    if not _OF_COMMIT.isdisjoint(source):
+    if "scn" in source or "commit_scn" in source or "commit_lsn" in source:
         of_commit = _commit_position(source)
         if of_commit is not None:
             return of_commit

@@ -10,7 +10,7 @@ from cdc_pipeline.record import TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
-from cdc_pipeline.sources.debezium.partition import Content, SourceLine, debezium_content
+from cdc_pipeline.sources.debezium.partition import debezium_content
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST, PartitionFiles, partition_folders
 from cdc_pipeline.sources.files.survey import EventOrder
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
@@ -50,8 +50,7 @@ class DebeziumFolders:
             digest=reached.last_position.get(FILE_DIGEST, ""),
         )
 
-    def decode(self, raw: SourceLine) -> Content:
-        return debezium_content(raw)
+    decode = staticmethod(debezium_content)
 
     def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> None:
         """Opens nothing: the lines are events."""
