@@ -8,9 +8,10 @@ from structlog.testing import capture_logs
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.decoder import Adding, DebeziumDecoder
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, content_of
-from cdc_pipeline.sources.debezium.partition import Line, SourceLine
+from cdc_pipeline.sources.debezium.partition import Line
+from cdc_pipeline.sources.debezium.plain_events import Adding
 from cdc_pipeline.sources.debezium.tables import DebeziumTables
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.types import PLACEHOLDER_TEXTS
@@ -93,8 +94,8 @@ WITH_A_NUMBER = [
 class EventByEvent(DebeziumDecoder):
     """Adds no event by the shortest way."""
 
-    def add_plain(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> bool:
-        del event, raw, adding, settings
+    def add_plain(self, event: EnvelopeEvent, adding: Adding, settings: TableSettings) -> bool:
+        del event, adding, settings
         return False
 
 

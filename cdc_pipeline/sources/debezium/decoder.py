@@ -17,7 +17,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
-from cdc_pipeline.sources.debezium.plain_events import PlainTable
+from cdc_pipeline.sources.debezium.plain_events import Adding, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import (
@@ -47,21 +47,6 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     commit_time: int | None
     last_position: Mapping[str, str]
     skipped: Sequence[str]
-
-
-class Adding(msgspec.Struct, kw_only=True):
-    """Lines of one transaction that are being added. `place`: the number of the present line.
-
-    `touched`: the state of each table that had events, by its name. The other fields are those of `Decoded`.
-    """
-
-    number: int
-    lines: Sequence[Line]
-    commit_position: int
-    place: int = 0
-    commit_time: int | None = None
-    touched: dict[str, PartitionMemory] = msgspec.field(default_factory=dict)
-    skipped: list[str] = msgspec.field(default_factory=list)
 
 
 class DebeziumDecoder:
@@ -149,12 +134,13 @@ class DebeziumDecoder:
         while adding.place < len(lines):
             raw, content = lines[adding.place].raw, lines[adding.place].content
             if isinstance(content, EnvelopeEvent):
-                own = content.commit_time
-                adding.commit_time = (raw.written if own is None else own) or adding.commit_time
+                adding.note_time(content, raw)
                 settings = self._tables.table_of(content)
                 if settings is None:
                     adding.skipped.append("row of a table that is not listed")
-                elif not self.add_plain(content, raw, adding, settings):
+                elif self.add_plain(content, adding, settings):
+                    continue
+                else:
                     self._add_event(content, raw, adding, settings)
             elif isinstance(content, Skipped):
                 adding.commit_time = content.commit_time or adding.commit_time
@@ -164,15 +150,12 @@ class DebeziumDecoder:
             adding.place += 1
         return None
 
-    def add_plain(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> bool:
-        """Adds an event that is like those before it. Returns False, and changes nothing, for another one."""
+    def add_plain(self, event: EnvelopeEvent, adding: Adding, settings: TableSettings) -> bool:
+        """Adds the next event and others after it, if it is like those before it; else it returns False."""
         table = self._plain.get((adding.number, settings.name))
         if table is None or not self._tables.keeps(table.layout, event):
             return False
-        if not table.add(event, raw, adding.commit_position, self._taken):
-            return False
-        adding.touched[table.layout.name] = table.memory
-        return True
+        return table.add(adding, self._taken)
 
     def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> None:
         """Adds the event of a line, or counts it as skipped. Raises LineRefused if it has to be quarantined."""
