@@ -7,14 +7,7 @@ from typing import Any
 import msgspec
 
 from cdc_pipeline.sources.debezium.mongodb import MONGODB, mongodb_key, mongodb_value
-from cdc_pipeline.sources.debezium.one_line import (
-    BLANK,
-    LineRefused,
-    Undecodable,
-    attempt,
-    json_of_line,
-    parsed_json,
-)
+from cdc_pipeline.sources.debezium.one_line import BLANK, LineRefused, Undecodable, attempt, json_of_line, parsed_json
 
 Fields = Mapping[str, Any]
 _OPERATIONS = frozenset("crudt")
@@ -175,11 +168,11 @@ def _transaction(operation: str, source: Fields, value: Fields) -> str | None:
 
 
 def _microseconds(value: Fields) -> int | None:
-    number, name, factor = value.get("ts_us"), "ts_us", 1
-    if type(number) is not int:
-        number, name, factor = value.get("ts_ms"), "ts_ms", _MICROSECONDS
-    if type(number) is not int:
-        return None
+    name, factor = "ts_us", 1
+    if type(number := value.get(name)) is not int:
+        name, factor = "ts_ms", _MICROSECONDS
+        if type(number := value.get(name)) is not int:
+            return None
     if not 0 <= number * factor < LAST_TIME:
         raise Undecodable(f"has a {name} that is no time: {number} is not between the years 1970 and 9000")
     return number * factor

@@ -111,7 +111,7 @@ def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partitio
         refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
         fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
         rows, positions = rows.filter(pa.array(fits)), positions[fits]
-    lines = {each.line.place: each for each in placed if each.line.place in refused}
+    lines = {each.line.place: each for each in placed if each.line.place in refused} if refused else {}
     return TableEvents(
         table=layout.table,
         schema=layout.schema,
