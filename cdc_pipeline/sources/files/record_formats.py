@@ -23,11 +23,11 @@ from cdc_pipeline.sources.files.record_blocks import (
     json_line,
 )
 
-_BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 3 << 20, 16 << 20
+_BLOCK_BYTES = 16 << 20
 _HEAD_BYTES = 64 << 10
 _BATCH_ROWS = 32_768
 _LINES_BYTES = 2 << 20
-_HELD_BYTES = 16 << 20
+_HELD_BYTES = 20 << 20
 
 Open = Callable[[], BinaryIO]
 Blocks = Iterator[RecordBlock]
@@ -94,13 +94,10 @@ def _without_dictionary(column: pa.Array) -> pa.Array:
 
 def _csv_blocks(open_file: Open, layout: FileLayout) -> Blocks:
     """Every value is a text; unquoted `csv.null` is NULL. A row with too few or too many fields becomes UNREAD."""
-    try:
-        return _spooled(_csv_batches(open_file, layout, _BLOCK_BYTES))
-    except pa.ArrowInvalid:  # a row that is longer than a block, for one
-        return _spooled(_csv_batches(open_file, layout, _LARGEST_BLOCK_BYTES))
+    return _spooled(_csv_batches(open_file, layout))
 
 
-def _csv_batches(open_file: Open, layout: FileLayout, block_bytes: int) -> Iterator[pa.RecordBatch]:
+def _csv_batches(open_file: Open, layout: FileLayout) -> Iterator[pa.RecordBatch]:
     invalid: list[pa.csv.InvalidRow] = []
 
     def keep(row: pa.csv.InvalidRow) -> str:
@@ -114,7 +111,7 @@ def _csv_batches(open_file: Open, layout: FileLayout, block_bytes: int) -> Itera
     if layout.csv.header:
         names = _header(open_file, layout)
     number = 2 if layout.csv.header else 1
-    with open_file() as file, _opened_csv(file, layout, names, keep, block_bytes) as reader:
+    with open_file() as file, _opened_csv(file, layout, names, keep) as reader:
         for batch in reader:
             first = number
             number += batch.num_rows + len(invalid)
@@ -131,7 +128,7 @@ def _header(open_file: Open, layout: FileLayout) -> tuple[str, ...]:
         with open_file() as file, _opened_csv(file, layout, (), lambda _: "skip", _HEAD_BYTES) as reader:
             return _unique(reader.schema.names)
     except pa.ArrowInvalid:
-        with open_file() as file, _opened_csv(file, layout, (), lambda _: "skip", _LARGEST_BLOCK_BYTES) as reader:
+        with open_file() as file, _opened_csv(file, layout, (), lambda _: "skip") as reader:
             return _unique(reader.schema.names)
 
 
@@ -140,7 +137,7 @@ def _opened_csv(
     layout: FileLayout,
     names: Sequence[str],
     invalid: Callable[[pa.csv.InvalidRow], str],
-    block_bytes: int,
+    block_bytes: int = _BLOCK_BYTES,
 ) -> pa.csv.CSVStreamingReader:
     return pa.csv.open_csv(
         file,
