@@ -1,7 +1,7 @@
 """Peak memory of a worker's snapshot and of a consumer's large transaction, each in a process of its own.
 
-A process is begun for each size, so that nothing which an earlier run left behind is counted. The Spark driver is
-another process, whose heap has a fixed size.
+A process is begun for each size, so that nothing which an earlier run left behind is counted. It has the allocators of
+an installation's processes. The Spark driver is another process, whose heap has a fixed size.
 """
 
 import json
@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.bench import Bench
 from benchmarks.results import RowFigures
 from benchmarks.usage import peak_bytes
+from cdc_pipeline.launcher.processes import ALLOCATORS
 from tests.support.command_line import query
 from tests.support.pipelines import consume, opened_pipeline, pipeline_settings, set_up_and_consume, take_snapshot
 from tests.support.postgres import fresh_database, fresh_store
@@ -81,7 +82,8 @@ def _transaction_peak(bench: Bench, changes: int) -> int:
 
 def _in_process(what: str, rows: int, *words: str) -> int:
     command = [sys.executable, "-m", "benchmarks.memory", what, *words]
-    outcome = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, **ALLOCATORS}
+    outcome = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     found = json.loads(outcome.stdout.splitlines()[-1])
     if found["rows"] != rows:
         message = f"the process that does {what} saw {found['rows']} rows of {rows}"

@@ -51,6 +51,11 @@ IMPORTS_OF_TASKS = (
     " import pyspark.sql.connect.session, pyarrow.parquet, cdc_pipeline.operations.apply_tables, cdc_pipeline.wiring;"
 )
 """The modules that tasks import. Tasks are forks of the scheduler; each saves a second."""
+ALLOCATORS = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+"""Arrow's own allocator keeps what it was given back, and so do the arenas of many threads.
+
+A worker that takes a snapshot of three million rows has a peak of 378 instead of 497 MB, and is as fast (`B2`).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +263,7 @@ def _own_environment(deployment: Deployment) -> dict[str, str]:
         "CDC_METADATA_STORE": urls.metadata_store_url,
         "CDC_SPARK": urls.spark_url,
         "TZ": "UTC",
+        **ALLOCATORS,
     }
 
 
