@@ -76,7 +76,7 @@ class Streams:
         `owner`: the consumer, where others read other stream partitions, so that only its own ones have the alarm.
         `stream_partition`: the only one that failed.
         """
-        of_consumer = _PARTITION.c.stream == name
+        of_consumer = (_PARTITION.c.stream == name) & IS_LIVE
         if owner is not None:
             of_consumer &= _PARTITION.c.assignment_owner == owner
         if stream_partition is not None:

@@ -11,6 +11,7 @@ from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRo
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
 from cdc_pipeline.record import encode_position, encode_version
 from cdc_pipeline.settings.retry_policy import RetryPolicy
+from tests.support.command_line import query
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
 from tests.support.streams import run_sql
 
@@ -145,6 +146,13 @@ def test_an_alarm_of_the_stream_is_the_reason_of_every_table(shop: Shop) -> None
     assert position(shop).position == encode_position(AT)
     the_stream_goes_on(shop, reads_orders=True)
     assert (position(shop).position, position(shop).reason) == (encode_position(AT + 2), None)
+
+
+def test_a_stream_partition_that_was_read_to_its_end_gets_no_alarm_since_nothing_would_clear_it(shop: Shop) -> None:
+    run_sql(shop.url, """UPDATE cdc.stream_partition SET last_position = '{"ended": ""}' WHERE stream_partition = 1""")
+    shop.store.streams.raise_alarm("shop", "the credentials have expired")
+    alarms = "SELECT stream_partition FROM cdc.stream_partition WHERE alarm IS NOT NULL"
+    assert query(shop.url, alarms) == [(0,)]
 
 
 def test_a_table_that_became_stale_again_stands_where_it_stood_first(shop: Shop) -> None:
