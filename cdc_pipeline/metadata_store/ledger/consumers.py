@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.records import Assignment
-from cdc_pipeline.metadata_store.ledger.streams import IS_LIVE, assign, live_partitions, lock_stream
+from cdc_pipeline.metadata_store.ledger.streams import IS_LIVE, assign, lock_stream, locked_partitions
 
 _CONSUMER, _PARTITION = models.consumer, models.stream_partition
 
@@ -28,8 +28,7 @@ class Consumers:
     def beat(self, stream: str, *, owner: str, lifetime: timedelta) -> frozenset[int]:
         """Keeps the consumer alive for `lifetime` from now. Returns the stream partitions that it is to own now."""
         with self.database.transaction("consumer.beat") as connection:
-            lock_stream(connection, stream)
-            owners = _owners(live_partitions(connection, stream))
+            owners = _owners(locked_partitions(connection, stream, IS_LIVE))
             return fair_share(owners, owner, _alive(connection, stream, owner, lifetime))
 
     def take_share(
@@ -40,8 +39,7 @@ class Consumers:
         `without`: stream partitions that it keeps to itself and does not read now, since they failed.
         """
         with self.database.transaction("consumer.take_share") as connection:
-            lock_stream(connection, stream)
-            rows = live_partitions(connection, stream)
+            rows = locked_partitions(connection, stream, IS_LIVE)
             share = fair_share(_owners(rows), owner, _alive(connection, stream, owner, lifetime))
             _let_go(connection, stream, owner, share)
             read = share - set(without)

@@ -13,7 +13,7 @@ from cdc_pipeline.metadata_store.database import Database, as_record
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, Slice, slice_identity
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
 from cdc_pipeline.metadata_store.ledger.stale_tables import mark_gaps
-from cdc_pipeline.metadata_store.ledger.streams import check_owner, lock_stream, some_partitions
+from cdc_pipeline.metadata_store.ledger.streams import check_owner, locked_partitions
 from cdc_pipeline.metadata_store.ledger.tombstone_horizon import check_tombstone_horizons
 from cdc_pipeline.time_slice import Label
 
@@ -74,8 +74,7 @@ def _partitions(connection: Connection, cut: Cut, assignment: Assignment | None)
     """Locks the stream and returns the cut's stream partitions. A decided cut may lack those that were added later."""
     named = sorted(part.stream_partition for part in cut.partitions)
     if assignment is None:
-        lock_stream(connection, cut.stream)
-        rows = list(some_partitions(connection, cut.stream, named))
+        rows = list(locked_partitions(connection, cut.stream, _PARTITION.c.stream_partition.in_(named)))
     else:
         rows = list(check_owner(connection, assignment))
     if named != [row.stream_partition for row in rows]:

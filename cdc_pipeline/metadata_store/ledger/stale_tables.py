@@ -12,7 +12,7 @@ from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.cut import Cut
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Stream
-from cdc_pipeline.metadata_store.ledger.streams import live_partitions, lock_stream
+from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
 from cdc_pipeline.metadata_store.ledger.tables import halt
 from cdc_pipeline.metadata_store.states import FINISHED_SNAPSHOTS, SnapshotState, TableState
 
@@ -79,8 +79,7 @@ class StaleTables:
         Raises RegistryError, without effect, when the stream is registered beyond `position`.
         """
         with self.database.transaction("stream.begin_again") as connection:
-            lock_stream(connection, stream.name)
-            rows = live_partitions(connection, stream.name)
+            rows = locked_partitions(connection, stream.name)
             last = connection.scalar(select(func.max(_BOUNDARY.c.position)).where(_BOUNDARY.c.stream == stream.name))
             registered = max((known for known in (last, *(row.next_offset for row in rows)) if known), default="")
             if position < registered:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from cdc_pipeline.errors import RegistryError, SourceChanged, StaleEpoch, UsageError
@@ -61,8 +61,7 @@ class Streams:
         `first_offset` is where reading begins in a stream partition that was never read; it is ignored for others.
         """
         with self.database.transaction("stream.take") as connection:
-            lock_stream(connection, name)
-            rows = live_partitions(connection, name)
+            rows = locked_partitions(connection, name)
             if not rows:
                 raise _unknown(name)
             everything = [row.stream_partition for row in rows]
@@ -162,14 +161,13 @@ def lock_stream(connection: Connection, name: str) -> None:
     connection.execute(of_stream.with_for_update(key_share=True))
 
 
-def live_partitions(connection: Connection, stream: str) -> Sequence[Row[Any]]:
-    """Returns the stream partitions of which more can come, by number."""
-    return connection.execute(_of_stream(stream).where(IS_LIVE)).all()
-
-
-def some_partitions(connection: Connection, stream: str, numbers: Collection[int]) -> Sequence[Row[Any]]:
-    """Returns these stream partitions by number, without those that are not registered."""
-    return connection.execute(_of_stream(stream).where(_PARTITION.c.stream_partition.in_(numbers))).all()
+def locked_partitions(
+    connection: Connection, stream: str, which: ColumnElement[bool] | None = None
+) -> Sequence[Row[Any]]:
+    """Locks the stream, and returns its stream partitions by number: all, or those of `which`."""
+    lock_stream(connection, stream)
+    rows = _of_stream(stream)
+    return connection.execute(rows if which is None else rows.where(which)).all()
 
 
 def _of_stream(stream: str) -> Select[Any]:
@@ -191,7 +189,7 @@ def assign(
     owner: str,
     first_offset: str,
 ) -> Assignment:
-    """Gives stream partitions to `owner` under a new epoch. `rows`: all live ones of the stream, which is locked."""
+    """Gives stream partitions to `owner` under a new epoch. `rows`: all live ones of the stream, locked."""
     epoch = max(row.assignment_epoch for row in rows) + 1
     taken = [row for row in rows if row.stream_partition in stream_partitions]
     of_owner = (_PARTITION.c.stream == stream) & _PARTITION.c.stream_partition.in_(stream_partitions)
@@ -216,8 +214,8 @@ def check_owner(connection: Connection, assignment: Assignment) -> Sequence[Row[
 
     The owner is compared too, because a rebuilt store may count epochs from one again.
     """
-    lock_stream(connection, assignment.stream)
-    rows = some_partitions(connection, assignment.stream, assignment.next_offset)
+    assigned = _PARTITION.c.stream_partition.in_(assignment.next_offset)
+    rows = locked_partitions(connection, assignment.stream, assigned)
     for row in rows:
         if (row.assignment_owner, row.assignment_epoch) != (assignment.owner, assignment.epoch):
             raise StaleEpoch(
