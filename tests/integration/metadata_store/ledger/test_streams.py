@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.errors import SourceChanged, StaleEpoch
-from cdc_pipeline.record import encode_position
+from cdc_pipeline.record import PARTITION_ENDED, encode_position
 from tests.support.metadata_store import STREAM, Shop, opened_shop
+
+ENDED = {PARTITION_ENDED: ""}
 
 
 @pytest.fixture
@@ -22,6 +24,13 @@ def test_what_a_cut_leaves_for_the_next_reader_is_there_when_the_stream_is_taken
     shop.register(replace(shop.cut(0, 5, {}), partitions=left))
     assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(0))
     assert assignment.last_position == {number: {"shop.public.orders": "00ff"} for number in (0, 1)}
+
+
+def test_a_stream_whose_partitions_were_all_read_to_their_ends_can_be_taken(shop: Shop) -> None:
+    ranges = shop.cut(0, 5, {}).partitions
+    shop.register(replace(shop.cut(0, 5, {}), partitions=tuple(replace(each, last_position=ENDED) for each in ranges)))
+    assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(0))
+    assert assignment.last_position == {0: ENDED, 1: ENDED}
 
 
 def test_files_are_numbered_in_the_order_in_which_they_are_begun(shop: Shop) -> None:
