@@ -140,7 +140,7 @@ def measure_runs(bench: Bench) -> RowFigures:
     values = dict[str, float]()
     for runs in ("resident", "task"):
         ending = "" if runs == "resident" else f", worker.runs: {runs}"
-        with running_stack(sizes, {"slice_length": "2s", "worker": {"runs": runs}}) as stack:
+        with running_stack(sizes, {"slice_length": "2s", "worker": {"runs": runs, "run_length": "1s"}}) as stack:
             bare, by_airflow, rest = costs(stack, sizes)
         log.info("slice runs", runs=runs, bare=bare, by_airflow=by_airflow, rest=rest)
         values[f"{BEYOND}{ending}"] = statistics.median(by_airflow.seconds) - statistics.median(bare.seconds)

@@ -16,6 +16,7 @@ from cdc_open_store import metadata_store_url, open_store
 from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
 
 from cdc_pipeline.errors import NoWorker, StoreAway
+from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.record import TableName
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 POLL_INTERVAL = timedelta(milliseconds=200)
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
+TURN_OF_A_RUN = timedelta(seconds=5)
+"""How long a slice is left to the run of its table that goes on."""
 WITHOUT_WORKERS = timedelta(seconds=60)
 """How long a slice run waits while no resident worker is alive."""
 
@@ -66,12 +69,13 @@ class SliceReadyTrigger(_StoreTrigger):
         return f"{__name__}.SliceReadyTrigger", {"pipeline": self.pipeline, "table": self.table}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
+        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE, TURN_OF_A_RUN)
         async for found in shared_stream:
             backlog = found.get(self.table)
-            backlog = None if backlog is not None and backlog.wants_snapshot else backlog
-            newest, is_leased = (backlog.newest, backlog.is_leased) if backlog else (None, False)
-            if policy.wakes(newest, is_leased=is_leased, now=time.monotonic()):
+            waits = backlog is not None and not backlog.wants_snapshot
+            newest = backlog.newest if waits else None
+            is_leased, is_awaited = (backlog.is_leased, backlog.is_awaited) if waits else (False, False)
+            if policy.wakes(newest, is_leased=is_leased, is_awaited=is_awaited, now=time.monotonic()):
                 yield TriggerEvent({"table": self.table, "newest_slice": newest})
 
 
@@ -82,7 +86,7 @@ class SnapshotWantedTrigger(_StoreTrigger):
         return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
+        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE, TURN_OF_A_RUN)
         async for found in shared_stream:
             wanted = sorted(name for name, backlog in found.items() if backlog.wants_snapshot)
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None
@@ -96,13 +100,18 @@ class SliceRunTrigger(_StoreTrigger):
     The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
     If the table has a request of another run that has not ended, this run follows that one and ends like it. With
     `resumes`, a run that applied something goes on in a task process, which updates the table's asset.
+
+    Without, and unless a person started it, a run that applied something goes on for `run_seconds`: it asks again for
+    each new slice. To start another run for it costs some seconds in Airflow.
     """
 
-    def __init__(self, pipeline: str, table: str, *, resumes: bool) -> None:
+    def __init__(self, pipeline: str, table: str, *, resumes: bool, run_seconds: float = 0.0) -> None:
         _StoreTrigger.__init__(self, pipeline)
         self.table = table
         self.resumes = resumes
+        self.run_seconds = run_seconds
         self._request: SliceRequest | None = None
+        self._asked_for: int | None = None
         self._watch = WorkerWatch(WITHOUT_WORKERS)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -110,6 +119,7 @@ class SliceRunTrigger(_StoreTrigger):
             "pipeline": self.pipeline,
             "table": self.table,
             "resumes": self.resumes,
+            "run_seconds": self.run_seconds,
         }
 
     def shared_stream_key(self) -> Hashable:
@@ -151,6 +161,8 @@ class SliceRunTrigger(_StoreTrigger):
                 return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
             words = "asked for" if self._is_own(self._request) else "another run has asked for"
             self.log.info("%s a run of %s, request %s", words, self.table, self._request.request_id)
+        elif known.has_ended:
+            return await self._going_on(known, recent)
         elif recent is not None and recent.request_id == known.request_id and recent.state in ("requested", "taken"):
             return await self._waiting(recent)
         else:
@@ -158,7 +170,30 @@ class SliceRunTrigger(_StoreTrigger):
             if self._request is None:
                 ended = "it has ended, and the record of a newer run has replaced what came of it"
                 return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
-        return self._outcome(self._request) if self._request.has_ended else None
+        return await self._ended(self._request) if self._request.has_ended else None
+
+    async def _ended(self, request: "SliceRequest") -> TriggerEvent | None:
+        """Logs what came of the request. Returns the event that ends the task; None when its run goes on."""
+        for line in (request.log or "").splitlines():
+            self.log.info("%s", line)
+        if request.state is not RequestState.DONE or request.report is None:
+            return self._failed(request.error or f"the run was {request.state}")
+        self.log.info("%s", request.report)
+        if request.goes_on_until is not None and self._is_own(request):
+            if request.report.get("claims"):
+                return None
+            await asyncio.to_thread(self._go_on_no_longer, request)
+        return self._success(request)
+
+    async def _going_on(self, request: "SliceRequest", recent: "RecentRequest | None") -> TriggerEvent | None:
+        """Asks again for a new slice. Returns the event that ends the task: its time is over, or a newer run came."""
+        if recent is None or recent.request_id != request.request_id or not recent.goes_on:
+            return self._success(request)
+        if recent.newest not in (None, self._asked_for):
+            self.log.info("asked again for %s: slice %d waits", self.table, recent.newest)
+            again = await asyncio.to_thread(self._ask_again, request)
+            self._request, self._asked_for = again or request, recent.newest
+        return None
 
     async def _waiting(self, recent: "RecentRequest") -> TriggerEvent | None:
         if not self._watch.gives_up(is_alive=recent.has_workers, now=time.monotonic()):
@@ -171,13 +206,8 @@ class SliceRunTrigger(_StoreTrigger):
         )
         return self._failed(str(nobody))
 
-    def _outcome(self, request: "SliceRequest") -> TriggerEvent:
-        for line in (request.log or "").splitlines():
-            self.log.info("%s", line)
-        if request.report is None:
-            return self._failed(request.error or f"the run was {request.state}")
-        self.log.info("%s", request.report)
-        report: dict[str, Any] = dict(request.report)
+    def _success(self, request: "SliceRequest") -> TriggerEvent:
+        report: dict[str, Any] = dict(request.report or {})
         if self.resumes and report.get("claims") and self._is_own(request):
             return TriggerEvent(report)
         return TaskSuccessEvent(xcoms={"return_value": report})
@@ -193,8 +223,18 @@ class SliceRunTrigger(_StoreTrigger):
     def _ask(self) -> "SliceRequest | None":
         instance: Any = self.task_instance
         is_manual = DagRunType.from_run_id(instance.run_id) is DagRunType.MANUAL
+        goes_on_for = None if is_manual or self.resumes else timedelta(seconds=self.run_seconds)
         with open_store(self.pipeline) as store:
-            return store.slice_requests.ask(instance.id, TableName.parse(self.table), by_hand=is_manual)
+            requests, table = store.slice_requests, TableName.parse(self.table)
+            return requests.ask(instance.id, table, by_hand=is_manual, goes_on_for=goes_on_for)
+
+    def _ask_again(self, known: "SliceRequest") -> "SliceRequest | None":
+        with open_store(self.pipeline) as store:
+            return store.slice_requests.ask_again(known.request_id)
+
+    def _go_on_no_longer(self, known: "SliceRequest") -> None:
+        with open_store(self.pipeline) as store:
+            store.slice_requests.go_on_no_longer(known.request_id)
 
     def _find(self, known: "SliceRequest") -> "SliceRequest | None":
         with open_store(self.pipeline) as store:

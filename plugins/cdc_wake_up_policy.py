@@ -4,25 +4,36 @@ from datetime import timedelta
 
 
 class WakeUpPolicy:
-    """Starts the worker of one table at once for a new slice, then after growing pauses while the slice waits."""
+    """Starts the worker of one table at once for a new slice, then after growing pauses while the slice waits.
 
-    def __init__(self, first_pause: timedelta, longest_pause: timedelta) -> None:
+    `others_turn`: how long a slice is left to a run that goes on and asks for it.
+    """
+
+    def __init__(self, first_pause: timedelta, longest_pause: timedelta, others_turn: timedelta) -> None:
+        self._others_turn = others_turn.total_seconds()
         self._shortest = first_pause.total_seconds()
         self._longest = longest_pause.total_seconds()
         self._pause = self._shortest
         self._woken_for: int | None = None
         self._woken_at = 0.0
+        self._left_at: float | None = None
 
-    def wakes(self, newest: int | None, *, is_leased: bool, now: float) -> bool:
+    def wakes(self, newest: int | None, *, is_leased: bool, is_awaited: bool = False, now: float) -> bool:
         """Returns whether to start the worker now. `newest`: number of the newest waiting slice; None if none waits.
 
         Returns False while a worker holds the lease: that worker applies the slices, or its lease expires.
+        `is_awaited`: a run goes on that asks for the slice, unless it is gone.
         """
         if newest is None:
-            self._woken_for, self._pause = None, self._shortest
+            self._woken_for, self._pause, self._left_at = None, self._shortest, None
             return False
         if is_leased:
+            self._left_at = None
             return False
+        if is_awaited:
+            self._left_at = now if self._left_at is None else self._left_at
+            if now - self._left_at < self._others_turn:
+                return False
         if newest != self._woken_for:
             self._pause = self._shortest
         elif now - self._woken_at < self._pause:

@@ -23,11 +23,11 @@ MOST_ATTEMPTS = 3
 """A request that so many workers died of is failed, so that one table does not end the runs of the others for ever."""
 _COLUMNS = """
     request.table_id, request_id, by_hand, request.state, attempts, worker, requested_at, taken_at, ended_at,
-    report, error, log, database_name, schema_name, table_name
+    report, error, log, goes_on_until, database_name, schema_name, table_name
     """
 _ASK = text("""
-    INSERT INTO cdc.slice_request AS held (table_id, request_id, by_hand, state, requested_at)
-    SELECT table_id, :request_id, :by_hand, 'requested', clock_timestamp()
+    INSERT INTO cdc.slice_request AS held (table_id, request_id, by_hand, state, requested_at, goes_on_until)
+    SELECT table_id, :request_id, :by_hand, 'requested', clock_timestamp(), clock_timestamp() + :goes_on_for
     FROM cdc.source_table
     WHERE stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
     ON CONFLICT (table_id) DO UPDATE
@@ -35,9 +35,18 @@ _ASK = text("""
         by_hand = excluded.by_hand,
         state = excluded.state,
         requested_at = excluded.requested_at,
+        goes_on_until = excluded.goes_on_until,
         attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, report = NULL, error = NULL, log = NULL
     WHERE held.request_id <> excluded.request_id AND held.state NOT IN ('requested', 'taken')
+    """).bindparams(bindparam("goes_on_for", type_=Interval))
+# The report stays: the worker adds the next one to it.
+_ASK_AGAIN = text("""
+    UPDATE cdc.slice_request
+    SET state = 'requested', by_hand = false, requested_at = clock_timestamp(),
+        attempts = 0, worker = NULL, taken_at = NULL, ended_at = NULL, log = NULL
+    WHERE request_id = :request_id AND state = 'done'
     """)
+_GO_ON_NO_LONGER = text("UPDATE cdc.slice_request SET goes_on_until = NULL WHERE request_id = :request_id")
 _IS_OF_TABLE = """
     stream = :stream AND database_name = :database AND schema_name = :schema AND table_name = :table
     """
@@ -108,6 +117,7 @@ _CANCEL = (
     UPDATE cdc.slice_request SET state = 'cancelled', ended_at = clock_timestamp()
     WHERE request_id = :request_id AND state IN ('requested', 'taken')
     """),
+    _GO_ON_NO_LONGER,
 )
 _LEAVE = (
     text(f"{_TAKE_LEASE_AWAY} AND request.worker = :worker"),
@@ -126,8 +136,8 @@ class SliceRequest:
     """A request as it is now. Each table has at most one; a newer one replaces it after it has ended.
 
     `by_hand`: a person started the run, so the table is tried although it pauses. `attempts`: how many workers took
-    it. `worker`: who has it, or had it last. `report`: what a successful run returned. `log`: the last log lines of the
-    run, one line each.
+    it. `worker`: who has it, or had it last. `report`: what came of it, each time that it was done, in sum. `log`: the
+    last log lines, one line each, of the last time. `goes_on_until`: until then, its run asks again for each new slice.
     """
 
     table_id: int
@@ -142,6 +152,7 @@ class SliceRequest:
     report: Mapping[str, Any] | None
     error: str | None
     log: str | None
+    goes_on_until: datetime | None
     database_name: str
     schema_name: str
     table_name: str
@@ -162,18 +173,36 @@ class SliceRequests:
     database: Database
     stream: str
 
-    def ask(self, request_id: UUID, table: TableName, *, by_hand: bool) -> SliceRequest | None:
+    def ask(
+        self, request_id: UUID, table: TableName, *, by_hand: bool, goes_on_for: timedelta | None = None
+    ) -> SliceRequest | None:
         """Records a request, in place of an earlier one that has ended; durable on return. Returns the table's request.
 
         Idempotent: a request that is recorded already stays as it is. If an earlier one has not ended, that one is
-        returned, and its run serves both. Returns None for an unregistered table.
+        returned, and its run serves both. Returns None for an unregistered table. `goes_on_for`: how long its run asks
+        again for new slices (`ask_again`).
         """
         name = {"stream": self.stream, "database": table.database, "schema": table.schema, "table": table.table}
         with self.database.transaction("slice_request.ask") as connection:
-            connection.execute(_ASK, {"request_id": request_id, "by_hand": by_hand, **name})
+            connection.execute(_ASK, {"request_id": request_id, "by_hand": by_hand, "goes_on_for": goes_on_for, **name})
             if by_hand:
                 connection.execute(_BY_HAND_TOO, name)
             return as_optional_record(SliceRequest, connection.execute(_FIND_OF_TABLE, name).one_or_none())
+
+    def ask_again(self, request_id: UUID) -> SliceRequest | None:
+        """Records that a request that is done shall be done once more. Returns it; None when a newer one replaced it.
+
+        Idempotent: a request that has not ended stays as it is.
+        """
+        with self.database.transaction("slice_request.ask_again") as connection:
+            connection.execute(_ASK_AGAIN, {"request_id": request_id})
+            row = connection.execute(_FIND, {"request_id": request_id, "stream": self.stream}).one_or_none()
+        return as_optional_record(SliceRequest, row)
+
+    def go_on_no_longer(self, request_id: UUID) -> None:
+        """Records that the run has ended, so that new slices start another one."""
+        with self.database.transaction("slice_request.go_on_no_longer") as connection:
+            connection.execute(_GO_ON_NO_LONGER, {"request_id": request_id})
 
     def find(self, request_id: UUID) -> SliceRequest | None:
         """Returns the request; None when a newer one has replaced it."""
@@ -204,7 +233,11 @@ class SliceRequests:
     def end(
         self, request: SliceRequest, *, report: Mapping[str, Any] | None, error: str | None = None, log: str = ""
     ) -> bool:
-        """Records the outcome of a run: `error` when it failed. Returns False when the worker no longer has it."""
+        """Records the outcome of a run: `error` when it failed. Returns False when the worker no longer has it.
+
+        `report`: the run's own; what `request` has from earlier is added to it.
+        """
+        report = None if report is None else {**report, **_sums(report, request.report or {})}
         state = RequestState.DONE if error is None else RequestState.FAILED
         values = {"request_id": request.request_id, "worker": request.worker, "state": state.value}
         with self.database.transaction("slice_request.end") as connection:
@@ -220,3 +253,12 @@ class SliceRequests:
         with self.database.transaction("resident_worker.leave") as connection:
             for statement in _LEAVE:
                 connection.execute(statement, {"worker": worker})
+
+
+def _sums(report: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the counts of both reports, added. A truth value is no count."""
+    return {
+        name: value + earlier[name]
+        for name, value in report.items()
+        if isinstance(value, int) and not isinstance(value, bool) and name in earlier
+    }

@@ -117,6 +117,12 @@ class WorkerSettings(Frozen):
         " run's own task process in Airflow, where no resident worker can be kept running",
     )
     slots: int = Field(default=2, ge=1, le=64, description="tables that one resident worker applies side by side")
+    run_length: Duration = Field(
+        default=timedelta(minutes=5),
+        le=timedelta(minutes=30),
+        description="a slice run of a resident worker goes on for this long and applies slices as they come. A run that"
+        " a person triggers, or that updates the asset, ends when nothing waits",
+    )
     updates_lake_asset: bool = Field(
         default=False,
         description="whether a resident worker's run updates the table's asset `…/lake` in Airflow, which takes a task"

@@ -47,7 +47,7 @@ PIPELINE = f"""
 name: bank
 lake: lake
 slice_length: 2s
-worker: {{{{runs: {{}}, lease: 6s, claim_slices: 1}}}}
+worker: {{{{runs: {{}}, lease: 6s, run_length: 10s, claim_slices: 1}}}}
 driver: {{{{java_options: {QUICK_JAVA}}}}}
 source: {{{{kind: postgres, publication: cdc_bank, slot: cdc_bank}}}}
 tables:

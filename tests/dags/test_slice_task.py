@@ -1,23 +1,27 @@
 """The task of a slice DAG that resident workers run: how it begins, and how its trigger ends it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 from uuid import UUID
 
 import pytest
 import structlog
 import yaml
+from airflow.utils.types import DagRunType
+from cdc_dag import MANUAL
 from cdc_open_store import open_store
 from cdc_wake_up_policy import WorkerWatch
 from structlog.contextvars import merge_contextvars
 from structlog.processors import JSONRenderer
 
 from cdc_pipeline.errors import LakeError, StoreAway
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -25,8 +29,10 @@ from cdc_pipeline.operations.resident_worker import ResidentWorker, RunLines
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
 from tests.dags.airflow_process import Airflow
+from tests.support.command_line import query
 from tests.support.eventually import eventually
 from tests.support.metadata_store import MINUTE, STREAM, Shop, opened_shop
+from tests.support.streams import run_sql
 
 NAMES = [TableName(database="shop", schema="public", table=table) for table in ("orders", "customers", "unknown")]
 
@@ -61,7 +67,7 @@ def environment(shop: Shop, folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def working(shop: Shop) -> Iterator[None]:
+def working(shop: Shop, run: Callable[[SliceRequest], Mapping[str, Any]] = run) -> Iterator[None]:
     """A resident worker takes requests while the block runs."""
     stop, lines = Event(), RunLines(lambda event: str(event["event"]))
     requests = shop.store.slice_requests
@@ -83,7 +89,7 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
 ) -> None:
     dags = [slice_dag_id(name) for name in NAMES]
     with working(shop):
-        found = airflow.call("trigger_runs", *dags, **environment(shop, tmp_path))
+        found = airflow.call("trigger_runs", MANUAL, *dags, **environment(shop, tmp_path))
     done, failed, unknown = (found[dag] for dag in dags)
     assert (done["state"], failed["state"], unknown["state"]) == ("success", "failed", "success")
     assert done["result"] == {"table": "shop.public.orders", "claims": 1, "by_hand": True}
@@ -108,13 +114,53 @@ def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, ai
         return found
 
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(airflow.call, "trigger_runs", dag, **environment(shop, tmp_path))
+        running = threads.submit(airflow.call, "trigger_runs", MANUAL, dag, **environment(shop, tmp_path))
         assert eventually(lambda: state().by_hand)
         with working(shop):
             found = running.result()[dag]
     assert (state().state, state().attempts) == (RequestState.DONE, 1)
     assert (found["state"], found["result"]) == ("success", state().report)
     assert "another run has asked for a run of shop.public.orders" in found["log"]
+
+
+@pytest.mark.xdist_group("airflow")
+def test_a_run_that_slices_started_goes_on_for_the_next_ones_until_its_time_is_over_or_a_person_asks(
+    shop: Shop, airflow: Airflow, tmp_path: Path
+) -> None:
+    tables, ends, turn = (shop.orders, shop.customers), count(1), Lock()
+    dags = {table.table_id: slice_dag_id(table.name) for table in tables}
+    run_sql(shop.url, "UPDATE cdc.source_table SET state = 'live'")
+
+    def run(request: SliceRequest) -> Mapping[str, Any]:
+        """The first time, a slice comes as soon as the run has ended; the second time, it is applied."""
+        if request.report is None and not request.by_hand:
+            with turn:
+                end = next(ends)
+                shop.register(shop.cut(end - 1, end, {(request.table_id, 0): 1}))
+        else:
+            run_sql(shop.url, f"UPDATE cdc.slice SET state = 'applied' WHERE table_id = {request.table_id}")
+        return {"table": str(request.table), "claims": 1, "by_hand": request.by_hand}
+
+    def claims(table: SourceTable) -> int:
+        sums = "SELECT coalesce(sum((report ->> 'claims')::int), 0) FROM cdc.slice_request WHERE table_id = {}"
+        return int(query(shop.url, sums.format(table.table_id))[0][0])
+
+    with working(shop, run), ThreadPoolExecutor(1) as threads:
+        started = threads.submit(
+            airflow.call, "trigger_runs", DagRunType.ASSET_TRIGGERED, *dags.values(), **environment(shop, tmp_path)
+        )
+        assert eventually(lambda: all(claims(table) == 2 for table in tables))
+        run_sql(
+            shop.url,
+            f"UPDATE cdc.slice_request SET goes_on_until = clock_timestamp() WHERE table_id = {shop.orders.table_id}",
+        )
+        assert shop.store.slice_requests.ask(UUID(int=1), shop.customers.name, by_hand=True)
+        found = started.result()
+    for dag in dags.values():
+        assert found[dag]["state"] == "success"
+        assert "asked again" in found[dag]["log"]
+    result = found[dags[shop.orders.table_id]]["result"]
+    assert result == {"table": str(shop.orders.name), "claims": 2, "by_hand": False}
 
 
 @pytest.mark.xdist_group("airflow")

@@ -111,7 +111,7 @@ def test_it_goes_on_when_its_connection_is_cut(shop: Shop) -> None:
 
 
 def bell() -> WakeUpPolicy:
-    return WakeUpPolicy(10 * SECONDS, 60 * SECONDS)
+    return WakeUpPolicy(10 * SECONDS, 60 * SECONDS, 5 * SECONDS)
 
 
 def test_the_bell_rings_at_once_for_a_backlog_and_for_each_newer_slice() -> None:
@@ -145,6 +145,15 @@ def test_the_bell_forgets_a_slice_that_was_applied() -> None:
     assert door.wakes(5, is_leased=False, now=0)
     assert not door.wakes(None, is_leased=False, now=1)
     assert door.wakes(5, is_leased=False, now=2)
+
+
+def test_the_bell_leaves_slices_to_a_run_that_goes_on_and_rings_when_nobody_takes_them() -> None:
+    door = bell()
+    assert not any(door.wakes(5, is_leased=False, is_awaited=True, now=now) for now in range(4))
+    assert not door.wakes(5, is_leased=True, now=4)
+    assert not door.wakes(None, is_leased=False, now=5)
+    rung = [now for now in range(6, 14) if door.wakes(now, is_leased=False, is_awaited=True, now=now)]
+    assert rung == [11, 12, 13], "each second a newer slice, and nobody has taken one for five seconds"
 
 
 @pytest.mark.xdist_group("airflow")

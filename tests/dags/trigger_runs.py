@@ -1,4 +1,4 @@
-"""Runs one run of each slice DAG, DAG_ID…, in a real triggerer, and reports each task's state, result and log.
+"""Runs a RUN_TYPE run of each slice DAG, DAG_ID…, in a real triggerer, and reports each task's state, result and log.
 
 `is_parsed`: whether the DAG processor would parse the DAG's file for the task's callback.
 
@@ -46,13 +46,13 @@ def store_dags() -> None:
         sync_bag_to_db(bag, bundle.name, bundle.version)
 
 
-def begin(dag_id: str, run_id: str) -> None:
+def begin(dag_id: str, run_id: str, run_type: DagRunType) -> None:
     with create_session() as session:
         dag: Any = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
         run = dag.create_dagrun(
             run_id=run_id,
             run_after=datetime.now(UTC),
-            run_type=DagRunType.MANUAL,
+            run_type=run_type,
             triggered_by=DagRunTriggeredByType.TEST,
             state=DagRunState.RUNNING,
             session=session,
@@ -93,10 +93,11 @@ def dags_with_callbacks() -> set[str]:
 
 
 def main() -> None:
-    run_id = f"manual__{time.time_ns()}"
+    _, run_type, *dag_ids = sys.argv
+    run_id = f"{run_type}__{time.time_ns()}"
     store_dags()
-    for dag_id in sys.argv[1:]:
-        begin(dag_id, run_id)
+    for dag_id in dag_ids:
+        begin(dag_id, run_id, DagRunType(run_type))
     store_dags()
     untyped: Any = Job
     job = untyped()

@@ -25,7 +25,8 @@ _LONGEST_SILENCE_SECONDS = 1.0
 _NEWEST_WAITING = """
     SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
            newest.number,
-           lease.table_id IS NOT NULL OR request.table_id IS NOT NULL AS is_leased,
+           lease.table_id IS NOT NULL OR coalesce(request.state IN ('requested', 'taken'), false) AS is_leased,
+           coalesce(request.state = 'done' AND request.goes_on_until > clock_timestamp(), false) AS is_awaited,
            false AS wants_snapshot
     FROM cdc.source_table AS source
     CROSS JOIN LATERAL (
@@ -36,8 +37,7 @@ _NEWEST_WAITING = """
         LIMIT 1
     ) AS newest
     LEFT JOIN cdc.lease ON lease.table_id = source.table_id AND lease.expires_at > clock_timestamp()
-    LEFT JOIN cdc.slice_request AS request
-        ON request.table_id = source.table_id AND request.state IN ('requested', 'taken')
+    LEFT JOIN cdc.slice_request AS request ON request.table_id = source.table_id
     LEFT JOIN cdc.failing_table AS failing ON failing.table_id = source.table_id
     WHERE source.stream = $1
       AND source.state IN ('live', 'parked')
@@ -45,6 +45,7 @@ _NEWEST_WAITING = """
     UNION ALL
     SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name,
            source.next_slice_number,
+           false,
            false,
            true
     FROM cdc.source_table AS source
@@ -64,35 +65,63 @@ _RECENT_REQUESTS = """
            EXISTS (
                SELECT FROM cdc.resident_worker AS worker
                WHERE worker.stream = source.stream AND worker.expires_at > clock_timestamp()
-           ) AS has_workers
+           ) AS has_workers,
+           coalesce(request.goes_on_until > clock_timestamp(), false) AS goes_on,
+           CASE
+               WHEN request.state = 'done' AND request.goes_on_until > clock_timestamp()
+                AND NOT source.snapshot_wanted
+                AND NOT EXISTS (
+                    SELECT FROM cdc.lease
+                    WHERE lease.table_id = source.table_id AND lease.expires_at > clock_timestamp()
+                )
+               THEN (
+                   SELECT slice.number
+                   FROM cdc.slice
+                   WHERE slice.table_id = source.table_id AND slice.state = 'registered'
+                   ORDER BY slice.number DESC
+                   LIMIT 1
+               )
+           END AS newest
     FROM cdc.slice_request AS request
     JOIN cdc.source_table AS source USING (table_id)
     WHERE source.stream = $1
-      AND (request.ended_at IS NULL OR request.ended_at > clock_timestamp() - interval '1 minute')
+      AND (
+          request.ended_at IS NULL
+          OR request.ended_at > clock_timestamp() - interval '1 minute'
+          OR request.goes_on_until > clock_timestamp()
+      )
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentRequest:
-    """A slice request that has not ended, or ended in the last minute. `has_workers`: a resident worker is alive."""
+    """A slice request that has not ended, that ended in the last minute, or whose run goes on.
+
+    `has_workers`: a resident worker is alive. `newest`: the newest slice that waits for the run to ask again; None when
+    none waits, or when another worker has the table.
+    """
 
     request_id: UUID
     state: str
     worker: str | None
     has_workers: bool
+    goes_on: bool = False
+    newest: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
 
-    `is_leased`: a worker is at work on it, or is asked to be by a slice request.
+    `is_leased`: a worker is at work on it, or is asked to be by a slice request. `is_awaited`: a slice run goes on that
+    asks for it.
 
     A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken does not count.
     """
 
     newest: int
     is_leased: bool
+    is_awaited: bool = False
     wants_snapshot: bool = False
 
 
@@ -104,7 +133,10 @@ async def backlogs(
         async for rows in polls:
             yield {
                 row["source_table"]: Backlog(
-                    newest=row["number"], is_leased=row["is_leased"], wants_snapshot=row["wants_snapshot"]
+                    newest=row["number"],
+                    is_leased=row["is_leased"],
+                    is_awaited=row["is_awaited"],
+                    wants_snapshot=row["wants_snapshot"],
                 )
                 for row in rows
             }
@@ -122,6 +154,8 @@ async def recent_requests(
                     state=row["state"],
                     worker=row["worker"],
                     has_workers=row["has_workers"],
+                    goes_on=row["goes_on"],
+                    newest=row["newest"],
                 )
                 for row in rows
             }

@@ -22,6 +22,7 @@ slice_request = Table(
     Column("report", JSON(none_as_null=True)),
     Column("error", Text),
     Column("log", Text),
+    time("goes_on_until"),
     one_of("state", RequestState),
 )
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from cdc_pipeline.errors import StaleEpoch
-from cdc_pipeline.metadata_store.ledger.backlogs import RecentRequest, backlogs, recent_requests
+from cdc_pipeline.metadata_store.ledger.backlogs import Backlog, RecentRequest, backlogs, recent_requests
 from cdc_pipeline.metadata_store.slice_requests import MOST_ATTEMPTS, SliceRequest
 from cdc_pipeline.metadata_store.states import RequestState
 from cdc_pipeline.record import TableName
@@ -190,3 +190,47 @@ def test_a_table_with_a_request_is_not_woken_again(shop: Shop) -> None:
     assert asyncio.run(first()) == {str(shop.orders.name): False}
     ask(shop)
     assert asyncio.run(first()) == {str(shop.orders.name): True}
+
+
+def test_a_run_that_goes_on_asks_again_and_adds_up_what_came_of_it(shop: Shop) -> None:
+    requests = shop.store.slice_requests
+    first = requests.ask(FIRST, shop.orders.name, by_hand=False, goes_on_for=MINUTE)
+    assert first is not None
+    assert requests.end(take(shop), report={"claims": 1, "ended": "all", "by_hand": False}, log="one")
+    again = requests.ask_again(FIRST)
+    assert again is not None
+    assert (again.state, again.goes_on_until, again.log) == (RequestState.REQUESTED, first.goes_on_until, None)
+    assert requests.ask_again(FIRST) == again
+    taken = take(shop)
+    assert taken.attempts == 1
+    assert requests.end(taken, report={"claims": 2, "ended": "held", "by_hand": False}, log="two")
+    found = requests.find(FIRST)
+    assert found is not None
+    assert (found.report, found.log) == ({"claims": 3, "ended": "held", "by_hand": False}, "two")
+    ask(shop, SECOND)
+    assert requests.ask_again(FIRST) is None
+
+
+def test_a_slice_is_left_to_the_run_that_goes_on_until_it_has_ended(shop: Shop) -> None:
+    requests, name = shop.store.slice_requests, str(shop.orders.name)
+
+    async def first() -> tuple[Backlog, RecentRequest]:
+        waiting = backlogs(lambda: shop.url, STREAM.name, poll_interval=timedelta(milliseconds=10))
+        recent = recent_requests(lambda: shop.url, STREAM.name, poll_interval=timedelta(milliseconds=10))
+        async with aclosing(waiting), aclosing(recent), asyncio.timeout(30):
+            return (await anext(waiting))[name], (await anext(recent))[name]
+
+    run_sql(shop.url, "UPDATE cdc.source_table SET state = 'live'")
+    requests.ask(FIRST, shop.orders.name, by_hand=False, goes_on_for=MINUTE)
+    shop.register_orders(1)
+    backlog, recent = asyncio.run(first())
+    assert (backlog.is_awaited, recent.goes_on, recent.newest) == (False, True, None), "it is not done yet"
+    requests.end(take(shop), report={"claims": 1})
+    backlog, recent = asyncio.run(first())
+    assert (backlog.is_awaited, recent.goes_on, recent.newest) == (True, True, backlog.newest)
+    lease = shop.acquire("another")
+    assert asyncio.run(first())[1].newest is None
+    shop.store.leases.release(lease)
+    requests.go_on_no_longer(FIRST)
+    backlog, recent = asyncio.run(first())
+    assert (backlog.is_awaited, recent.goes_on, recent.newest) == (False, False, None)
