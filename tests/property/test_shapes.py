@@ -180,15 +180,17 @@ Arms = Callable[[LocalObjectStore, pytest.FixtureRequest], AbstractContextManage
 @pytest.mark.parametrize(
     ("arms", "seeds", "rounds", "dropped"),
     [
-        pytest.param(memory_arm, 60, 12, "keep", id="memory-keep"),
-        pytest.param(memory_arm, 60, 12, "drop", id="memory-drop"),
-        pytest.param(spark_arm, 1, 8, "keep", id="spark-keep", marks=pytest.mark.spark),
-        pytest.param(spark_arm, 1, 8, "drop", id="spark-drop", marks=[pytest.mark.spark, pytest.mark.nightly]),
+        pytest.param(memory_arm, range(20), 12, "keep", id="memory-keep"),
+        pytest.param(memory_arm, range(20), 12, "drop", id="memory-drop"),
+        pytest.param(memory_arm, range(20, 100), 12, "keep", id="memory-keep-many", marks=pytest.mark.nightly),
+        pytest.param(memory_arm, range(20, 100), 12, "drop", id="memory-drop-many", marks=pytest.mark.nightly),
+        pytest.param(spark_arm, range(1), 8, "keep", id="spark-keep", marks=pytest.mark.spark),
+        pytest.param(spark_arm, range(1), 8, "drop", id="spark-drop", marks=[pytest.mark.spark, pytest.mark.nightly]),
     ],
 )
 def test_the_lake_shows_the_rows_of_its_source_through_every_change_of_columns(
-    arms: Arms, seeds: int, rounds: int, dropped: str, tmp_path: Path, request: pytest.FixtureRequest
+    arms: Arms, seeds: range, rounds: int, dropped: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    for seed in range(seeds):
+    for seed in seeds:
         with arms(LocalObjectStore(tmp_path / str(seed)), request) as arm:
             follow(arm, (seed, dropped), rounds, keeps_dropped=dropped == "keep")
