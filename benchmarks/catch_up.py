@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,13 +20,16 @@ from cdc_pipeline.wiring import Pipeline
 
 PEER = "one MERGE per slice"
 UNCHANGED = -1
+M_ARENA_MAX, ARENAS = -8, 2
+"""Name of the option in malloc.h, and its value."""
 FULL_CLAIM = 5
 """Share of the slices that fill a claim at full size: with fewer, memory would be that of a smaller claim."""
 
 
 def measure(bench: Bench) -> RowFigures:
+    """Memory is that of contests without the peer, whose MERGEs make the driver that both share larger."""
     sizes = bench.sizes("B8")
-    with opened_world(bench, sizes["rows"]) as world:
+    with allocators_of_an_installation(), opened_world(bench, sizes["rows"]) as world:
         backlog = Backlog(world=world, maker=slice_maker(world), changes=sizes["changes"])
         ours = our_arms(world, claim=backlog.caught_up, check=backlog.checked)
         merges = min(sizes["merges"], sizes["slices"])
@@ -33,16 +37,29 @@ def measure(bench: Bench) -> RowFigures:
         peer = Arm(name=PEER, run=lambda: backlog.first(merges, documented.run), rows=merges * sizes["changes"])
         contests = (
             bench.clockwork.measure(backlog.contest(max(1, sizes["slices"] // FULL_CLAIM), ours)),
+            bench.clockwork.measure(backlog.contest(sizes["slices"], ours, memory=True)),
             bench.clockwork.measure(backlog.contest(sizes["slices"], (*ours, peer))),
         )
     values = {}
-    speed = contests[1].speed(OURS, PEER)
+    speed = contests[2].speed(OURS, PEER)
     if speed is not None:
         values["events/s over one MERGE per slice"] = speed
-    peaks = [peak_of(found) for found in contests]
+    peaks = [peak_of(found) for found in contests[:2]]
     if all(peaks):
         values["peak memory of all slices over that of a fifth"] = peaks[1] / peaks[0]
     return RowFigures(contests=contests, values=values, sizes=sizes)
+
+
+@contextmanager
+def allocators_of_an_installation() -> Iterator[None]:
+    """What `launcher.processes.ALLOCATORS` says to a process at its start, for this one, which has started."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 def peak_of(figures: ContestFigures) -> int:
@@ -59,9 +76,9 @@ class Backlog:
     changes: int
     amounts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def contest(self, slices: int, arms: Sequence[Arm]) -> Contest:
+    def contest(self, slices: int, arms: Sequence[Arm], *, memory: bool = False) -> Contest:
         return Contest(
-            name=f"{slices:,} waiting slices",
+            name=f"{slices:,} waiting slices{', memory' if memory else ''}",
             rows=slices * self.changes,
             arms=tuple(arms),
             prepare=lambda _: self.next_slices(slices),
