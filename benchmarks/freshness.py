@@ -51,10 +51,11 @@ def measure(bench: Bench) -> RowFigures:
     os.environ.pop("CDC_CONFIG", None)
     sizes = bench.sizes("B9")
     values = dict[str, float]()
-    for length in (sizes["short_slice"], sizes["long_slice"]):
+    for kind in ("short", "long"):
+        length, slices = sizes[f"{kind}_slice"], sizes[f"{kind}_slices"]
         with running_stack({"tables": 1, "rows": sizes["rows"]}, {"slice_length": f"{length}s"}) as stack:
             for rate in (sizes["slow"], sizes["fast"]):
-                waited = seconds_until_readable(stack, rate=rate, slice_seconds=length, slices=sizes["slices"])
+                waited = seconds_until_readable(stack, rate=rate, slice_seconds=length, slices=slices)
                 name = f"{length} s slices, {rate:,} events/s"
                 values |= {f"{name}: {title}": float(np.percentile(waited, share)) for title, share in SHARES.items()}
                 beyond = values[f"{name}: p99"] - length

@@ -48,7 +48,9 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "long_slice": (60, 60, 4),
         "slow": (2_000, 2_000, 40),
         "fast": (20_000, 20_000, 200),
-        "slices": (3, 2, 1),
+        # longer than a slice run goes on
+        "short_slices": (66, 4, 1),
+        "long_slices": (3, 2, 1),
     },
     "B10": {
         "tables": (4, 3, 1),

@@ -44,5 +44,6 @@ def airflow_environment(deployment: Deployment) -> dict[str, str]:
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
+        "AIRFLOW__TRIGGERER__CAPACITY": "10000",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }
