@@ -102,7 +102,7 @@ _TAKE = (
 _END = text("""
     UPDATE cdc.slice_request
     SET state = :state, ended_at = clock_timestamp(), report = :report, error = :error, log = :log
-    WHERE request_id = :request_id AND worker = :worker AND state = 'taken'
+    WHERE request_id = :request_id AND worker = :worker AND state = 'taken' AND taken_at = :taken_at
     """).bindparams(bindparam("report", type_=JSON(none_as_null=True)))
 # Without its lease, the worker stops before its next commit.
 _TAKE_LEASE_AWAY = """
@@ -235,11 +235,12 @@ class SliceRequests:
     ) -> bool:
         """Records the outcome of a run: `error` when it failed. Returns False when the worker no longer has it.
 
-        `report`: the run's own; what `request` has from earlier is added to it.
+        `request`: as it was taken. `report`: the run's own; what the request has from earlier is added to it.
         """
         report = None if report is None else {**report, **_sums(report, request.report or {})}
         state = RequestState.DONE if error is None else RequestState.FAILED
-        values = {"request_id": request.request_id, "worker": request.worker, "state": state.value}
+        taken = {"request_id": request.request_id, "worker": request.worker, "taken_at": request.taken_at}
+        values = taken | {"state": state.value}
         with self.database.transaction("slice_request.end") as connection:
             return bool(connection.execute(_END, values | {"report": report, "error": error, "log": log}).rowcount)
 

@@ -116,6 +116,16 @@ def test_a_request_that_its_worker_does_not_know_of_is_given_to_it_again(shop: S
     assert take(shop).attempts == MOST_ATTEMPTS - 1
 
 
+def test_a_run_that_was_given_up_does_not_end_the_next_one_of_its_request(shop: Shop) -> None:
+    ask(shop)
+    first, second = take(shop), take(shop)
+    assert not shop.store.slice_requests.end(first, report={"claims": 1})
+    assert shop.store.slice_requests.end(second, report={"claims": 2})
+    found = shop.store.slice_requests.find(FIRST)
+    assert found is not None
+    assert found.report == {"claims": 2}
+
+
 def test_a_request_that_ends_its_workers_is_failed(shop: Shop) -> None:
     ask(shop)
     for _ in range(MOST_ATTEMPTS):
