@@ -225,8 +225,9 @@ class SliceRunTrigger(_StoreTrigger):
         is_manual = DagRunType.from_run_id(instance.run_id) is DagRunType.MANUAL
         goes_on_for = None if is_manual or self.resumes else timedelta(seconds=self.run_seconds)
         with open_store(self.pipeline) as store:
-            requests, table = store.slice_requests, TableName.parse(self.table)
-            return requests.ask(instance.id, table, by_hand=is_manual, goes_on_for=goes_on_for)
+            return store.slice_requests.ask(
+                instance.id, TableName.parse(self.table), by_hand=is_manual, goes_on_for=goes_on_for
+            )
 
     def _ask_again(self, known: "SliceRequest") -> "SliceRequest | None":
         with open_store(self.pipeline) as store:
