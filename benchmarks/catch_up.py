@@ -16,18 +16,19 @@ from benchmarks.claims import opened_world, slice_maker
 from benchmarks.results import RowFigures
 from benchmarks.slice_files import MadeSlice, SliceMaker, claim_work
 from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.launcher.processes import ALLOCATORS
 from cdc_pipeline.wiring import Pipeline
 
 PEER = "one MERGE per slice"
 UNCHANGED = -1
-M_ARENA_MAX, ARENAS = -8, 2
-"""Name of the option in malloc.h, and its value."""
+M_ARENA_MAX = -8
+"""The number of the option in malloc.h."""
 FULL_CLAIM = 5
 """Share of the slices that fill a claim at full size: with fewer, memory would be that of a smaller claim."""
 
 
 def measure(bench: Bench) -> RowFigures:
-    """Memory is that of contests without the peer, whose MERGEs make the driver that both share larger."""
+    """Memory is that of contests without the peer, which works in the same driver."""
     sizes = bench.sizes("B8")
     with allocators_of_an_installation(), opened_world(bench, sizes["rows"]) as world:
         backlog = Backlog(world=world, maker=slice_maker(world), changes=sizes["changes"])
@@ -55,7 +56,7 @@ def allocators_of_an_installation() -> Iterator[None]:
     """What `launcher.processes.ALLOCATORS` says to a process at its start, for this one, which has started."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
-    ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, int(ALLOCATORS["MALLOC_ARENA_MAX"]))
     try:
         yield
     finally:

@@ -86,7 +86,7 @@ class SnapshotWantedTrigger(_StoreTrigger):
         return f"{__name__}.SnapshotWantedTrigger", {"pipeline": self.pipeline}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE, TURN_OF_A_RUN)
+        policy = WakeUpPolicy(FIRST_PAUSE, LONGEST_PAUSE)
         async for found in shared_stream:
             wanted = sorted(name for name, backlog in found.items() if backlog.wants_snapshot)
             which = zlib.crc32(",".join(wanted).encode()) if wanted else None

@@ -9,7 +9,7 @@ class WakeUpPolicy:
     `others_turn`: how long a slice is left to a run that goes on and asks for it.
     """
 
-    def __init__(self, first_pause: timedelta, longest_pause: timedelta, others_turn: timedelta) -> None:
+    def __init__(self, first_pause: timedelta, longest_pause: timedelta, others_turn: timedelta = timedelta(0)) -> None:
         self._others_turn = others_turn.total_seconds()
         self._shortest = first_pause.total_seconds()
         self._longest = longest_pause.total_seconds()

@@ -22,20 +22,21 @@ log = structlog.get_logger()
 _TIMEOUT_SECONDS = 10
 _SLOWER_WHEN_AWAY = 25
 _LONGEST_SILENCE_SECONDS = 1.0
-_NEWEST_WAITING = """
+_NEWEST_OF_TABLE = """
+    SELECT slice.number
+    FROM cdc.slice
+    WHERE slice.table_id = source.table_id AND slice.state = 'registered'
+    ORDER BY slice.number DESC
+    LIMIT 1
+    """
+_NEWEST_WAITING = f"""
     SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
            newest.number,
            lease.table_id IS NOT NULL OR coalesce(request.state IN ('requested', 'taken'), false) AS is_leased,
            coalesce(request.state = 'done' AND request.goes_on_until > clock_timestamp(), false) AS is_awaited,
            false AS wants_snapshot
     FROM cdc.source_table AS source
-    CROSS JOIN LATERAL (
-        SELECT slice.number
-        FROM cdc.slice
-        WHERE slice.table_id = source.table_id AND slice.state = 'registered'
-        ORDER BY slice.number DESC
-        LIMIT 1
-    ) AS newest
+    CROSS JOIN LATERAL ({_NEWEST_OF_TABLE}) AS newest
     LEFT JOIN cdc.lease ON lease.table_id = source.table_id AND lease.expires_at > clock_timestamp()
     LEFT JOIN cdc.slice_request AS request ON request.table_id = source.table_id
     LEFT JOIN cdc.failing_table AS failing ON failing.table_id = source.table_id
@@ -57,7 +58,7 @@ _NEWEST_WAITING = """
       )
     """
 
-_RECENT_REQUESTS = """
+_RECENT_REQUESTS = f"""
     SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
            request.request_id,
            request.state,
@@ -74,13 +75,7 @@ _RECENT_REQUESTS = """
                     SELECT FROM cdc.lease
                     WHERE lease.table_id = source.table_id AND lease.expires_at > clock_timestamp()
                 )
-               THEN (
-                   SELECT slice.number
-                   FROM cdc.slice
-                   WHERE slice.table_id = source.table_id AND slice.state = 'registered'
-                   ORDER BY slice.number DESC
-                   LIMIT 1
-               )
+               THEN ({_NEWEST_OF_TABLE})
            END AS newest
     FROM cdc.slice_request AS request
     JOIN cdc.source_table AS source USING (table_id)
