@@ -90,16 +90,16 @@ class SliceWorker:
         return applied
 
     def _optimize(self, keeper: LeaseKeeper, table: TableName, applied: Applied) -> None:
-        """Rewrites files that have decayed, after claims of which one wrote a checkpoint.
+        """Rewrites files that have decayed, if enough claims came since the last look.
 
         The claims are durable already, so a failure is only logged; a later run tries again.
         """
         if not applied.outcomes:
             return
-        since = applied.outcomes[0].lake_version
+        version = applied.outcomes[-1].lake_version
         try:
             keeper.check()
-            done = self.lake.optimize(self.lake_table(table), self.maintenance, checkpointed_since=since)
+            done = self.lake.optimize(self.lake_table(table), self.maintenance, claimed_at=version)
         except (CdcError, OSError) as error:
             log.warning("files were not rewritten", table=str(table), found=str(error))
         else:

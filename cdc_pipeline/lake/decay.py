@@ -12,6 +12,7 @@ from cdc_pipeline.settings.work import MaintenanceSettings
 
 EVERYTHING = MaintenanceSettings(small_files=2, deleted_share=1e-9, run_bytes=1 << 62)
 """Rewrites all that has decayed at all, in one run."""
+_FILES_PER_LOOK = 100_000
 PartitionValues = tuple[tuple[str, str | None], ...]
 
 
@@ -61,6 +62,14 @@ class Optimization:
             return "no file needs it"
         done = f"{self.files_before} files ({self.bytes_read / 1e6:.1f} MB) became {self.files_after}"
         return f"{done}; {self.left} more wait for the next run" if self.left else done
+
+
+def looks_after(need: MaintenanceSettings, files: int) -> int:
+    """Returns after how many versions a run of slices looks for decayed files, in a table of so many files.
+
+    Each claim adds about one small file. For each 100,000 files it looks more rarely, so that the cost per claim stays.
+    """
+    return need.small_files * (1 + files // _FILES_PER_LOOK)
 
 
 def rewrite_plan(worn: Iterable[WornFile], need: MaintenanceSettings) -> RewritePlan:

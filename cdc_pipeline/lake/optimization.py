@@ -10,7 +10,7 @@ import structlog
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.append_or_merge import has_known_features
-from cdc_pipeline.lake.decay import Optimization, RewritePlan, rewrite_plan
+from cdc_pipeline.lake.decay import Optimization, RewritePlan, looks_after, rewrite_plan
 from cdc_pipeline.lake.delta_log import Action, DeltaLog, VersionTaken
 from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.file_rewriting import FileRewriting, Rewritten
@@ -35,28 +35,31 @@ class TableOptimization:
     on_step: OnStep
     by_delta: Callable[[], None]
 
-    def run(self, need: MaintenanceSettings, *, checkpointed_since: int | None) -> Optimization:
+    def run(self, need: MaintenanceSettings, *, claimed_at: int | None) -> Optimization:
         """Rewrites what has decayed. The rows do not change, and the fence does not move.
 
-        If another writer commits first, nothing happens: the next run looks again. A table with features that the
-        pipeline's own commits do not maintain is left to Delta, but not right after a claim, because Delta's OPTIMIZE
-        has no limit. Raises LakeError for a file that cannot be read or written; nothing is committed then.
+        After a claim, whose version is `claimed_at`, it looks for such files only if enough versions came since this
+        process last looked: looking takes longer the more files there are. If another writer commits first, nothing
+        happens: the next run looks again. A table with features that the pipeline's own commits do not maintain is left
+        to Delta, but not after a claim, because Delta's OPTIMIZE has no limit. Raises LakeError for a file that cannot
+        be read or written; nothing is committed then.
         """
         log = DeltaLog(self.store, lake_key(self.table.name))
         with step(self.on_step, "lake_files.read"):
-            version = log.latest_version(checkpointed_since)
+            version = log.latest_version(claimed_at)
             if version is None:
                 return Optimization()
             state = self.states.at(log, version)
-        if checkpointed_since is not None and state.checkpoint < checkpointed_since:
+        if claimed_at is not None and version - state.looked_at < looks_after(need, len(state.files)):
             return Optimization()
+        state.looked_at = version
         plan = rewrite_plan(state.files.worn(need.small_file_bytes, need.deleted_share), need)
         if not plan.groups:
             return Optimization()
         if not has_known_features(state.metadata, state.protocol) or state.files.has_files_elsewhere:
-            if checkpointed_since is None:
+            if claimed_at is None:
                 self.by_delta()
-            return Optimization(by_delta=checkpointed_since is None)
+            return Optimization(by_delta=claimed_at is None)
         with step(self.on_step, "lake_files.write"):
             done = self._rewritten(state, plan)
         if not done.removed or not self._commit(log, state, done):
@@ -104,6 +107,7 @@ class TableOptimization:
             logger.info("another commit was first", lake=log.table_key, found=error.found)
             return False
         state.follow(actions, state.version + 1)
+        state.looked_at = state.version
         return True
 
 

@@ -278,11 +278,12 @@ class Lake(Protocol):
         """
 
     def optimize(
-        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, checkpointed_since: int | None = None
+        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, claimed_at: int | None = None
     ) -> Optimization:
         """Rewrites files that have decayed by `need`. The content does not change.
 
-        Does nothing if there is no checkpoint at or after the version `checkpointed_since`.
+        After a claim, whose version is `claimed_at`, it looks for such files only if enough versions came since the
+        last look.
         """
 
     def purge(self, table: LakeTable, below_version: str) -> None:

@@ -173,7 +173,7 @@ class SparkLake:
             return write_again(self._log(table), table.app_id, self._clock(), older_than)
 
     def optimize(
-        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, checkpointed_since: int | None = None
+        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, claimed_at: int | None = None
     ) -> Optimization:
         def by_delta() -> None:
             with step(self._on_step, "lake_table.optimize"), self._calls(f"optimizing {table.name}"):
@@ -187,7 +187,7 @@ class SparkLake:
             on_step=self._on_step,
             by_delta=by_delta,
         )
-        return optimization.run(need, checkpointed_since=checkpointed_since)
+        return optimization.run(need, claimed_at=claimed_at)
 
     def purge(self, table: LakeTable, below_version: str) -> None:
         with step(self._on_step, "lake_table.purge"), self._calls(f"purging {table.name}"):

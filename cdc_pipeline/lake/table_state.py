@@ -24,12 +24,13 @@ class LakeTableState:
     """What a lake table consists of at one version.
 
     `info`: the commitInfo of `version`, which shows whether the table was replaced. `checkpoint`: the version of the
-    last checkpoint that is known; -1 if there is none. `checkpoints_by_delta`: only Delta can write checkpoints of this
-    log.
+    last checkpoint that is known; -1 if there is none. `looked_at`: the version at which this process last looked for
+    files that have decayed; -1 if it did not. `checkpoints_by_delta`: only Delta can write checkpoints of this log.
     """
 
     version: int
     checkpoint: int = -1
+    looked_at: int = -1
     info: Action = field(default_factory=dict)
     metadata: Action = field(default_factory=dict)
     protocol: Action = field(default_factory=dict)

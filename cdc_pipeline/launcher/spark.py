@@ -18,6 +18,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "false",
     "spark.buffer.pageSize": "1m",
+    "spark.sql.files.openCostInBytes": "1m",
     "spark.sql.codegen.cache.maxEntries": "5000",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",
@@ -30,6 +31,10 @@ SETTINGS = {
 One MERGE generates more than a hundred classes. Spark's default cache of 100 would compile all of them for every claim.
 Each sort and each aggregate of a task allocates a page of memory first, 64 MB in a large driver. With 1 MB a claim of
 few rows takes a tenth less time; a larger record gets a page of its own.
+
+Spark deals files out to tasks by their size plus a price for opening one. At its default of 4 MB fifteen small files
+weigh as much as a table of ten million well compressed rows: one task got all large files, and a scan took 2.1 s
+instead of 1.3.
 """
 
 

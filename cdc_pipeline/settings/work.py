@@ -153,14 +153,14 @@ class WorkerSettings(Frozen):
 class MaintenanceSettings(Frozen):
     """When the lake's files are rewritten: by need, and never more at once than fits between two slices.
 
-    A slice run looks at its table after a claim that wrote a checkpoint (every tenth), the DAG cdc_maintenance daily.
+    A slice run looks at its table after every `small_files` versions, the DAG cdc_maintenance daily.
     """
 
     small_files: int = Field(
-        default=10,
+        default=5,
         ge=2,
         description="so many small files of one data partition are merged. Reading opens each one, and a claim opens"
-        " those with ids near its own",
+        " those with ids near its own. A slice run looks for them after as many versions of its table",
     )
     small_file_bytes: int = Field(
         default=16 << 20,

@@ -165,10 +165,10 @@ class MemoryLake:
             return write_again(self._log(table), table.app_id, self._clock(), older_than)
 
     def optimize(
-        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, checkpointed_since: int | None = None
+        self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, claimed_at: int | None = None
     ) -> Optimization:
         """Its table is always one file, so there is a need only if everything is to be rewritten."""
-        if need is not EVERYTHING or checkpointed_since is not None:
+        if need is not EVERYTHING or claimed_at is not None:
             return Optimization()
         log = self._log(table)
         stored = self._stored(log, table)

@@ -142,10 +142,15 @@ def test_nothing_is_committed_where_nothing_has_decayed(store: LocalObjectStore,
     assert log.latest_version() == 5
 
 
-def test_a_run_of_slices_looks_only_after_a_checkpoint(store: LocalObjectStore, log: DeltaLog) -> None:
+def test_a_run_of_slices_looks_again_only_after_some_versions(store: LocalObjectStore, log: DeltaLog) -> None:
+    lake, need = lake_of(store), MaintenanceSettings(small_files=3)
     filled(store, log)
-    assert lake_of(store).optimize(TABLE, checkpointed_since=1) == Optimization()
-    assert lake_of(store).optimize(TABLE, checkpointed_since=-1).files_before == 4
+    assert lake.optimize(TABLE, need, claimed_at=4).files_before == 4
+    looked = []
+    for number in (6, 7, 8, 10):
+        commit(store, log, number, people(number))
+        looked.append(lake.optimize(TABLE, need, claimed_at=number).files_before)
+    assert looked == [0, 0, 4, 0]
 
 
 def test_who_loses_the_race_changes_nothing(store: LocalObjectStore, log: DeltaLog) -> None:
