@@ -17,6 +17,7 @@ from benchmarks.arms import Clockwork
 from benchmarks.sizes import BUDGET_SECONDS, ROUNDS, Scale, Setting, sizes_of
 from benchmarks.usage import Meter
 from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.settings.work import DriverSettings
 from tests.support.postgres import started_server
 from tests.support.spark import started_spark
 
@@ -69,7 +70,7 @@ class Bench:
     @cached_property
     def spark_url(self) -> str:
         """A driver with the options of `cdc up`, or the given one; for tiny sizes, one that is sooner warm."""
-        options = {} if self.scale == "tiny" else {"java_options": ""}
+        options = {} if self.scale == "tiny" else {"java_options": DriverSettings().java_options}
         url = self.given_spark or self.opened.enter_context(started_spark(self.folder(), **options))
         driver = _driver_at(url)
         if driver is not None:
