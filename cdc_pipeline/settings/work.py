@@ -63,7 +63,7 @@ class DriverSettings(Frozen):
     java_options: str = Field(
         default="-XX:+UseParallelGC",
         description="options of its Java virtual machine. A backlog takes a seventh less time with the parallel garbage"
-        " collector than with Java's usual one, and the driver 500 MB less. Its pauses grow with the driver's memory:"
+        " collector than with Java's usual one. Its pauses grow with the driver's memory:"
         " with more than 8 GB, `-XX:+UseG1GC`",
     )
     master: str = Field(
