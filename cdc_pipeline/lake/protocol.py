@@ -282,8 +282,7 @@ class Lake(Protocol):
     ) -> Optimization:
         """Rewrites files that have decayed by `need`. The content does not change.
 
-        After a claim, whose version is `claimed_at`, it looks for such files only if enough versions came since the
-        last look.
+        After a claim, whose version is `claimed_at`, it looks for them only if enough versions came since it last did.
         """
 
     def purge(self, table: LakeTable, below_version: str) -> None:
