@@ -22,7 +22,7 @@ import pyarrow as pa
 from pymysql.connections import Connection as Session
 from pymysql.cursors import SSCursor
 
-from cdc_pipeline.errors import SnapshotError, SourceError
+from cdc_pipeline.errors import SnapshotError, SourceAway, SourceError
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.mysql.dialect import dialect_at
 from cdc_pipeline.sources.mysql.session import MysqlAddress, answering, connect_for_texts, rows
@@ -57,6 +57,8 @@ def hold_snapshot(address: MysqlAddress, *, lock: str, listen_on: str, on_step: 
                     time=taken,
                     exported=json.dumps({"host": host, "port": port, "key": key.hex()}),
                 )
+        with suppress(SourceAway), answering():  # a session that is gone holds no lock; one that is closed still may
+            rows(connection, "SELECT RELEASE_LOCK(%s)", (lock,))
 
 
 def _text(connection: "Session[Any]", query: str) -> str:
