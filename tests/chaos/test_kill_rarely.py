@@ -24,8 +24,8 @@ pytestmark = pytest.mark.chaos
 VERB, OPTIMIZE = "slice_to_lake", "lake_table.optimize"
 FEW = WorkerSettings(lease=LEASE, claim_slices=2)
 """A boundary of two stream partitions is a claim's worth."""
-SOON = MaintenanceSettings(small_files=2)
-"""Two claims leave files to merge."""
+LATE, SOON = MaintenanceSettings(small_files=1_000), MaintenanceSettings(small_files=2)
+"""Two claims leave files to merge, which their own runs do not merge."""
 
 
 def a_new_column(world: ChaosWorld, table: TableName) -> None:
@@ -98,14 +98,15 @@ def test_maintenance_killed_at_its_commit_changes_no_row_and_stops_no_claim(
 ) -> None:
     """The next claim goes on, and so does the next maintenance."""
     fault = f"kill -9 {moment}"
+    table = world.next_table()
+    with changed_settings(world, maintenance=LATE) as late:
+        for _ in range(2):
+            late.turn_of(table)
+            late.recover(table)
     with (
         changed_settings(world, maintenance=SOON) as soon,
         report.red_unless_done(f"maintain: {OPTIMIZE}", fault),
     ):
-        table = soon.next_table()
-        for _ in range(2):
-            soon.turn_of(table)
-            soon.recover(table)
         soon.kill("maintain", table, Site(OPTIMIZE, moment, 1))
         began = time.monotonic()
         assert eventually(lambda: not soon.held_leases())
