@@ -1,5 +1,6 @@
 """A real MariaDB server for tests, and a fresh database for each test, on MariaDB or MySQL."""
 
+import re
 import secrets
 import shutil
 import subprocess
@@ -122,8 +123,22 @@ def run_mysql(url: str, *statements: str, database: str | None = None) -> list[t
         return found
 
 
+def reset_log(url: str) -> None:
+    """Begins the log again, under the name that MariaDB and MySQL up to 8.3 have, or under that of newer ones."""
+    try:
+        run_mysql(url, "RESET MASTER")
+    except pymysql.err.ProgrammingError:
+        run_mysql(url, "RESET BINARY LOGS AND GTIDS")
+
+
 def is_mariadb(url: str) -> bool:
     return "MariaDB" in str(run_mysql(url, "SELECT VERSION()"))
+
+
+def is_older(url: str, mysql: tuple[int, ...]) -> bool:
+    """Returns whether the server is a MySQL before this version."""
+    ((version,),) = run_mysql(url, "SELECT VERSION()")
+    return "MariaDB" not in version and tuple(map(int, re.findall(r"\d+", version)[:3])) < mysql
 
 
 def numbers(first: int, last: int) -> str:

@@ -1,10 +1,15 @@
-"""A real MySQL server for tests, unpacked from what set-up fetched."""
+"""A real MySQL server for tests, unpacked from what set-up fetched.
+
+The environment variable CDC_MYSQLD names the `mysqld` of another release, to run the same tests over it.
+"""
 
 import fcntl
 import getpass
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +19,8 @@ from cdc_pipeline.launcher.project import JARS_LOCK
 from tests.support.mariadb import started_server
 from tests.support.unpacked import unpacked_server
 
+LOG_FILE_SIZE = "--loose-innodb-log-file-size=4M"
+"""Newer servers do not have this option."""
 OPTIONS = (
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
@@ -28,9 +35,10 @@ OPTIONS = (
     "--sync-binlog=0",
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-buffer-pool-size=32M",
-    "--innodb-log-file-size=4M",
+    LOG_FILE_SIZE,
     "--performance-schema=OFF",
 )
+OTHER_SERVER = "CDC_MYSQLD"
 _IDENTITY = "auto.cnf"
 """The file with the server's UUID, which each server has of its own."""
 
@@ -38,12 +46,26 @@ _IDENTITY = "auto.cnf"
 @contextmanager
 def started_mysql(*options: str) -> Iterator[str]:
     """The URL of a started server, as source.url has it."""
-    (jar,) = jars_of(read_lock(JARS_LOCK), ["mysql"])
-    folder = unpacked_server(jar, "mysql-Linux-amd64.tar.gz")
-    server = [f"{folder}/bin/mysqld", "--no-defaults", f"--basedir={folder}"]
-    first = _first_data(folder.with_name(f"{folder.name}-data"), server)
+    server, data = _another_server() or _fetched_server()
+    first = _first_data(data, server)
     with started_server(lambda data: ["cp", "-r", f"{first}/.", str(data)], [*server, *OPTIONS, *options]) as url:
         yield url
+
+
+def _fetched_server() -> tuple[list[str], Path]:
+    """The command of the server, and where the data of a new one lie."""
+    (jar,) = jars_of(read_lock(JARS_LOCK), ["mysql"])
+    folder = unpacked_server(jar, "mysql-Linux-amd64.tar.gz")
+    return [f"{folder}/bin/mysqld", "--no-defaults", f"--basedir={folder}"], folder.with_name(f"{folder.name}-data")
+
+
+def _another_server() -> tuple[list[str], Path] | None:
+    """The same of the server that CDC_MYSQLD names, None without it."""
+    program = os.environ.get(OTHER_SERVER)
+    if not program:
+        return None
+    name = hashlib.sha256(program.encode()).hexdigest()[:16]
+    return [program, "--no-defaults"], Path(tempfile.gettempdir()) / f"cdc-mysql-{name}"
 
 
 def _first_data(folder: Path, server: list[str]) -> Path:
@@ -57,7 +79,7 @@ def _first_data(folder: Path, server: list[str]) -> Path:
             unfinished = folder.with_name(f"{folder.name}.unfinished")
             shutil.rmtree(unfinished, ignore_errors=True)
             account = [f"--user={getpass.getuser()}"] if os.geteuid() == 0 else []
-            create = ["--initialize-insecure", "--innodb-log-file-size=4M", "--skip-log-bin", f"--datadir={unfinished}"]
+            create = ["--initialize-insecure", LOG_FILE_SIZE, "--skip-log-bin", f"--datadir={unfinished}"]
             subprocess.run([*server, *account, *create], check=True, capture_output=True)
             (unfinished / _IDENTITY).unlink()
             subprocess.run(["chmod", "-R", "a+rX", str(unfinished)], check=True)

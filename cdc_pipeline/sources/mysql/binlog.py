@@ -1,12 +1,13 @@
 """Reads the server's binary log as a replica does, by mysql-replication. One event at a time; never reconnects."""
 
+import struct
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import pymysql
+from pymysql.connections import Connection, MysqlPacket
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
     ExecuteLoadQueryEvent,
@@ -39,6 +40,9 @@ _WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 3
 """Types of events that are not read and that carry no change of a row. 9, 11, 17: blocks of a file of LOAD DATA."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
+_STATEMENT = 2
+_EVENT_TYPE, _EVENT_SIZE, _VARIABLES_SIZE, _VARIABLES = 5, 10, 31, 33
+"""Where an event has these in its packet: one byte of the protocol, 19 of the header, 13 of numbers of a statement."""
 _SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer, without tags in GTIDs"
 _COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_compression"}
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
@@ -57,6 +61,20 @@ _EVENTS = (
     XAPrepareEvent,
     XidEvent,
 )
+
+
+class _LogConnection(Connection):  # type: ignore[type-arg]
+    """A connection that leaves the status variables out of statements of the log.
+
+    The library parses these settings of the session, which nobody uses here, and fails at those of a newer server.
+    """
+
+    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> MysqlPacket:
+        packet = super()._read_packet(packet_type)
+        octets = packet.get_all_data()
+        if octets[_EVENT_TYPE : _EVENT_TYPE + 1] != bytes([_STATEMENT]):
+            return packet
+        return packet_type(without_status_variables(octets), self.encoding)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +96,7 @@ class _Connections:
             )
         if "db" in parameters:  # the library's old name, of which the driver warns
             parameters["database"] = parameters.pop("db")
-        self.opened.append(pymysql.connect(**parameters))
+        self.opened.append(_LogConnection(**parameters))
         return self.opened[-1]
 
     def close(self) -> None:
@@ -157,6 +175,17 @@ class BinlogReader:
 
     def close(self) -> None:
         self._connections.close()
+
+
+def without_status_variables(packet: bytes) -> bytes:
+    """Returns the packet of a statement of the log without its status variables; other packets as they are."""
+    if len(packet) < _VARIABLES or struct.unpack_from("<I", packet, _EVENT_SIZE) != (len(packet) - 1,):
+        return packet
+    (size,) = struct.unpack_from("<H", packet, _VARIABLES_SIZE)
+    shorter = bytearray(packet[:_VARIABLES] + packet[_VARIABLES + size :])
+    struct.pack_into("<I", shorter, _EVENT_SIZE, len(shorter) - 1)
+    struct.pack_into("<H", shorter, _VARIABLES_SIZE, 0)
+    return bytes(shorter)
 
 
 def row_octets(event: Any) -> bytes:

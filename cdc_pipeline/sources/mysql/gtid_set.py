@@ -120,7 +120,8 @@ def _entries(text: str) -> Iterator[tuple[str, tuple[Interval, ...]]]:
             raise SourceError(
                 f"the server names its position {written!r}",
                 expected="MySQL's GTIDs without tags, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1234",
-                remedy="set gtid_next = 'AUTOMATIC' without a tag, then run cdc setup-source --begin-again",
+                remedy="write without tags, and begin the log again: run RESET BINARY LOGS AND GTIDS on the source,"
+                " then cdc setup-source --begin-again and cdc snapshot",
             )
         yield found[1].lower(), _joined(*map(_interval, found[2].removeprefix(":").split(":")))
 

@@ -20,7 +20,7 @@ from cdc_pipeline.sources.mysql.gtid_set import GtidSet, parse_gtid_set
 from cdc_pipeline.sources.mysql.session import address_of, connect_for_texts, rows
 from cdc_pipeline.sources.mysql.snapshot_position import begin_on_mysql
 from tests.support.event_files import events_of
-from tests.support.mariadb import connected, fresh_mysql_database, run_mysql
+from tests.support.mariadb import connected, fresh_mysql_database, reset_log, run_mysql
 from tests.support.mysql8 import started_mysql
 from tests.support.mysql_source import MysqlShop, read_stream
 from tests.support.pipelines import consume
@@ -197,7 +197,7 @@ def test_a_log_that_was_reset_is_read_again_from_behind_what_is_registered(own: 
         for number in range(9):
             own.run(f"INSERT INTO orders VALUES ({number}, 'before')")
         consume(pipeline)
-        own.run("RESET MASTER")
+        reset_log(own.url)
         own.run("INSERT INTO orders VALUES (10, 'lost')")
         with pytest.raises(SourceGap, match="RESET MASTER"):
             consume(pipeline)
@@ -212,7 +212,7 @@ def test_a_log_that_was_reset_is_read_again_from_behind_what_is_registered(own: 
 
 
 def test_a_log_without_any_transaction_is_read_from_its_beginning(own: MysqlShop) -> None:
-    own.run("RESET MASTER")
+    reset_log(own.url)
     address = address_of(MysqlSource(kind="mysql", url=own.url), own.folder)
     reader = BinlogReader(address, dialect=MYSQL, server_id=77, start=GtidSet(), schemas=[own.database], tables=["bag"])
     with closing(reader):
