@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_pipeline.record import TableName
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.record import OPERATION, TableName
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import arrow_schema
@@ -90,3 +91,13 @@ def read_copy(pipeline: Pipeline, table: TableName) -> tuple[pa.Table, list[tupl
         blocks = list(copy.rows(table, known.schema))
     unfit = [(row.column, row.texts) for block in blocks for row in block.unfit_rows]
     return pa.Table.from_batches([block.rows for block in blocks], arrow_schema(known.schema)), unfit
+
+
+def shown(found: Read, *columns: str) -> list[tuple[Any, ...]]:
+    """Operation and columns of each event."""
+    rows = [row for events in found.events for row in events.rows.to_pylist()]
+    return [(row[OPERATION], *(row[column] for column in columns)) for row in rows]
+
+
+def states(pipeline: Pipeline, shop: MysqlShop, *tables: str) -> list[TableState]:
+    return [pipeline.store.tables.table(shop.name(table)).state for table in tables]

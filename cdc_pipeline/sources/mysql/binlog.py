@@ -2,12 +2,13 @@
 
 import struct
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pymysql.connections import Connection, MysqlPacket
+from pymysql.connections import Connection
+from pymysql.protocol import MysqlPacket
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
     ExecuteLoadQueryEvent,
@@ -32,6 +33,11 @@ from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
+
+if TYPE_CHECKING:
+    _Connection = Connection[Any]
+else:
+    _Connection = Connection
 
 HEARTBEAT = timedelta(milliseconds=50)
 """The server sends a heartbeat when the log has nothing new for this long."""
@@ -63,14 +69,15 @@ _EVENTS = (
 )
 
 
-class _LogConnection(Connection):  # type: ignore[type-arg]
+class _LogConnection(_Connection):
     """A connection that leaves the status variables out of statements of the log.
 
     The library parses these settings of the session, which nobody uses here, and fails at those of a newer server.
     """
 
-    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> MysqlPacket:
-        packet = super()._read_packet(packet_type)
+    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
+        read: Callable[[type[MysqlPacket]], Any] = super()._read_packet
+        packet = read(packet_type)
         octets = packet.get_all_data()
         if octets[_EVENT_TYPE : _EVENT_TYPE + 1] != bytes([_STATEMENT]):
             return packet

@@ -4,7 +4,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from pymysql.connections import MysqlPacket
+from pymysql.protocol import MysqlPacket
 from pymysqlreplication.event import QueryEvent
 from pymysqlreplication.packet import BinLogPacketWrapper
 

@@ -1,0 +1,97 @@
+"""What the stream of MariaDB and MySQL does with tables that are altered, and with rows that are not logged as rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.metadata_store.states import TableState
+from tests.support.event_files import events_of
+from tests.support.mariadb import BinlogServerOfTests, is_older
+from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown, states
+from tests.support.pipelines import consume
+
+ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
+
+
+@pytest.fixture
+def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
+    return MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        (["ALTER TABLE orders ADD COLUMN more TEXT"], ("id", "note", "amount", "more")),
+        (["ALTER TABLE orders DROP COLUMN note"], ("id", "amount")),
+        (["ALTER TABLE orders ADD INDEX (amount)"], ("id", "note", "amount")),
+    ],
+)
+def test_a_change_of_columns_is_followed(shop: MysqlShop, changes: Sequence[str], columns: tuple[str, ...]) -> None:
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'before', 1)")
+        for change in changes:
+            shop.run(change)
+        shop.run("INSERT INTO orders (id) VALUES (2)")
+        consume(pipeline)
+        events = events_of(pipeline, shop.name("orders"))
+        assert [event["id"] for event in events] == [1, 2]
+        schema = pipeline.registered_stream().tables()[shop.name("orders")].schema
+        assert schema is not None
+        assert schema.names == columns
+        assert states(pipeline, shop, "orders") != [TableState.STALE]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["ALTER TABLE orders ADD COLUMN more INT DEFAULT 3"],
+        ["ALTER TABLE orders CHANGE note remark TEXT"],
+        ["ALTER TABLE orders ADD COLUMN more INT DEFAULT 3", "ALTER TABLE orders ALTER more SET DEFAULT NULL"],
+        ["ALTER TABLE orders DROP COLUMN note", "ALTER TABLE orders ADD COLUMN note TEXT AFTER id"],
+        ["RENAME TABLE orders TO old", "CREATE TABLE orders LIKE old"],
+        ["XA START 'x'", "INSERT INTO orders VALUES (8, 'x', 1)", "XA END 'x'", "XA PREPARE 'x'", "XA ROLLBACK 'x'"],
+    ],
+)
+def test_a_change_that_the_log_does_not_show_stops_that_table_alone(shop: MysqlShop, changes: Sequence[str]) -> None:
+    shop.run(ORDERS)
+    shop.run("CREATE TABLE other (id INT PRIMARY KEY)")
+    with shop.opened("orders", "other") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'before', 1)")
+        shop.run(*changes)
+        shop.run("INSERT INTO other VALUES (1)")
+        consume(pipeline)
+        assert states(pipeline, shop, "orders")[0] is TableState.STALE
+        assert states(pipeline, shop, "other")[0] is not TableState.STALE
+        assert [event["id"] for event in events_of(pipeline, shop.name("other"))] == [1]
+
+
+def test_rows_that_are_logged_by_their_statement_stop_that_table_alone(shop: MysqlShop) -> None:
+    """The name occurs here alone: an UPDATE may change a table of that name in any database of the shared server."""
+    table = "changed_by_statement"
+    shop.run(ORDERS.replace("orders", table))
+    shop.run("CREATE TABLE other (id INT PRIMARY KEY)")
+    with shop.opened(table, "other") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("SET SESSION binlog_format = 'STATEMENT'", f"UPDATE {table} SET amount = 9")
+        shop.run("INSERT INTO other VALUES (1)")
+        consume(pipeline)
+        assert states(pipeline, shop, table)[0] is TableState.STALE
+        assert states(pipeline, shop, "other")[0] is not TableState.STALE
+        assert [event["id"] for event in events_of(pipeline, shop.name("other"))] == [1]
+
+
+def test_invisible_columns_are_read_like_others(shop: MysqlShop) -> None:
+    if is_older(shop.url, (8, 0, 23)):
+        pytest.skip("MySQL has invisible columns from 8.0.23 on")
+    shop.run("CREATE TABLE orders (id INT PRIMARY KEY, hidden INT INVISIBLE DEFAULT 5, note TEXT)")
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders (id, note) VALUES (1, 'a')", "UPDATE orders SET hidden = 6, note = 'b'")
+        found = shown(read_stream(pipeline), "id", "hidden", "note")
+        assert found == [("i", 1, 5, "a"), ("u", 1, 6, "b")]
+        copied, _ = read_copy(pipeline, shop.name("orders"))
+        assert copied.to_pylist() == [{"id": 1, "hidden": 6, "note": "b"}]
