@@ -28,7 +28,7 @@ DATABASE = "shop"
 TABLES = ("customers", "products", "orders", "order_items", "visits")
 PROGRAMS = "/usr/sbin:/usr/bin"
 _WRITER = "writer"
-_DEADLOCK, _LOCK_WAIT = 1213, 1205
+_DEADLOCK, _LOCK_WAIT, _RECORD_CHANGED = 1213, 1205, 1020
 _ISOLATION = ("READ COMMITTED", "REPEATABLE READ")
 _OPTIONS = (
     f"--bind-address={LOOPBACK}",
@@ -107,7 +107,7 @@ def _session(url: str, number: int) -> Iterator[Any]:
 
 
 def _is_conflict(error: Exception) -> bool:
-    return error.args[:1] in ((_DEADLOCK,), (_LOCK_WAIT,))
+    return error.args[:1] in ((_DEADLOCK,), (_LOCK_WAIT,), (_RECORD_CHANGED,))
 
 
 MARIADB_SHOP = Shop(

@@ -135,10 +135,10 @@ def is_mariadb(url: str) -> bool:
     return "MariaDB" in str(run_mysql(url, "SELECT VERSION()"))
 
 
-def is_older(url: str, mysql: tuple[int, ...]) -> bool:
-    """Returns whether the server is a MySQL before this version."""
+def is_older(url: str, *, mysql: tuple[int, ...] = (), mariadb: tuple[int, ...] = ()) -> bool:
+    """Returns whether the server is older than the version that is given for its kind."""
     ((version,),) = run_mysql(url, "SELECT VERSION()")
-    return "MariaDB" not in version and tuple(map(int, re.findall(r"\d+", version)[:3])) < mysql
+    return tuple(map(int, re.findall(r"\d+", version)[:3])) < (mariadb if "MariaDB" in version else mysql)
 
 
 def numbers(first: int, last: int) -> str:

@@ -44,9 +44,13 @@ FROM information_schema.tables AS t WHERE t.table_schema = %s AND t.table_name I
 _COLUMNS = """
 SELECT c.table_schema, c.table_name, c.column_name, c.column_type, c.character_set_name, c.is_nullable = 'YES',
        if(version() LIKE '%%MariaDB%%', c.column_default, concat('=', c.column_default)),
-       coalesce(c.generation_expression, '')
+       coalesce(c.generation_expression, ''), FALSE /*M!110000 OR coalesce(c.generation_expression, '') <> '' */
 FROM information_schema.columns AS c WHERE c.table_schema = %s AND c.table_name IN %s
 ORDER BY c.table_schema, c.table_name, c.ordinal_position
+"""
+"""Last: whether the log leaves the column out of updates. MariaDB from 11 on does so with all computed columns.
+
+Only MariaDB reads the comment, from this version on.
 """
 _KEYS = """
 SELECT k.table_schema, k.table_name, k.column_name
@@ -146,7 +150,7 @@ def read_tables(
             name=name,
             kind=tables[name][0][0],
             engine=tables[name][0][1],
-            shape=TableShape(columns=tuple(_column(row, as_text.get(name, ())) for row in columns.get(name, ()))),
+            shape=_shape(columns.get(name, ()), as_text.get(name, ())),
             primary_key=tuple(row[0] for row in keys.get(name, ())),
             cascades=next((str(row[0]) for row in cascades.get(name, ())), None),
             array_index=next((str(row[0]) for row in arrays.get(name, ())), None),
@@ -161,10 +165,7 @@ def read_shapes(
 ) -> dict[TableName, TableShape]:
     """Reads the columns of tables. Leaves out tables that are gone."""
     found = _of(connection, _COLUMNS, {(name.schema, name.table): name for name in names})
-    return {
-        name: TableShape(columns=tuple(_column(row, as_text.get(name, ())) for row in columns))
-        for name, columns in found.items()
-    }
+    return {name: _shape(columns, as_text.get(name, ())) for name, columns in found.items()}
 
 
 def read_size(connection: "Connection[Any]", name: TableName) -> int:
@@ -191,6 +192,13 @@ def _of(
             if name is not None:
                 found.setdefault(name, []).append(tuple(row))
     return found
+
+
+def _shape(columns: Sequence[Sequence[Any]], as_text: Collection[str]) -> TableShape:
+    return TableShape(
+        columns=tuple(_column(row, as_text) for *row, is_left_out in columns if not is_left_out),
+        left_out=tuple(str(name) for name, *_, is_left_out in columns if is_left_out),
+    )
 
 
 def _column(row: Sequence[Any], as_text: Collection[str]) -> MysqlColumn:

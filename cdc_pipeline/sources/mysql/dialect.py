@@ -27,11 +27,13 @@ class Dialect:
     the end of the log, the second position, reaches the first one. `latest_end`: the position behind everything that a
     reader of the log may have got. `check_start`: raises SourceGap for a place that the server's log does not have,
     unless its reader is told. `has_lost`: whether the log lacks something behind a place up to which it was read.
+    `shows_computed`: whether an update that lacks a computed column has not changed it.
     """
 
     name: str
     is_mariadb: bool
     oldest: tuple[int, int]
+    shows_computed: bool
     end_sql: str
     place: Callable[[str], LogPlace | None]
     end_of: Callable[[Mapping[str, str]], LogPlace]
@@ -54,6 +56,7 @@ MARIADB = Dialect(
     name="MariaDB",
     is_mariadb=True,
     oldest=(10, 5),
+    shows_computed=False,
     end_sql="@@GLOBAL.gtid_binlog_pos",
     place=last_gtid,
     end_of=_mariadb_end,
@@ -72,6 +75,7 @@ MYSQL = Dialect(
     name="MySQL",
     is_mariadb=False,
     oldest=(8, 0),
+    shows_computed=True,
     end_sql="@@GLOBAL.gtid_executed",
     place=parse_gtid_set,
     end_of=lambda variables: parse_gtid_set(variables["gtid_executed"]),

@@ -8,6 +8,7 @@ from pymysql.connections import Connection
 from pymysql.err import MySQLError
 
 from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer
 from cdc_pipeline.sources.mysql.dialect import Dialect
@@ -88,6 +89,16 @@ def warn_of_partial_images(server: BinlogServer) -> None:
             expected="FULL: otherwise an update does not correct a column that differs in the lake",
             remedy="run SET GLOBAL binlog_row_image = 'FULL', and have older sessions end",
         )
+
+
+def warn_of_left_out(table: TableName, columns: Collection[str]) -> None:
+    """Warns of computed columns that the lake does not get."""
+    log.warning(
+        "computed columns are not read",
+        table=str(table),
+        found=f"MariaDB 11 or newer leaves {', '.join(columns)} out of the updates in its log",
+        remedy="compute them where the lake is read",
+    )
 
 
 def _is_on(value: str) -> bool:

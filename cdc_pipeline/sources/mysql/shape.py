@@ -43,11 +43,13 @@ class TableShape:
     """One table as the catalogue had it at one time.
 
     `generation`: the end of the log when the shape was read; 0 for the first shape of a table. Every event that commits
-    after it has this shape or a later one.
+    after it has this shape or a later one. `left_out`: names of computed columns that are not read, since the log does
+    not have their values in updates.
     """
 
     columns: tuple[MysqlColumn, ...]
     generation: int = 0
+    left_out: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ class TableShape:
 
     def is_now(self, other: "TableShape") -> bool:
         """Returns whether both have the same columns, whenever they were read."""
-        return self.columns == other.columns
+        return self.columns == other.columns and self.left_out == other.left_out
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -71,7 +73,8 @@ class TableShape:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TableShape":
         columns = tuple(MysqlColumn(**column) for column in document["columns"])
-        return cls(columns=columns, generation=document["generation"])
+        left_out = tuple(document.get("left_out", ()))
+        return cls(columns=columns, generation=document["generation"], left_out=left_out)
 
 
 def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()) -> str | None:
@@ -90,6 +93,9 @@ def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()
     needed = next((name for name in gone if name in fixed), None)
     if needed is not None:
         return f"the column {needed!r}, by which the lake's files are written, is gone"
+    stored = next((column.name for column in new if column.name in before.left_out), None)
+    if stored is not None:
+        return f"the column {stored!r} is no longer computed, and its values in older rows have no event"
     filled = next((column for column in new if not column.shows_null), None)
     if filled is not None:
         return f"the new column {filled.name!r} has a value in rows that are older than it, which have no event"

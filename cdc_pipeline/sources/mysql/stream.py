@@ -117,7 +117,12 @@ class MysqlStream:
     def _transaction_reader(self, start: LogPlace, prepared: str, looked_at: int) -> TransactionReader:
         streamed = {
             (table.name.schema, table.name.table): BinlogTable(
-                name=table.name, key=table.key, shapes=table.shapes, start=self.position, looked_at=looked_at
+                name=table.name,
+                key=table.key,
+                shapes=table.shapes,
+                start=self.position,
+                looked_at=looked_at,
+                shows_computed=self._dialect.shows_computed,
             )
             for table in self._tables
         }

@@ -13,27 +13,40 @@ from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinlogLayout:
-    """How rows are decoded whose columns the log describes in one way."""
+    """How rows are decoded whose columns the log describes in one way.
+
+    `computed`: places and names of the columns that an update must have, since the server may leave them out although
+    they changed.
+    """
 
     schema: TableSchema
     decoder: RowDecoder
+    computed: tuple[tuple[int, str], ...]
 
 
 class BinlogTable:
     """One table of the stream, with the shapes that its next events may have, oldest first.
 
     `start`: everything of the table that commits before it is registered, or in its next snapshot. `looked_at`: the end
-    of the log when the catalogue was read.
+    of the log when the catalogue was read. `shows_computed`: see `Dialect`.
     """
 
     def __init__(
-        self, *, name: TableName, key: tuple[str, ...], shapes: Sequence[TableShape], start: int, looked_at: int
+        self,
+        *,
+        name: TableName,
+        key: tuple[str, ...],
+        shapes: Sequence[TableShape],
+        start: int,
+        looked_at: int,
+        shows_computed: bool,
     ) -> None:
         self.name = name
         self.key = key
         self._shapes = list(shapes)
         self._start = max(start, shapes[0].generation)
         self._looked_at = looked_at
+        self._shows_computed = shows_computed
         self._layouts: dict[tuple[LogColumn, ...], BinlogLayout] = {}
         self._changes = 0
 
@@ -59,13 +72,29 @@ class BinlogTable:
         for _ in range(len(self._shapes)):
             image = image_columns(columns, self._shapes[0])
             if image is not None:
-                layout = BinlogLayout(schema=self._shapes[0].schema(self.key), decoder=RowDecoder(image))
+                layout = BinlogLayout(
+                    schema=self._shapes[0].schema(self.key),
+                    decoder=RowDecoder(image),
+                    computed=() if self._shows_computed else self._computed(columns),
+                )
                 self._layouts[columns] = layout
                 return layout
             if len(self._shapes) == 1:
                 break
             self._follow()
         raise self._unknown(columns)
+
+    def check_update(self, layout: BinlogLayout, present: bytes) -> None:
+        """Raises TableStale if the new rows of an update lack a computed column. `present`: a bit per column."""
+        for index, name in layout.computed:
+            if not present[index >> 3] >> (index & 7) & 1:
+                raise TableStale(
+                    f"{self.name}: an update came without the computed column {name}",
+                    table=self.name,
+                    expected="binlog_row_image = FULL in every session that writes",
+                    remedy="run SET GLOBAL binlog_row_image = 'FULL' and end older sessions, then cdc snapshot"
+                    f" {self.name}",
+                )
 
     def take(self, effect: Effect, commit_position: int) -> None:
         """Notes a statement that changed the table itself.
@@ -86,6 +115,10 @@ class BinlogTable:
             raise self._stale(
                 "was altered in a way that its catalogue no longer shows", "one change between two looks at it"
             )
+
+    def _computed(self, columns: Sequence[LogColumn]) -> tuple[tuple[int, str], ...]:
+        names = {column.name for column in self._shapes[0].columns if column.generated}
+        return tuple((index, column.name) for index, column in enumerate(columns) if column.name in names)
 
     def _follow(self) -> None:
         self._shapes.pop(0)

@@ -83,8 +83,7 @@ def log_columns(columns: Sequence[Any]) -> tuple[LogColumn, ...]:
 
 def image_columns(found: Sequence[LogColumn], shape: TableShape) -> tuple[ImageColumn, ...] | None:
     """Returns how rows with these columns are decoded, None if the columns are not those of the shape."""
-    named = set(shape.names)
-    shown = [column for column in found if column.name in named or not _HIDDEN.fullmatch(column.name)]
+    shown = [column for column in found if not _is_hidden(column.name, shape)]
     if len(shown) != len(shape.columns):
         return None
     pairs = dict(zip(shown, shape.columns, strict=True))
@@ -93,6 +92,10 @@ def image_columns(found: Sequence[LogColumn], shape: TableShape) -> tuple[ImageC
     return tuple(
         _image_column(column, pairs[column]) if column in pairs else _hidden_column(column) for column in found
     )
+
+
+def _is_hidden(name: str, shape: TableShape) -> bool:
+    return name in shape.left_out or (_HIDDEN.fullmatch(name) is not None and name not in shape.names)
 
 
 def _is_same(found: LogColumn, declared: MysqlColumn) -> bool:

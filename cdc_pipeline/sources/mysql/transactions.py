@@ -155,6 +155,7 @@ class TransactionReader:
         bitmaps = [event.columns_present_bitmap]
         if isinstance(event, UpdateRowsEvent):
             bitmaps.append(event.columns_present_bitmap2)
+            table.check_update(layout, bitmaps[-1])
         octets = row_octets(event)
         self.octets += len(octets)
         self._touched.add(table.name)

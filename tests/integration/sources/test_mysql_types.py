@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.record import OPERATION
-from tests.support.mariadb import BinlogServerOfTests, connected, is_mariadb
+from tests.support.mariadb import BinlogServerOfTests, connected, is_mariadb, is_older
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream
 
 VALUES = {
@@ -213,4 +213,7 @@ def test_computed_columns_and_indexes_on_expressions_are_read_like_others(shop: 
     kept = {event["id"]: event for event in events}
     rows = copied.to_pylist()
     assert [{name: kept[row["id"]][name] for name in row} for row in rows] == rows
-    assert [(row["twice"], row["kept"]) for row in rows] == [(12, "Éva!"), (None, None)]
+    if is_older(shop.url, mariadb=(11,)) or not is_mariadb(shop.url):
+        assert [(row["twice"], row["kept"]) for row in rows] == [(12, "Éva!"), (None, None)]
+    else:
+        assert [*rows[0]] == ["id", "a", "name", "made"]

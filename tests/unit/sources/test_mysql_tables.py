@@ -14,6 +14,7 @@ from cdc_pipeline.sources.mysql.json_text import json_text
 from cdc_pipeline.sources.mysql.row_image import ImageColumn, RowDecoder
 from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape, why_retaken
 from cdc_pipeline.sources.mysql.table_copy import key_ranges
+from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 from cdc_pipeline.types.mysql import parse_column_type
 
 ID = MysqlColumn(name="id", written="int(11)", type="int4", nullable=False)
@@ -81,6 +82,7 @@ def test_a_change_that_events_show_whole_is_followed(before: TableShape, now: Ta
             shape(column("k", "enum('b','a')", charset="utf8mb4")),
         ),
         (shape(NOTE), TableShape(columns=(NOTE,))),
+        (TableShape(columns=(ID,), left_out=("note",)), shape(NOTE)),
     ],
 )
 def test_any_other_change_needs_a_new_snapshot(before: TableShape, now: TableShape) -> None:
@@ -89,6 +91,21 @@ def test_any_other_change_needs_a_new_snapshot(before: TableShape, now: TableSha
 
 def test_a_shape_is_read_back_as_it_was_stored() -> None:
     assert TableShape.from_json(shape(NOTE).to_json()) == shape(NOTE)
+
+
+def test_a_computed_column_that_is_left_out_is_passed_over_in_the_rows_of_the_log() -> None:
+    without = TableShape(columns=(ID, column("n", "int(11)")), left_out=("twice",))
+    assert TableShape.from_json(without.to_json()) == without
+    assert not without.is_now(TableShape(columns=without.columns))
+    columns = image_columns([log_column("id"), log_column("twice"), log_column("n")], without)
+    assert columns is not None
+    (rows,) = RowDecoder(columns).images(b"\x00\x01\0\0\0\x02\0\0\0\x03\0\0\0", [b"\x07"])
+    assert [image.texts for image in rows] == [[b"1", b"3"]]
+    assert image_columns([log_column("id"), log_column("other"), log_column("n")], without) is None
+
+
+def log_column(name: str) -> LogColumn:
+    return LogColumn(name=name, type=FIELD_TYPE.LONG, length=0, decimals=0, unsigned=False, charset="", labels=())
 
 
 def test_positions_of_mariadb_follow_the_numbers_of_transactions() -> None:
