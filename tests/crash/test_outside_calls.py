@@ -65,7 +65,6 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/sources/files/event_file.py:__init__": READS_ONLY,
     "cdc_pipeline/sources/files/event_file.py:_is_unchanged": READS_ONLY,
     "cdc_pipeline/sources/files/event_file.py:_opened": READS_ONLY,
-    "cdc_pipeline/sources/mysql/binlog.py:__call__": OWN_SESSION,
     "cdc_pipeline/sources/mysql/binlog.py:next_event": READS_ONLY,
     "cdc_pipeline/sources/mysql/held_snapshot.py:_answer": READS_ONLY,
     "cdc_pipeline/sources/mysql/held_snapshot.py:running": "a connection of this process to itself",
