@@ -14,7 +14,7 @@ STATEMENT = b"UPDATE shop.orders SET amount = 9"
 OF_MYSQL_9_7 = bytes.fromhex(
     "00 00000000 01 2000a04500000000 06 03 737464 04 ff00ff00ff00 09 0100000000000000 0c 01 73686f7000 12 ff00 15 00"
 )
-"""Status variables that MySQL 9.7 wrote beside it. The last one, 0x15, is new in MySQL 9.6."""
+"""Status variables that MySQL 9.7 wrote beside it. mysql-replication 1.0 does not know the last one, 0x15."""
 
 
 def packet_of(variables: bytes) -> bytes:
