@@ -3,14 +3,15 @@
 INSERT INTO customers
 SELECT seq, uuid(), concat('Customer ', seq), DATE '1950-01-01' + INTERVAL seq * 37 MOD 20000 DAY, seq MOD 5,
        seq MOD 9 > 0, IF(seq MOD 4 > 0, seq * 7919 MOD 100000 / 100, NULL),
-       IF(seq MOD 3 = 0, NULL, json_object('language', 'de', 'level', seq)), IF(seq MOD 2 = 0, unhex(left(sha2(seq, 224), 32)), NULL),
+       IF(seq MOD 3 = 0, NULL, json_object('language', 'de', 'level', seq)),
+       IF(seq MOD 2 = 0, unhex(left(sha2(seq, 224), 32)), NULL),
        TIMESTAMP '2026-01-01 00:00:00' + INTERVAL seq MINUTE, TIMESTAMP '2026-04-01 00:00:00'
 FROM seq_1_to_1000000 WHERE seq <= %(customers)s;
 
 -- Texts of 5 to 20 kB.
 INSERT INTO products
-SELECT seq, concat('Product ', seq), repeat(left(sha2(seq, 224), 32), 157 + seq * 37 MOD 468), seq * 7919 MOD 50000 / 100, seq / 7e0,
-       seq MOD 8, TIMESTAMP '2026-01-01 00:00:00', TIMESTAMP '2026-01-01 00:00:00' + INTERVAL seq HOUR
+SELECT seq, concat('Product ', seq), repeat(left(sha2(seq, 224), 32), 157 + seq * 37 MOD 468), seq * 7919 MOD 50000 / 100,
+       seq / 7e0, seq MOD 8, TIMESTAMP '2026-01-01 00:00:00', TIMESTAMP '2026-01-01 00:00:00' + INTERVAL seq HOUR
 FROM seq_1_to_1000000 WHERE seq <= %(products)s;
 
 -- About three months of orders.

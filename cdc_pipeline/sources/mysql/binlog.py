@@ -46,7 +46,7 @@ _WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 3
 """Types of events that are not read and that carry no change of a row. 9, 11, 17: blocks of a file of LOAD DATA."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
-_STATEMENT = 2
+_STATEMENT = b"\x02"
 _EVENT_TYPE, _EVENT_SIZE, _VARIABLES_SIZE, _VARIABLES = 5, 10, 31, 33
 """Where an event has these in its packet: one byte of the protocol, 19 of the header, 13 of numbers of a statement."""
 _SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer, without tags in GTIDs"
@@ -79,7 +79,7 @@ class _LogConnection(_Connection):
         read: Callable[[type[MysqlPacket]], Any] = super()._read_packet
         packet = read(packet_type)
         octets = packet.get_all_data()
-        if octets[_EVENT_TYPE : _EVENT_TYPE + 1] != bytes([_STATEMENT]):
+        if octets[_EVENT_TYPE : _EVENT_TYPE + 1] != _STATEMENT:
             return packet
         return packet_type(without_status_variables(octets), self.encoding)
 

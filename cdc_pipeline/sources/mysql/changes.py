@@ -39,10 +39,11 @@ class _Event:
 
 @dataclass(slots=True, kw_only=True)
 class ChangeGroup:
-    """Collects change events of one table under one schema, in the order of the log."""
+    """Collects change events of one table under one schema, in the order of the log. `computed`: see `BinlogLayout`."""
 
     table: TableName
     schema: TableSchema
+    computed: frozenset[str] = frozenset()
     events: list[_Event] = field(default_factory=list)
 
     @property
@@ -66,7 +67,11 @@ class ChangeGroup:
         self._add(Operation.DELETE, place, kept)
 
     def update(self, before: RowImage, after: RowImage, place: Place) -> None:
-        """Adds a changed row. In a keyless table it becomes the delete of the old row and the insert of the new one."""
+        """Adds a changed row. In a keyless table it becomes the delete of the old row and the insert of the new one.
+
+        Raises TableStale if the new row lacks a column of `computed`.
+        """
+        self._check_computed(after)
         if self.schema.is_keyless:
             self._check_whole(before)
             self._check_whole(after)
@@ -152,6 +157,13 @@ class ChangeGroup:
         left_out = [name for name in self.schema.key if not here[name]]
         if left_out:
             raise self._incomplete(f"an update or delete came without {', '.join(left_out)}")
+
+    def _check_computed(self, after: RowImage) -> None:
+        if not self.computed:
+            return
+        for name, here in zip(self.schema.names, after.present, strict=True):
+            if not here and name in self.computed:
+                raise self._incomplete(f"an update came without the computed column {name}")
 
     def _check_whole(self, image: RowImage) -> None:
         if not all(image.present):

@@ -55,6 +55,10 @@ class TableShape:
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
+    @property
+    def computed(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns if column.generated)
+
     def column(self, name: str) -> MysqlColumn:
         return next(column for column in self.columns if column.name == name)
 

@@ -15,13 +15,12 @@ from cdc_pipeline.sources.mysql.table_map import LogColumn, image_columns
 class BinlogLayout:
     """How rows are decoded whose columns the log describes in one way.
 
-    `computed`: places and names of the columns that an update must have, since the server may leave them out although
-    they changed.
+    `computed`: the columns that an update must have, since the server may leave them out although they changed.
     """
 
     schema: TableSchema
     decoder: RowDecoder
-    computed: tuple[tuple[int, str], ...]
+    computed: frozenset[str]
 
 
 class BinlogTable:
@@ -75,7 +74,7 @@ class BinlogTable:
                 layout = BinlogLayout(
                     schema=self._shapes[0].schema(self.key),
                     decoder=RowDecoder(image),
-                    computed=() if self._shows_computed else self._computed(columns),
+                    computed=frozenset() if self._shows_computed else self._shapes[0].computed,
                 )
                 self._layouts[columns] = layout
                 return layout
@@ -83,18 +82,6 @@ class BinlogTable:
                 break
             self._follow()
         raise self._unknown(columns)
-
-    def check_update(self, layout: BinlogLayout, present: bytes) -> None:
-        """Raises TableStale if the new rows of an update lack a computed column. `present`: a bit per column."""
-        for index, name in layout.computed:
-            if not present[index >> 3] >> (index & 7) & 1:
-                raise TableStale(
-                    f"{self.name}: an update came without the computed column {name}",
-                    table=self.name,
-                    expected="binlog_row_image = FULL in every session that writes",
-                    remedy="run SET GLOBAL binlog_row_image = 'FULL' and end older sessions, then cdc snapshot"
-                    f" {self.name}",
-                )
 
     def take(self, effect: Effect, commit_position: int) -> None:
         """Notes a statement that changed the table itself.
@@ -115,10 +102,6 @@ class BinlogTable:
             raise self._stale(
                 "was altered in a way that its catalogue no longer shows", "one change between two looks at it"
             )
-
-    def _computed(self, columns: Sequence[LogColumn]) -> tuple[tuple[int, str], ...]:
-        names = {column.name for column in self._shapes[0].columns if column.generated}
-        return tuple((index, column.name) for index, column in enumerate(columns) if column.name in names)
 
     def _follow(self) -> None:
         self._shapes.pop(0)

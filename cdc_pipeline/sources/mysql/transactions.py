@@ -155,13 +155,12 @@ class TransactionReader:
         bitmaps = [event.columns_present_bitmap]
         if isinstance(event, UpdateRowsEvent):
             bitmaps.append(event.columns_present_bitmap2)
-            table.check_update(layout, bitmaps[-1])
         octets = row_octets(event)
         self.octets += len(octets)
         self._touched.add(table.name)
         group = self._newest.get(table.name)
         if group is None or group.schema is not layout.schema:
-            group = ChangeGroup(table=table.name, schema=layout.schema)
+            group = ChangeGroup(table=table.name, schema=layout.schema, computed=layout.computed)
             self._newest[table.name] = group
             self._groups.append(group)
         for images in layout.decoder.images(octets, bitmaps):

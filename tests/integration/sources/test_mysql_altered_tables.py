@@ -1,22 +1,16 @@
 """What the stream of MariaDB and MySQL does with tables that are altered, and with rows that are not logged as rows."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from cdc_pipeline.metadata_store.states import TableState
 from tests.support.event_files import events_of
-from tests.support.mariadb import BinlogServerOfTests, is_mariadb, is_older
+from tests.support.mariadb import is_mariadb, is_older
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown, states
 from tests.support.pipelines import consume
 
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
-
-
-@pytest.fixture
-def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
-    return MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX
 from tests.support.eventually import eventually
 from tests.support.mariadb import (
-    BinlogServerOfTests,
     connected,
     is_mariadb,
     numbers,
@@ -24,11 +23,6 @@ from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown,
 from tests.support.pipelines import consume
 
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
-
-
-@pytest.fixture
-def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
-    return MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
 
 
 def test_a_key_change_is_a_delete_and_a_move_and_a_truncate_has_its_place(shop: MysqlShop) -> None:

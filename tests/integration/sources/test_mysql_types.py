@@ -3,14 +3,13 @@
 import json
 from contextlib import closing
 from decimal import Decimal
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from cdc_pipeline.record import OPERATION
-from tests.support.mariadb import BinlogServerOfTests, connected, is_mariadb, is_older
+from tests.support.mariadb import connected, is_mariadb, is_older
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream
 
 VALUES = {
@@ -95,11 +94,6 @@ UNFIT = {
     "DATETIME(3)": ["'2024-00-00 00:00:00.000'"],
     "TIMESTAMP NULL": ["'0000-00-00 00:00:00'"],
 }
-
-
-@pytest.fixture
-def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
-    return MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
 
 
 def test_every_value_is_the_same_by_stream_and_by_copy(shop: MysqlShop) -> None:

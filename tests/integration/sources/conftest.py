@@ -1,0 +1,14 @@
+"""The shop on MariaDB and on MySQL, which several tests of their source use."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.mariadb import BinlogServerOfTests
+from tests.support.mysql_source import MysqlShop
+
+
+@pytest.fixture
+def shop(binlog_server: BinlogServerOfTests, store_url: str, tmp_path: Path) -> MysqlShop:
+    """A database of this test on each kind of server, and a pipeline over it."""
+    return MysqlShop(folder=tmp_path, url=binlog_server.url, database=binlog_server.database, store_url=store_url)
