@@ -19,6 +19,7 @@ from tests.support.mariadb import BinlogServerOfTests, fresh_mysql_database, sta
 from tests.support.mysql8 import started_mysql
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
+from tests.support.shards import OTHER_KINESIS
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
@@ -195,3 +196,9 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`http://…` of a started S3 server with the bucket `tests.support.s3.BUCKET`, which all workers share."""
     with shared("s3", started_moto, folder_of_the_run(tmp_path_factory)) as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def kinesis_endpoint(s3_endpoint: str) -> str:
+    """`http://…` of a server that speaks Kinesis's protocol."""
+    return os.environ.get(OTHER_KINESIS, s3_endpoint)

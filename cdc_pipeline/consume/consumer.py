@@ -75,8 +75,8 @@ class Consumer:
         self._clock = clock
         self._on_step = on_step
         self._next_heartbeat = self._last_cut = time.monotonic()
-        self._awaits_heartbeat = False
-        self._marker_positions: dict[str, int] = {}
+        self._awaits_heartbeat = self._is_idle = False
+        self._sent_at, self._marker_positions = dict[str, datetime](), dict[str, int]()
         self._offsets = dict(assignment.next_offset)
         self._ignored_truncates = ignored_truncates
         self.check_tables = check_tables
@@ -93,13 +93,15 @@ class Consumer:
             (marker.text, marker.commit_position) for marker in batch.markers if marker.text in self._marker_positions
         )
         self._awaits_heartbeat &= all(marker.text != CUT for marker in batch.markers)
+        ends = {each.commit_position + 1: self._sent_at.pop(each.text) for each in batch.markers if each.is_end}
         for cut in self._cutter.add(self._without_ignored(batch)):
-            yield self._with_silent_changes(cut)
+            yield replace(self._with_silent_changes(cut), read_until=ends.get(cut.end))
             self._last_cut, self.position = time.monotonic(), cut.end
 
     def offset_ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
         """Returns each stream partition's range from its registered offset to the cut's end. Call it once per cut."""
         progress = self._stream.progress_at(cut.end)
+        self._is_idle = all(progress[number].offset == start for number, start in self._offsets.items())
         return tuple(
             PartitionRange(
                 stream_partition=number,
@@ -112,8 +114,8 @@ class Consumer:
         )
 
     def is_to_be_registered(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> bool:
-        """Returns False for a cut in which no stream partition advanced, unless a marker message requested the cut."""
-        return cut.requested or any(not part.is_empty for part in ranges)
+        """Returns False for a cut without any progress: no offset, no request, and no later time of an idle source."""
+        return cut.requested or cut.read_until is not None or any(not part.is_empty for part in ranges)
 
     def write_slice_files(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> tuple[Slice, ...]:
         """Writes one slice file per table and stream partition with events; the files are durable on return."""
@@ -166,7 +168,7 @@ class Consumer:
         send one per second, and each of them causes a cut.
         """
         if not self._awaits_heartbeat and self._until_heartbeat() <= timedelta(0):
-            self._send(CUT, is_heartbeat=True)
+            self._send(CUT, is_heartbeat=not self._is_idle)
             self._awaits_heartbeat = True
             self._next_heartbeat = time.monotonic() + _LONGEST_WAIT.total_seconds()
 
@@ -198,6 +200,7 @@ class Consumer:
         return max(min(by_clock, since_cut) + _GRACE, timedelta(seconds=self._next_heartbeat - now))
 
     def _send(self, text: str, *, is_heartbeat: bool = False) -> None:
+        self._sent_at[text] = self._clock()
         with step(self._on_step, "source.mark"):
             self._stream.send_marker(text, is_heartbeat=is_heartbeat)
 
@@ -224,7 +227,7 @@ class Consumer:
             # The end of the last registered cut. Cuts that had nothing to register may lie between it and this cut.
             start=encode_position(self._registered_end),
             position=encode_position(cut.end),
-            commit_time=cut.commit_time,
+            commit_time=max(cut.commit_time, cut.read_until or cut.commit_time),
             label=cut.label,
             requested=cut.requested,
             partitions=ranges,

@@ -41,7 +41,8 @@ class CutSlices:
     """All time slices of one cut: every transaction of the half-open range [start, end) of positions.
 
     `last_commit_position` is None when the range holds no transaction. `requested`: a marker message asked for a cut at
-    this position; such a cut is empty when the stream was cut there before.
+    this position; such a cut is empty when the stream was cut there before. `read_until`: the time up to which the
+    source was read to its end, where only the consumer's own clock can tell it.
     """
 
     start: int
@@ -52,6 +53,7 @@ class CutSlices:
     requested: bool
     slices: Mapping[tuple[TableName, int], SliceRows]
     unfit: tuple[tuple[TableName, UnfitEvent], ...]
+    read_until: datetime | None = None
 
 
 class SliceCutter:

@@ -80,10 +80,14 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """A marker message that was read from the stream: `text` as it was sent, and the position of its commit."""
+    """A marker message that was read from the stream: `text` as it was sent, and the position of its commit.
+
+    `is_end`: everything that the source held when the message was sent was read; the message itself takes one position.
+    """
 
     text: str
     commit_position: int
+    is_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,7 @@ class ChangeStream(Protocol):
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         """Commits a marker message to the source. `read` returns it as a Marker, whose position can be cut at.
 
-        A heartbeat may be returned before events that are still being written.
+        A heartbeat may be returned before events that are still being written; its Marker is no `is_end`.
         """
 
     def check(self, registered: Mapping[TableName, str | None]) -> Mapping[TableName, Sequence[Document]]:

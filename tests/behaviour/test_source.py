@@ -13,7 +13,7 @@ from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import VERSION
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import Proof
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.dynamodb_arm import DynamodbArm
 from tests.support.event_files import events_of
 from tests.support.kinesis_arm import KinesisArm
@@ -80,7 +80,8 @@ def arm(
             case "kafka":
                 yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
             case "kinesis" | "dynamodb" as kind:
-                yield on_shards(kind, tmp_path, store_url, request.getfixturevalue("s3_endpoint"))
+                endpoint = request.getfixturevalue("kinesis_endpoint" if kind == "kinesis" else "s3_endpoint")
+                yield on_shards(kind, tmp_path, store_url, endpoint)
             case "DMS files":
                 objects = LocalObjectStore(tmp_path / "changes")
                 yield ChangeFilesArm(folder=tmp_path, store_url=store_url, objects=objects, source={"format": "dms"})
@@ -187,6 +188,17 @@ def test_a_marker_message_comes_behind_all_that_was_committed_before_it(arm: Sou
             seen = read_to_now(stream, "cut:2")
     assert [id_ for _, _, id_ in seen.changes] == [1]
     assert seen.marks[-1] == "cut:2"
+
+
+def test_an_idle_source_is_known_to_be_read_up_to_now(written: SourceArm) -> None:
+    if isinstance(written, MemoryArm):
+        pytest.skip("its clock stands")
+    for _ in range(2):
+        started = utc_now()
+        with written.opened() as pipeline:
+            consume(pipeline)
+            newest, *_ = pipeline.store.inspection.run("boundaries")
+        assert newest["commit_time"] >= started.replace(microsecond=0), "some servers have no smaller times"
 
 
 def test_set_up_is_idempotent(arm: SourceArm) -> None:

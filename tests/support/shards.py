@@ -27,6 +27,8 @@ FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898
 """Of 56 digits, as AWS writes them."""
 RETENTION = timedelta(hours=24)
 _PAGE = 3
+OTHER_KINESIS = "CDC_KINESIS"
+"""The environment variable with the endpoint of another server than moto's, to run the same tests over it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,12 +194,47 @@ class KinesisStreams:
 
     def create(self, shards: int = 1) -> None:
         kinesis_client(self.endpoint).create_stream(StreamName=self.name, ShardCount=shards)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the server has finished what was asked of it."""
+        kinesis_client(self.endpoint).get_waiter("stream_exists").wait(StreamName=self.name, WaiterConfig={"Delay": 1})
 
     def put(self, *events: Any, key: str = "default") -> None:
         client = kinesis_client(self.endpoint)
         for event in events:
             data = event if isinstance(event, bytes) else json.dumps(event).encode()
             client.put_record(StreamName=self.name, Data=data, PartitionKey=key)
+
+    def put_all(self, events: Mapping[str, Any]) -> None:
+        """One event by partition key."""
+        records = [{"Data": json.dumps(event).encode(), "PartitionKey": key} for key, event in events.items()]
+        kinesis_client(self.endpoint).put_records(StreamName=self.name, Records=records)
+
+    def split(self) -> None:
+        """Each open shard into two halves."""
+        for shard in self._open_shards():
+            first, last = (int(shard["HashKeyRange"][end]) for end in ("StartingHashKey", "EndingHashKey"))
+            middle = str((first + last + 1) // 2)
+            kinesis_client(self.endpoint).split_shard(
+                StreamName=self.name, ShardToSplit=shard["ShardId"], NewStartingHashKey=middle
+            )
+            self.wait()
+
+    def merge(self) -> None:
+        """Pairs of neighbours into one each."""
+        shards = [shard["ShardId"] for shard in self._open_shards()]
+        for left, right in zip(shards[::2], shards[1::2], strict=True):
+            kinesis_client(self.endpoint).merge_shards(
+                StreamName=self.name, ShardToMerge=left, AdjacentShardToMerge=right
+            )
+            self.wait()
+
+    def _open_shards(self) -> list[Any]:
+        """In the order of their hash keys."""
+        shards = kinesis_client(self.endpoint).list_shards(StreamName=self.name)["Shards"]
+        still_open = [each for each in shards if "EndingSequenceNumber" not in each["SequenceNumberRange"]]
+        return sorted(still_open, key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
 
     def names(self) -> list[str]:
         return [name for name in kinesis_client(self.endpoint).list_streams()["StreamNames"] if name == self.name]

@@ -18,13 +18,7 @@ SELECT source.table_id,
             FROM cdc.stream_partition AS part
             WHERE part.stream = source.stream
               AND NOT (part.last_position ? 'ended') AND part.last_position ->> 'partition' IS NULL),
-           -- where consumers share a stream: the partitions that had events of this table, or none of any table yet
-           (SELECT string_agg(part.partition || ' is not read: ' || part.held_back, '; ' ORDER BY part.stream_partition)
-            FROM cdc.v_stream_partition AS part
-            JOIN cdc.stream_partition AS known USING (stream, stream_partition)
-            WHERE part.stream = source.stream AND part.held_back IS NOT NULL AND part.partition IS NOT NULL
-              AND (known.last_position ? concat_ws('.', source.database_name, source.schema_name, source.table_name)
-                   OR known.last_position - '{partition,topic,stream,file}'::text[] = '{}')),
+           shared.held_back,
            CASE WHEN source.state = 'stale' OR source.snapshot_wanted
                 THEN coalesce(source.parked_reason, 'it asks for a new snapshot')
                 WHEN source.state = 'snapshotting' THEN 'its first snapshot is being taken'
@@ -78,10 +72,23 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS reached ON true
 CROSS JOIN LATERAL (
+    -- where consumers share a stream: the partitions that had events of this table, or none of any table yet
+    SELECT min(part.watermark) AS watermark,
+           string_agg(part.partition || ' is not read: ' || part.held_back, '; ' ORDER BY part.stream_partition)
+               AS held_back
+    FROM cdc.v_stream_partition AS part
+    JOIN cdc.stream_partition AS known USING (stream, stream_partition)
+    WHERE part.stream = source.stream AND part.partition IS NOT NULL
+      AND (known.last_position ? concat_ws('.', source.database_name, source.schema_name, source.table_name)
+           OR known.last_position - '{partition,topic,stream,file}'::text[] = '{}')
+) AS shared
+CROSS JOIN LATERAL (
     SELECT CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
                 WHEN reached.position >= source.cutoff_offset THEN reached.position
                 ELSE source.cutoff_offset END AS position,
            CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL
-                WHEN reached.position >= source.cutoff_offset THEN reached.commit_time
+                WHEN reached.position >= source.cutoff_offset
+                -- a boundary is of one consumer; another one may be behind it
+                THEN greatest(least(reached.commit_time, shared.watermark), source.cutoff_time)
                 ELSE source.cutoff_time END AS as_of
 ) AS equal;

@@ -174,16 +174,17 @@ class RowStream:
             log.info("rows without changes skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
         positions = np.arange(self._next, self._next + len(self._markers))
-        texts, self._markers = [text for text, _ in self._markers], []
-        self._next += len(texts)
+        markers, self._markers = self._markers, []
+        self._next += len(markers)
         return EventBatch(
             events=(),
             transactions=Transactions(
                 commit_position=positions,
                 end_position=positions + 1,
-                commit_time=np.full(len(texts), self._commit_time),
+                commit_time=np.full(len(markers), self._commit_time),
             ),
             markers=tuple(
-                Marker(text=text, commit_position=place) for text, place in zip(texts, positions.tolist(), strict=True)
+                Marker(text=text, commit_position=place, is_end=not is_heartbeat)
+                for (text, is_heartbeat), place in zip(markers, positions.tolist(), strict=True)
             ),
         )

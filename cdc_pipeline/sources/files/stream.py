@@ -35,7 +35,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class _OpenMarker:
+class OpenMarker:
     """A marker message that was sent. It is returned once every partition in `waits_for` has been read to its end."""
 
     text: str
@@ -79,7 +79,7 @@ class DebeziumStream:
         self._registered = dict(progress)
         self._reached: deque[Reached] = deque()
         self._open: _OpenGroup | None = None
-        self._markers: list[_OpenMarker] = []
+        self._markers: list[OpenMarker] = []
         self._last_ends: dict[int, int] = {}
         """End of each stream partition at the last marker. If it did not move since, lines held back are released."""
         self._skipped: Counter[str] = Counter()
@@ -97,7 +97,7 @@ class DebeziumStream:
         return None
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
-        marker = _OpenMarker(text=text, waits_for=set(self._partitions), is_heartbeat=is_heartbeat)
+        marker = OpenMarker(text=text, waits_for=set(self._partitions), is_heartbeat=is_heartbeat)
         self._markers.append(marker)
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
@@ -139,9 +139,9 @@ class DebeziumStream:
         for lines in self._partitions.values():
             lines.files.close()
 
-    def _finished_markers(self) -> list[str]:
+    def _finished_markers(self) -> list[OpenMarker]:
         """Returns the marker messages that wait for no stream partition any more, and forgets them."""
-        finished = [marker.text for marker in self._markers if not marker.waits_for]
+        finished = [marker for marker in self._markers if not marker.waits_for]
         if finished:
             self._markers = [marker for marker in self._markers if marker.waits_for]
         return finished
@@ -215,17 +215,20 @@ class DebeziumStream:
         )
         return closed.first, self._next, closed.commit_time
 
-    def _marked(self, texts: Sequence[str]) -> EventBatch:
+    def _marked(self, finished: Sequence[OpenMarker], *, holds_lines: bool = False) -> EventBatch:
         """Returns marker messages, each as a transaction without events, at the last commit time."""
         if self._skipped:
             log.info("lines without rows skipped", counts=dict(sorted(self._skipped.items())))
             self._skipped.clear()
-        places = [self._next + number for number in range(len(texts))]
-        self._next += len(texts)
+        places = [self._next + number for number in range(len(finished))]
+        self._next += len(finished)
         return EventBatch(
             events=(),
             transactions=transactions_of([(place, place + 1, self._commit_time) for place in places]),
-            markers=tuple(Marker(text=text, commit_position=place) for text, place in zip(texts, places, strict=True)),
+            markers=tuple(
+                Marker(text=each.text, commit_position=place, is_end=not each.is_heartbeat and not holds_lines)
+                for each, place in zip(finished, places, strict=True)
+            ),
         )
 
 

@@ -16,7 +16,7 @@ from cdc_pipeline.sources.debezium.partition import Line, PartitionLines
 from cdc_pipeline.sources.debezium.record_line import RecordLine, record_content
 from cdc_pipeline.sources.debezium.transaction_records import transaction_record
 from cdc_pipeline.sources.debezium.whole_transactions import LONGEST_WAIT, ReadEnds, WholeTransactions
-from cdc_pipeline.sources.files.stream import DebeziumStream, Reached, transactions_of
+from cdc_pipeline.sources.files.stream import DebeziumStream, OpenMarker, Reached, transactions_of
 from cdc_pipeline.sources.kafka.records import PartitionRecords
 from cdc_pipeline.sources.known import PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch, TableEvents
@@ -99,7 +99,7 @@ class WholeTransactionStream(DebeziumStream):
         self._meet_blocked_markers()
         finished = self._finished_markers()
         if finished:
-            return self._marked(finished)
+            return self._marked(finished, holds_lines=self._whole.holds_lines)
         self._warn_if_it_stands()
         return None
 
@@ -150,7 +150,7 @@ class WholeTransactionStream(DebeziumStream):
             for marker in self._markers:
                 marker.waits_for -= full
 
-    def _finished_markers(self) -> list[str]:
+    def _finished_markers(self) -> list[OpenMarker]:
         has_room = self._release is None or self._next + len(self._markers) < self._release.first
         return super()._finished_markers() if has_room else []
 

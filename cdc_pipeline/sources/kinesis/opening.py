@@ -85,6 +85,7 @@ class ShardOpening:
             streams=streams,
             lines=lines,
             shown=others.shown,
+            awaits=bool(awaited),
             is_to_open=lambda: bool(awaited) and others.are_ended(awaited),
             inner=inner,
         )

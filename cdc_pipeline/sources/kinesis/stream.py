@@ -61,8 +61,8 @@ class ShardLines(PartitionLines):
 class ShardsStream:
     """Implements `ChangeStream` for shards.
 
-    `streams`: names of the streams, whose shards are watched for some that are not in `shown`. `is_to_open`: whether a
-    shard can be read now that had to wait for another consumer. `inner` turns lines into batches.
+    `streams`: names of the streams, whose shards are watched for some that are not in `shown`. `awaits`: a shard of
+    this reader waits for another consumer; `is_to_open`: it can be read now. `inner` turns lines into batches.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class ShardsStream:
         streams: Sequence[str],
         lines: Mapping[int, ShardLines],
         shown: frozenset[str],
+        awaits: bool,
         is_to_open: Callable[[], bool],
         inner: DebeziumStream,
     ) -> None:
@@ -79,6 +80,7 @@ class ShardsStream:
         self._streams = streams
         self._lines = lines
         self._shown = shown
+        self._awaits = awaits
         self._is_to_open = is_to_open
         self._inner = inner
         self.position = inner.position
@@ -92,13 +94,13 @@ class ShardsStream:
             self._next_await = time.monotonic() + _AWAIT_SECONDS
             if self._is_to_open():
                 raise StreamMoved("a shard was read to its end", remedy="the consumer reads the one that follows it")
-        batch = self._inner.read(_NOW)
+        batch = self._read()
         if batch is not None:
             return batch
         due = [lines.records.next_fetch for lines in self._lines.values() if not lines.records.is_ended]
         left = min(due, default=time.monotonic() + wait.total_seconds()) - time.monotonic()
         Signal().wait(max(0.0, min(left, wait.total_seconds())))
-        return self._inner.read(_NOW)
+        return self._read()
 
     def send_marker(self, text: str, *, is_heartbeat: bool = False) -> None:
         """Adds a marker message to this reader's own stream; nothing is written to the shards."""
@@ -107,6 +109,13 @@ class ShardsStream:
             for lines in self._lines.values():
                 lines.records.look_again()
         self._inner.send_marker(text, is_heartbeat=is_heartbeat)
+
+    def _read(self) -> EventBatch | None:
+        """While a shard waits for another consumer, no marker message shows that everything was read."""
+        batch = self._inner.read(_NOW)
+        if batch is None or not self._awaits:
+            return batch
+        return replace(batch, markers=tuple(replace(marker, is_end=False) for marker in batch.markers))
 
     def progress_at(self, position: int) -> dict[int, PartitionProgress]:
         return {number: _with_end(place) for number, place in self._inner.progress_at(position).items()}

@@ -1,6 +1,8 @@
 """How a folder of events is read: resumed, appended to, cut between transactions, owned by one consumer."""
 
 import json
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -11,7 +13,7 @@ from cdc_pipeline.consume.stream_to_slices import stream_to_slices, stream_to_sl
 from cdc_pipeline.errors import SourceChanged, SourceError, SourceGap, StaleEpoch, UsageError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.steps import Moment
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.support.event_files import NOBODY_LISTENS, EventFolder, events_of, slices_of
 from tests.support.eventually import eventually
@@ -116,16 +118,23 @@ def test_more_than_is_read_at_once_is_read_whole(events: EventFolder) -> None:
         assert sum(row.rows for row in slices_of(pipeline, NAME)) == 5_001
 
 
-def test_nothing_new_registers_nothing(events: EventFolder) -> None:
+def test_nothing_new_registers_nothing_but_the_time_of_the_look(events: EventFolder) -> None:
     events.write("0/a.jsonl", create(1))
     events.consume()
     events.consume()
     with events.opened() as pipeline:
-        assert len(pipeline.store.inspection.run("boundaries")) == 1
+        second, first = pipeline.store.inspection.run("boundaries")
+        assert len(slices_of(pipeline, NAME)) == 1
+    assert second["commit_time"] > first["commit_time"]
 
 
 def registers(pipeline: Pipeline, rows: int) -> bool:
     return eventually(lambda: sum(row.rows for row in slices_of(pipeline, NAME)) == rows)
+
+
+def is_read_after(pipeline: Pipeline, time: datetime) -> bool:
+    (partition,) = pipeline.store.inspection.run("partitions")
+    return bool(partition["watermark"] > time)
 
 
 def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path, database: str) -> None:
@@ -141,6 +150,9 @@ def test_a_consumer_that_runs_registers_also_the_last_transaction(tmp_path: Path
             assert registers(pipeline, 1)
             events.write("0/a.jsonl", create(2))
             assert registers(pipeline, 2)
+            for _ in range(2):  # the events are years old
+                idle_since = utc_now()
+                assert eventually(partial(is_read_after, pipeline, idle_since))
         finally:
             stop.set()
             thread.join()

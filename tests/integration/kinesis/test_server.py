@@ -18,8 +18,8 @@ ORDERS = "public.orders"
 
 
 @pytest.fixture
-def streams(s3_endpoint: str) -> KinesisStreams:
-    streams = KinesisStreams(endpoint=s3_endpoint)
+def streams(kinesis_endpoint: str) -> KinesisStreams:
+    streams = KinesisStreams(endpoint=kinesis_endpoint)
     streams.create(shards=2)
     return streams
 
@@ -47,6 +47,7 @@ def test_shards_show_whom_they_came_from_and_records_their_order_and_time(
 
     left, right = sorted(first.shards)
     server.merge_shards(StreamName=streams.name, ShardToMerge=left, AdjacentShardToMerge=right)
+    streams.wait()
     merged = client.describe(streams.name)
     assert merged is not None
     assert merged.identity == first.identity

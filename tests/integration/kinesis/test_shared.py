@@ -141,9 +141,9 @@ def test_a_consumer_of_a_shard_without_records_sets_no_time_back(feed: ShardFeed
 
 @pytest.mark.slow
 def test_every_record_is_registered_once_when_one_of_two_consumers_is_killed(
-    s3_endpoint: str, tmp_path: Path, store_url: str
+    kinesis_endpoint: str, tmp_path: Path, store_url: str
 ) -> None:
-    streams = KinesisStreams(endpoint=s3_endpoint)
+    streams = KinesisStreams(endpoint=kinesis_endpoint)
     streams.create(shards=4)
     cdc = CommandLine(folder=tmp_path, source_url=store_url, store_url=store_url)
     source = {"kind": "kinesis", "stream": streams.name} | streams.server

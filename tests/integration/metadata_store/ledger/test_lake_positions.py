@@ -7,6 +7,7 @@ import pytest
 from cdc_pipeline.metadata_store.ledger.records import LakePosition
 from cdc_pipeline.record import encode_position
 from tests.support.metadata_store import MINUTE, MORNING, Shop, opened_shop
+from tests.support.streams import run_sql
 
 
 @pytest.fixture
@@ -61,6 +62,18 @@ def test_a_silence_moves_the_position_without_any_work(shop: Shop) -> None:
     shop.register(shop.cut(0, 5, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0}))
     shop.register(shop.cut(5, 8, {(shop.orders.table_id, 1): 0}))
     assert position(shop) == at(shop, 8, 0)
+
+
+def test_a_table_is_as_old_as_the_consumer_that_is_behind_with_rows_of_it(shop: Shop, database: str) -> None:
+    shop.publish(shop.acquire(), 0)
+    shop.register(shop.cut(0, 8, {(shop.orders.table_id, 0): 0, (shop.orders.table_id, 1): 0}))
+    behind = "UPDATE cdc.stream_partition SET watermark = watermark - stream_partition * interval '3 minutes'"
+    run_sql(database, behind)
+    names = "UPDATE cdc.stream_partition SET last_position = jsonb_build_object('partition', 'one', '{}', '1')"
+    run_sql(database, names.format("shop.public.orders"))
+    assert position(shop).as_of == MORNING + 5 * MINUTE
+    run_sql(database, names.format("shop.public.customers"))
+    assert position(shop).as_of == MORNING + 8 * MINUTE
 
 
 def test_the_lag_view_says_the_same_in_the_sources_own_notation(shop: Shop) -> None:
