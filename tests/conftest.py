@@ -19,7 +19,7 @@ from tests.support.mariadb import BinlogServerOfTests, fresh_mysql_database, sta
 from tests.support.mysql8 import started_mysql
 from tests.support.postgres import fresh_database, fresh_store, started_server
 from tests.support.s3 import ACCOUNT, started_moto
-from tests.support.shards import OTHER_KINESIS
+from tests.support.shards import OTHER_DYNAMODB, OTHER_KINESIS
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
 
@@ -202,3 +202,9 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def kinesis_endpoint(s3_endpoint: str) -> str:
     """`http://…` of a server that speaks Kinesis's protocol."""
     return os.environ.get(OTHER_KINESIS, s3_endpoint)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_endpoint(s3_endpoint: str) -> str:
+    """`http://…` of a server that speaks DynamoDB's protocol, that of its streams included."""
+    return os.environ.get(OTHER_DYNAMODB, s3_endpoint)

@@ -80,7 +80,7 @@ def arm(
             case "kafka":
                 yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
             case "kinesis" | "dynamodb" as kind:
-                endpoint = request.getfixturevalue("kinesis_endpoint" if kind == "kinesis" else "s3_endpoint")
+                endpoint = request.getfixturevalue(f"{kind}_endpoint")
                 yield on_shards(kind, tmp_path, store_url, endpoint)
             case "DMS files":
                 objects = LocalObjectStore(tmp_path / "changes")

@@ -27,8 +27,8 @@ FIRST_SEQUENCE = 49590338271490256608559692538361571095921575989136588898
 """Of 56 digits, as AWS writes them."""
 RETENTION = timedelta(hours=24)
 _PAGE = 3
-OTHER_KINESIS = "CDC_KINESIS"
-"""The environment variable with the endpoint of another server than moto's, to run the same tests over it."""
+OTHER_KINESIS, OTHER_DYNAMODB = "CDC_KINESIS", "CDC_DYNAMODB"
+"""The environment variables with endpoints of other servers than moto's, to run the same tests over them."""
 
 
 @dataclass(slots=True, kw_only=True)
