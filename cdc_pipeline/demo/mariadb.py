@@ -62,6 +62,8 @@ def start_mariadb(installation: Installation, folder: Path, port: int, *, more_r
     """
     server, install = (_program(name) for name in ("mariadbd", "mariadb-install-db"))
     folder.mkdir(mode=0o700, exist_ok=True)
+    # A server that starts deletes temporary tables from its folder, in /tmp also those of other servers.
+    (folder / "temporary").mkdir(mode=0o700, exist_ok=True)
     password = _password(folder / "password")
     _create_data(folder, install)
     write_private_text(
@@ -69,8 +71,9 @@ def start_mariadb(installation: Installation, folder: Path, port: int, *, more_r
         _USERS.format(database=DATABASE, password=password, writer=_WRITER, more=more_rights),
     )
     url = f"mysql://{_WRITER}:{quote(password)}@{LOOPBACK}:{port}/{DATABASE}"
-    where = (f"--datadir={folder}/data", f"--socket={folder}/data/s", f"--pid-file={folder}/data/pid")
-    command = (server, "--no-defaults", *_OPTIONS, f"--port={port}", *where, f"--init-file={folder}/users.sql")
+    where = (f"--datadir={folder}/data", f"--tmpdir={folder}/temporary", f"--socket={folder}/data/s")
+    more = (f"--port={port}", f"--pid-file={folder}/data/pid", f"--init-file={folder}/users.sql")
+    command = (server, "--no-defaults", *_OPTIONS, *where, *more)
     ensure_server(
         installation,
         SourceServer(

@@ -70,14 +70,18 @@ def started_server(create: Callable[[Path], list[str]], serve: list[str]) -> Ite
     folder.chmod(0o711)
     try:
         data, account, port = folder / "data", server_account(), free_port()
+        temporary = folder / "temporary"  # a server that starts clears its folder, which by default all share
         data.mkdir()
+        temporary.mkdir()
         (folder / "role.sql").write_text(_ROLE)
         (folder / "role.sql").chmod(0o644)
         if account is not None:
             account.take(data)
+            account.take(temporary)
         run_as: dict[str, Any] = {} if account is None else {"user": account.user_id, "group": account.group_id}
         subprocess.run(create(data), check=True, capture_output=True, cwd=data, extra_groups=[], **run_as)
-        where = [f"--datadir={data}", f"--port={port}", f"--socket={data}/s", f"--init-file={folder}/role.sql"]
+        where = [f"--datadir={data}", f"--tmpdir={temporary}", f"--port={port}", f"--socket={data}/s"]
+        where.append(f"--init-file={folder}/role.sql")
         with (folder / "log").open("w") as log:
             process = subprocess.Popen([*serve, *where], stdout=log, stderr=log, cwd=data, **run_as)
         try:

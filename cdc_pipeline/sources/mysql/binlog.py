@@ -31,11 +31,16 @@ from pymysqlreplication.row_event import (
 
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.sources.mysql.dialect import Dialect
+from cdc_pipeline.sources.mysql.gtid_set import GtidSet
 from cdc_pipeline.sources.mysql.log_place import LogPlace
 from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
+from cdc_pipeline.sources.mysql.tagged_gtids import asking_for, tagged_gtid
 
 if TYPE_CHECKING:
-    _Connection = Connection[Any]
+
+    class _Connection(Connection[Any]):
+        def _write_bytes(self, data: bytes) -> None: ...
+
 else:
     _Connection = Connection
 
@@ -47,9 +52,11 @@ _WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 3
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
 _STATEMENT = b"\x02"
-_EVENT_TYPE, _EVENT_SIZE, _VARIABLES_SIZE, _VARIABLES = 5, 10, 31, 33
+_EVENT_TYPE, _EVENT_SIZE, _CONTENT, _VARIABLES_SIZE, _VARIABLES = 5, 10, 20, 31, 33
 """Where an event has these in its packet: one byte of the protocol, 19 of the header, 13 of numbers of a statement."""
-_SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer, without tags in GTIDs"
+_TAGGED_GTID = 42
+_DUMP_GTID = b"\x1e"
+_SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer"
 _COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_compression"}
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _EVENTS = (
@@ -70,10 +77,18 @@ _EVENTS = (
 
 
 class _LogConnection(_Connection):
-    """A connection that leaves the status variables out of statements of the log.
+    """A connection that leaves the status variables out of statements of the log, and asks for it behind `executed`.
 
-    The library parses these settings of the session, which nobody uses here, and fails at those of a newer server.
+    The library parses these settings of the session, which nobody uses here, and fails at those of a newer server. Of
+    sets, it knows only those without tags.
     """
+
+    executed: GtidSet | None = None
+
+    def _write_bytes(self, data: bytes) -> None:
+        if self.executed is not None and data[4:5] == _DUMP_GTID:
+            data = asking_for(data, self.executed)
+        super()._write_bytes(data)
 
     def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
         read: Callable[[type[MysqlPacket]], Any] = super()._read_packet
@@ -92,6 +107,7 @@ class _Connections:
     Here a broken connection ends the reader. The next reader begins at the registered offset.
     """
 
+    executed: GtidSet | None
     opened: list[Any] = field(default_factory=list)
 
     def __call__(self, **parameters: Any) -> Any:
@@ -104,6 +120,7 @@ class _Connections:
         if "db" in parameters:  # the library's old name, of which the driver warns
             parameters["database"] = parameters.pop("db")
         self.opened.append(_LogConnection(**parameters))
+        self.opened[-1].executed = self.executed
         return self.opened[-1]
 
     def close(self) -> None:
@@ -128,7 +145,7 @@ class BinlogReader:
         schemas: Collection[str],
         tables: Collection[str],
     ) -> None:
-        self._connections = _Connections()
+        self._connections = _Connections(executed=start if isinstance(start, GtidSet) else None)
         self._dialect = dialect
         self._reader = BinLogStreamReader(
             connection_settings={
@@ -169,6 +186,8 @@ class BinlogReader:
         if event is None:
             raise SourceAway("the source ended the stream of its log", remedy="start the server again")
         if isinstance(event, NotImplementedEvent):
+            if event.event_type == _TAGGED_GTID:
+                return tagged_gtid(_content(event), event.timestamp)
             _check_skipped(event.event_type, self._dialect)
         return event
 
@@ -193,6 +212,12 @@ def without_status_variables(packet: bytes) -> bytes:
     struct.pack_into("<I", shorter, _EVENT_SIZE, len(shorter) - 1)
     struct.pack_into("<H", shorter, _VARIABLES_SIZE, 0)
     return bytes(shorter)
+
+
+def _content(event: NotImplementedEvent) -> bytes:
+    """Returns what an event has behind its header."""
+    octets: bytes = event.packet.packet.get_all_data()
+    return octets[_CONTENT : _CONTENT + event.event_size]
 
 
 def row_octets(event: Any) -> bytes:
@@ -221,10 +246,8 @@ def statement_of(event: QueryEvent | ExecuteLoadQueryEvent) -> tuple[str, str]:
 
 
 def _auto_position(dialect: Dialect, start: LogPlace) -> Any:
-    """Returns how the library takes the place. MySQL's empty set has to be true, else the library reads by file."""
-    if dialect.is_mariadb or str(start):
-        return str(start)
-    return [LibraryGtid("", sid=_NO_UUID, intervals=[])]
+    """Returns how the library takes the place. For MySQL any set does: the connection has the true one."""
+    return str(start) if dialect.is_mariadb else [LibraryGtid("", sid=_NO_UUID, intervals=[])]
 
 
 def _check_skipped(event_type: int, dialect: Dialect) -> None:

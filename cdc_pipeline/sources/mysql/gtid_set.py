@@ -37,12 +37,20 @@ from cdc_pipeline.sources.mysql.log_place import LogRun, LogTransaction
 
 Interval = tuple[int, int]
 """Numbers from the first to before the second."""
-_ENTRY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})((?::[0-9]+(?:-[0-9]+)?)+)", re.IGNORECASE)
+_INTERVALS = r"(?::[0-9]+(?:-[0-9]+)?)+"
+_TAG = r":[a-z_][a-z0-9_]*"
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_ENTRY = re.compile(rf"({_UUID})(?=:)((?:{_INTERVALS})?(?:{_TAG}{_INTERVALS})*)", re.IGNORECASE)
+_PART = re.compile(rf"({_TAG})?({_INTERVALS})", re.IGNORECASE)
+"""The intervals of one tag, or those without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidSet:
-    """The place behind the transactions of a set. `intervals`: by UUID, sorted, without two that touch."""
+    """The place behind the transactions of a set.
+
+    `intervals`: by UUID, with its tag (`uuid:tag`) if it has one, sorted, without two that touch.
+    """
 
     intervals: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
 
@@ -119,11 +127,11 @@ def _entries(text: str) -> Iterator[tuple[str, tuple[Interval, ...]]]:
         if found is None:
             raise SourceError(
                 f"the server names its position {written!r}",
-                expected="MySQL's GTIDs without tags, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1234",
-                remedy="write without tags, and begin the log again: run RESET BINARY LOGS AND GTIDS on the source,"
-                " then cdc setup-source --begin-again and cdc snapshot",
+                expected="MySQL's GTIDs, such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-1234:a_tag:1-5",
+                remedy="read a supported server",
             )
-        yield found[1].lower(), _joined(*map(_interval, found[2].removeprefix(":").split(":")))
+        for tag, intervals in _PART.findall(found[2]):
+            yield (found[1] + tag).lower(), _joined(*map(_interval, intervals.removeprefix(":").split(":")))
 
 
 def _interval(written: str) -> Interval:

@@ -19,6 +19,7 @@ from pymysqlreplication.event import GtidEvent, MariadbGtidEvent, XAPrepareEvent
 from pymysqlreplication.row_event import TableMapEvent
 
 from cdc_pipeline.sources.mysql.log_place import LogTransaction
+from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid
 
 Tables = Collection[tuple[str, str]]
 """Tables by database and name."""
@@ -117,7 +118,7 @@ def prepared_tables(xid: str, next_event: Callable[[], Any]) -> Tables | None:
     begun, deadline = 0, time.monotonic() + _MOST_SECONDS
     while begun <= 1 and time.monotonic() < deadline:
         match event := next_event():
-            case MariadbGtidEvent() | GtidEvent():
+            case MariadbGtidEvent() | GtidEvent() | TaggedGtid():
                 begun += 1
             case TableMapEvent():
                 tables.add((event.schema, event.table))

@@ -40,6 +40,7 @@ from cdc_pipeline.sources.mysql.statements import (
 )
 from cdc_pipeline.sources.mysql.streamed_table import BinlogTable
 from cdc_pipeline.sources.mysql.table_map import LogColumn, log_columns
+from cdc_pipeline.sources.mysql.tagged_gtids import TaggedGtid
 from cdc_pipeline.sources.protocol import Marker
 
 log = structlog.get_logger()
@@ -100,7 +101,7 @@ class TransactionReader:
     def add(self, event: Any) -> None:
         """Takes one event. Raises TableStale or StreamMoved for a table that cannot be read on as it is."""
         match event:
-            case MariadbGtidEvent() | GtidEvent():
+            case MariadbGtidEvent() | GtidEvent() | TaggedGtid():
                 self._begin(event)
             case TableMapEvent():
                 self._maps[event.table_id] = (event.schema, event.table), log_columns(event.columns)

@@ -23,9 +23,18 @@ def test_a_set_is_written_as_it_is_read() -> None:
     assert (parse_gtid_set(text).end, parse_gtid_set("").end) == (10, 1)
 
 
-@pytest.mark.parametrize("text", ["0-1-42", f"{A}", f"{A}:", f"{A}:tag:1-5", f"{A}:1-x"])
+def test_each_tag_of_a_server_has_numbers_of_its_own() -> None:
+    found = parse_gtid_set(f"{A}:1-6:abc:1-2:xy_1:1, {B}:ABC:4")
+    assert found.intervals == {A: ((1, 7),), f"{A}:abc": ((1, 3),), f"{A}:xy_1": ((1, 2),), f"{B}:abc": ((4, 5),)}
+    assert found.end == 11
+    assert parse_gtid_set(str(found)) == found
+    tagged = LogTransaction(origin=f"{A}:abc", number=2, position=9)
+    assert str(found.before(tagged)) == f"{A}:1-6,{A}:abc:1,{A}:xy_1:1,{B}:abc:4"
+
+
+@pytest.mark.parametrize("text", ["0-1-42", f"{A}", f"{A}:", f"{A}:tag", f"{A}:1:tag", f"{A}:a-b:1", f"{A}:1-x"])
 def test_any_other_text_is_refused(text: str) -> None:
-    with pytest.raises(SourceError, match="MySQL's GTIDs without tags"):
+    with pytest.raises(SourceError, match="MySQL's GTIDs"):
         parse_gtid_set(text)
 
 
