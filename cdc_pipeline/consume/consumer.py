@@ -101,8 +101,7 @@ class Consumer:
     def offset_ranges(self, cut: CutSlices) -> tuple[PartitionRange, ...]:
         """Returns each stream partition's range from its registered offset to the cut's end. Call it once per cut."""
         progress = self._stream.progress_at(cut.end)
-        self._is_idle = all(progress[number].offset == start for number, start in self._offsets.items())
-        return tuple(
+        ranges = tuple(
             PartitionRange(
                 stream_partition=number,
                 start_offset=start,
@@ -112,6 +111,8 @@ class Consumer:
             )
             for number, start in self._offsets.items()
         )
+        self._is_idle = all(part.is_empty for part in ranges)
+        return ranges
 
     def is_to_be_registered(self, cut: CutSlices, ranges: Sequence[PartitionRange]) -> bool:
         """Returns False for a cut without any progress: no offset, no request, and no later time of an idle source."""

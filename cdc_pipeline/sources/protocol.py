@@ -82,7 +82,7 @@ class Transactions:
 class Marker:
     """A marker message that was read from the stream: `text` as it was sent, and the position of its commit.
 
-    `is_end`: everything that the source held when the message was sent was read; the message itself takes one position.
+    `is_end`: the source takes no messages, and all that it held when this one was sent was read. It takes one position.
     """
 
     text: str

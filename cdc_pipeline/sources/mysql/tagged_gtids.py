@@ -84,7 +84,7 @@ class _Numbers:
 
     def next(self) -> int:
         first = self._content[self._place]
-        more = (~first & first + 1).bit_length() - 1
+        more = (~first & first + 1).bit_length() - 1  # the one bits at its end
         octets = self._content[self._place : self._place + more + 1]
         if len(octets) <= more:
             message = f"it ends after {len(self._content)} bytes"
