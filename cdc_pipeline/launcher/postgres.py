@@ -74,7 +74,7 @@ def find_binaries(environment: Mapping[str, str]) -> Path:
     if missing:
         raise SetupError(
             f"no {' and no '.join(missing)} in {folder}",
-            expected="the programs of PostgreSQL 14 to 18",
+            expected="the programs of PostgreSQL 14 to 19",
             remedy="run `make setup`, or set CDC_POSTGRES_BIN to the folder with these programs",
         )
     return folder

@@ -10,7 +10,7 @@ from cdc_pipeline.settings.work import EMBEDDED, Frozen
 
 
 class PostgresSource(Frozen):
-    """A PostgreSQL 14 to 18 server with `wal_level = logical`."""
+    """A PostgreSQL 14 to 19 server with `wal_level = logical`; from 19 on `replica` is enough."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "columns": "PostgreSQL's catalogue has their types, so leave them out"

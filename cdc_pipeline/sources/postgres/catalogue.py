@@ -37,6 +37,8 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
+_DECODES_AT_REPLICA = 190_000
+"""From this version on, the first logical slot makes a server with `wal_level = replica` write what decoding needs."""
 _VECTORS = frozenset({"int2vector", "oidvector"})
 
 
@@ -52,6 +54,13 @@ class Server:
     may_replicate: bool
     user: str
     database: str
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether its `wal_level` allows logical slots."""
+        return self.wal_level == "logical" or (
+            self.wal_level == "replica" and self.version_number >= _DECODES_AT_REPLICA
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

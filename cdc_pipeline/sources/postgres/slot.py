@@ -9,7 +9,7 @@ from cdc_pipeline.sources.known import KeptLog, shown_bytes
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, read_slot, rows
 from cdc_pipeline.sources.postgres.statements import PLUGIN
 
-_OLDEST_VERSION, _NEWEST_VERSION = 14, 18
+_OLDEST_VERSION, _NEWEST_VERSION = 14, 19
 _KEPT_LOG = """
 SELECT s.wal_status, (pg_current_wal_insert_lsn() - s.restart_lsn)::bigint,
        CASE WHEN c.setting::bigint >= 0 THEN c.setting::bigint * 1048576 END, s.safe_wal_size
@@ -26,7 +26,7 @@ def check_server(server: Server, source: PostgresSource) -> None:
             expected=f"a version from {_OLDEST_VERSION} to {_NEWEST_VERSION}",
             remedy="point source.url at a supported server",
         )
-    if server.wal_level != "logical":
+    if not server.can_decode:
         raise SourceError(
             f"the source has wal_level = {server.wal_level}",
             expected="wal_level = logical",

@@ -15,7 +15,6 @@ from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable
 PLUGIN = "pgoutput"
 _PUBLISH = "publish = 'insert, update, delete, truncate'"
 _PUBLISH_GENERATED = "publish_generated_columns = stored"
-_LOGICAL = "logical"
 _RIGHTS = "SELECT has_schema_privilege(%s, 'USAGE'), has_table_privilege(%s::oid, 'SELECT')"
 _MEMBERS = """
 SELECT n.nspname::text, c.relname::text
@@ -109,7 +108,7 @@ def slot_statements(connection: psycopg2.extensions.connection, source: Postgres
 
 
 def _server_statements(connection: psycopg2.extensions.connection, server: Server) -> Iterator[str]:
-    if server.wal_level != _LOGICAL:
+    if not server.can_decode:
         yield "ALTER SYSTEM SET wal_level = 'logical' /* and restart the server */"
     if not server.may_replicate:
         role = sql.Identifier(server.user)

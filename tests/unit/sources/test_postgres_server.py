@@ -1,0 +1,43 @@
+"""Which PostgreSQL servers can be a source."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.settings.postgres import PostgresSource
+from cdc_pipeline.sources.postgres.catalogue import Server
+from cdc_pipeline.sources.postgres.slot import check_server
+
+SOURCE = PostgresSource(kind="postgres", url="postgresql://cdc@127.0.0.1/shop")
+SERVER = Server(
+    wal_level="logical",
+    version_number=180_006,
+    system_identifier="7",
+    timeline=1,
+    end_position=0,
+    may_replicate=True,
+    user="cdc",
+    database="shop",
+)
+
+
+@pytest.mark.parametrize("version", [140_000, 180_006, 190_000])
+def test_versions_from_14_to_19_are_read(version: int) -> None:
+    check_server(replace(SERVER, version_number=version), SOURCE)
+
+
+@pytest.mark.parametrize("version", [130_022, 200_000])
+def test_older_and_newer_versions_are_refused(version: int) -> None:
+    with pytest.raises(SourceError, match=rf"is PostgreSQL {version // 10_000}; expected a version from 14 to 19"):
+        check_server(replace(SERVER, version_number=version), SOURCE)
+
+
+def test_the_log_of_a_replica_is_enough_from_version_19_on() -> None:
+    check_server(replace(SERVER, version_number=190_000, wal_level="replica"), SOURCE)
+
+
+@pytest.mark.parametrize(("version", "wal_level"), [(180_006, "replica"), (190_000, "minimal")])
+def test_a_server_whose_log_cannot_be_decoded_is_refused(version: int, wal_level: str) -> None:
+    with pytest.raises(SourceError, match=rf"wal_level = {wal_level}.*ALTER SYSTEM SET wal_level = 'logical'"):
+        check_server(replace(SERVER, version_number=version, wal_level=wal_level), SOURCE)
