@@ -18,7 +18,7 @@ from tests.support.kafka import SecureKafka, started_kafka
 from tests.support.mariadb import BinlogServerOfTests, fresh_mysql_database, started_mariadb
 from tests.support.mysql8 import started_mysql
 from tests.support.postgres import fresh_database, fresh_store, started_server
-from tests.support.s3 import ACCOUNT, started_moto
+from tests.support.s3 import ACCOUNT, started_s3
 from tests.support.shards import OTHER_DYNAMODB, OTHER_KINESIS
 from tests.support.shared import folder_of_the_run, shared
 from tests.support.spark import started_spark
@@ -193,8 +193,8 @@ def secure_kafka(kafka_addresses: str) -> SecureKafka:
 
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`http://…` of a started S3 server with the bucket `tests.support.s3.BUCKET`, which all workers share."""
-    with shared("s3", started_moto, folder_of_the_run(tmp_path_factory)) as endpoint:
+    """`http://…` of an S3 server with the bucket `tests.support.s3.BUCKET`, which all workers share."""
+    with shared("s3", started_s3, folder_of_the_run(tmp_path_factory)) as endpoint:
         yield endpoint
 
 

@@ -26,8 +26,22 @@ ACCOUNT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 """The credentials of these servers, and nothing of whoever runs the tests; tests/conftest.py sets them."""
+OTHER_S3 = "CDC_S3"
+"""The environment variable with the endpoint of another server than moto's, to run the same tests over it."""
 LOOPBACK = "127.0.0.1"
 TIMEOUT_SECONDS = 30
+
+
+@contextmanager
+def started_s3() -> Iterator[str]:
+    """The same as `started_moto`, or the server that OTHER_S3 names, with BUCKET, which stays as it is."""
+    endpoint = os.environ.get(OTHER_S3)
+    if endpoint is None:
+        with started_moto() as moto:
+            yield moto
+    else:
+        make_bucket(endpoint)
+        yield endpoint
 
 
 @contextmanager
@@ -51,7 +65,9 @@ def started_moto() -> Iterator[str]:
 def make_bucket(endpoint: str) -> None:
     location = s3_location(endpoint)
     session = boto3.session.Session()
-    session.client("s3", **client_options(location, session)).create_bucket(Bucket=BUCKET)
+    client = session.client("s3", **client_options(location, session))
+    if BUCKET not in (bucket["Name"] for bucket in client.list_buckets()["Buckets"]):
+        client.create_bucket(Bucket=BUCKET)
 
 
 def s3_location(endpoint: str, prefix: str = "") -> S3Location:
