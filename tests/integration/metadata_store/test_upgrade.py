@@ -179,18 +179,6 @@ def test_a_server_that_is_away_is_worth_another_try(database: str) -> None:
     assert caught.value.retryable
 
 
-def test_a_connection_that_broke_is_replaced_before_the_next_transaction(migrated: Engine, database: str) -> None:
-    store = Database(engine=migrated)
-    with store.transaction("test.first") as connection:
-        process = connection.scalar(text("SELECT pg_backend_pid()"))
-    other = create_store_engine(database)
-    with other.begin() as connection:
-        connection.execute(text("SELECT pg_terminate_backend(:process, 5000)"), {"process": process})
-    other.dispose()
-    with store.transaction("test.next") as connection:
-        assert connection.scalar(text("SELECT pg_backend_pid()")) != process
-
-
 def test_a_connection_that_breaks_in_the_middle_is_worth_another_try(migrated: Engine) -> None:
     with pytest.raises(StoreAway) as caught:
         break_own_connection(Database(engine=migrated))

@@ -1,0 +1,67 @@
+"""A connection that the server closed is replaced before a transaction uses it, or fails one transaction."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+
+from cdc_pipeline.errors import StoreAway
+from cdc_pipeline.metadata_store.database import Database, create_store_engine
+from tests.support.streams import run_sql
+
+CLOSE_ALL_OTHERS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'cdc'"
+
+
+class Seconds:
+    """A clock that stands still until a test sets it."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Seconds:
+    return Seconds()
+
+
+@pytest.fixture
+def engine(database: str, clock: Seconds) -> Iterator[Engine]:
+    engine = create_store_engine(database, clock=clock)
+    yield engine
+    engine.dispose()
+
+
+def test_connections_that_the_server_closed_while_they_were_unused_are_replaced(
+    engine: Engine, database: str, clock: Seconds
+) -> None:
+    closed = two_sessions(engine)
+    run_sql(database, CLOSE_ALL_OTHERS)
+    clock.now += 2
+    assert not closed & two_sessions(engine)
+
+
+def test_one_transaction_fails_if_its_connection_was_closed_a_moment_ago(engine: Engine, database: str) -> None:
+    session_of(engine)
+    run_sql(database, CLOSE_ALL_OTHERS)
+    with pytest.raises(StoreAway, match=r"did not answer.*the same call is safe to repeat"):
+        session_of(engine)
+    session_of(engine)
+
+
+def test_a_connection_in_use_serves_one_transaction_after_the_other(engine: Engine, clock: Seconds) -> None:
+    first = session_of(engine)
+    clock.now += 2
+    assert session_of(engine) == first
+
+
+def session_of(engine: Engine) -> int:
+    """Returns the server's process of a transaction's connection."""
+    with Database(engine=engine).transaction("test") as connection:
+        return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+
+def two_sessions(engine: Engine) -> set[int]:
+    with Database(engine=engine).transaction("test") as connection:
+        return {session_of(engine), int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())}
