@@ -70,7 +70,7 @@ def copies(chance: Random, number: int, _schema: TableSchema) -> Events:
     ]
 
 
-ONLY_NIGHTLY = {"whole rows", "partial rows", "no key"}
+ONLY_NIGHTLY = {"whole rows", "partial rows", "soft deletes, partitioned", "any order", "no key"}
 """The other kinds have the properties of these in other combinations."""
 KINDS: dict[str, tuple[LakeTable, Callable[[Random, int, TableSchema], Events]]] = {
     "whole rows": (table_of(PLAIN), whole_rows),
@@ -78,6 +78,10 @@ KINDS: dict[str, tuple[LakeTable, Callable[[Random, int, TableSchema], Events]]]
     "partial rows": (table_of(KEYED), partial_rows),
     "soft deletes, partitioned": (table_of(PLAIN, deletes="soft", partition_by=PARTITIONED), partial_rows),
     "any order": (table_of(PLAIN, ordered=False), partial_rows),
+    "soft deletes, any order, partitioned": (
+        table_of(PLAIN, deletes="soft", ordered=False, partition_by=PARTITIONED),
+        partial_rows,
+    ),
     "no key": (table_of(BAG), copies),
     "no key, any order": (table_of(BAG, ordered=False), copies),
 }

@@ -23,6 +23,7 @@ from tests.support.lake import Feed, claim_of, event, move, table_of
 from tests.support.lakes import Arm, memory_arm, spark_arm
 from tests.support.reference.model import Event
 
+ON_SPARK_NIGHTLY = (pytest.mark.spark, pytest.mark.nightly)
 NAMES = ("a", "b", "c d", "é")
 WIDER = {"int2": "int4", "int4": "int8", "numeric(6,2)": "numeric(9,3)"}
 DEFAULTS = {"int2": "7", "int4": "-1", "int8": "8", "text": "o'x\\", "numeric(6,2)": "1.50", "numeric(9,3)": "2.125"}
@@ -184,8 +185,9 @@ Arms = Callable[[LocalObjectStore, pytest.FixtureRequest], AbstractContextManage
         pytest.param(memory_arm, range(20), 12, "drop", id="memory-drop"),
         pytest.param(memory_arm, range(20, 100), 12, "keep", id="memory-keep-many", marks=pytest.mark.nightly),
         pytest.param(memory_arm, range(20, 100), 12, "drop", id="memory-drop-many", marks=pytest.mark.nightly),
-        pytest.param(spark_arm, range(1), 8, "keep", id="spark-keep", marks=pytest.mark.spark),
-        pytest.param(spark_arm, range(1), 8, "drop", id="spark-drop", marks=[pytest.mark.spark, pytest.mark.nightly]),
+        pytest.param(spark_arm, range(1), 3, "keep", id="spark-keep", marks=pytest.mark.spark),
+        pytest.param(spark_arm, range(1, 3), 8, "keep", id="spark-keep-many", marks=ON_SPARK_NIGHTLY),
+        pytest.param(spark_arm, range(1), 8, "drop", id="spark-drop", marks=ON_SPARK_NIGHTLY),
     ],
 )
 def test_the_lake_shows_the_rows_of_its_source_through_every_change_of_columns(

@@ -74,7 +74,7 @@ class Arm:
         return lake_table_rows(self.store, self.table)
 
 
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("deletes", ["hard", pytest.param("soft", marks=pytest.mark.nightly)])
 def test_an_ordered_log_comes_out_as_the_kernel_says(deletes: str, session: SparkSession, tmp_path: Path) -> None:
     chance = Random(f"ordered {deletes}")
     emptied = [encode_version(number, 0) for number in (5, 13)]
@@ -87,7 +87,7 @@ def test_an_ordered_log_comes_out_as_the_kernel_says(deletes: str, session: Spar
     _check(Arm.opened(session, tmp_path, table_of(SCHEMA, deletes=_soft(deletes))), logs)
 
 
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("deletes", [pytest.param("hard", marks=pytest.mark.nightly), "soft"])
 def test_an_unordered_log_comes_out_as_the_kernel_says(deletes: str, session: SparkSession, tmp_path: Path) -> None:
     """Moves have to come in their order, so the one has moves and the other truncates."""
     chance = Random(f"unordered {deletes}")
