@@ -1,10 +1,11 @@
 """Records of streams and tables that a source and the metadata store exchange. Plain values, without the store."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import TableName, TableSchema, decode_position
 
 Document = Mapping[str, Any]
@@ -53,6 +54,21 @@ class KnownTable:
     description: tuple[Document, ...] = ()
     schema: TableSchema | None = None
     horizon: str = ""
+
+    def check_not_stale(self) -> None:
+        """Raises TableStale for a table that was stale before."""
+        if self.published_as is None:
+            raise TableStale(
+                self.reason or f"{self.name} is stale", table=self.name, remedy=f"run cdc snapshot {self.name}"
+            )
+
+    def check_key(self, key: Sequence[str]) -> None:
+        """Raises TableStale for a table whose id is `key` now, and was another one before."""
+        if tuple(key) != self.key:
+            now = f"the id of {self.name} is now ({', '.join(key)})" if key else f"{self.name} has no id any more"
+            raise TableStale(
+                now, table=self.name, expected=f"({', '.join(self.key)}), by which the lake knows its rows"
+            )
 
 
 class KnownStream(Protocol):

@@ -135,16 +135,8 @@ class _Look:
 
     def known(self, settings: TableSettings, known: KnownTable, new: PlannedMysqlTable) -> PlannedMysqlTable:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
-        if known.published_as is None:
-            raise TableStale(
-                known.reason or f"{known.name} is stale", table=known.name, remedy=f"run cdc snapshot {known.name}"
-            )
-        if new.key != known.key:
-            raise TableStale(
-                f"the id of {known.name} is now ({', '.join(new.key)})",
-                table=known.name,
-                expected=f"({', '.join(known.key)}), by which the lake knows its rows",
-            )
+        known.check_not_stale()
+        known.check_key(new.key)
         shapes = tuple(map(TableShape.from_json, known.description)) or new.shapes
         now = new.shapes[-1]
         if now.is_now(shapes[-1]):

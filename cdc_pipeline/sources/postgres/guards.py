@@ -30,17 +30,10 @@ def check_known(
 ) -> None:
     """Raises TableStale unless the stream has every change of this table since it was registered."""
     name = settings.table
-    if known.published_as is None:
-        raise TableStale(known.reason or f"{name} is stale", table=str(name), remedy=f"run cdc snapshot {name}")
+    known.check_not_stale()
     if found is None or found.oid != known.source_id:
         raise _another_table(connection, name, known, found)
-    key = settings.id or found.primary_key
-    if key != known.key:
-        raise TableStale(
-            f"the id of {name} is now ({', '.join(key)})",
-            table=str(name),
-            expected=f"({', '.join(known.key)}), by which the lake knows its rows",
-        )
+    known.check_key(settings.id or found.primary_key)
     published = None if publication is None else publication.of(name)
     if published is None or (known.published_as and published.mark != known.published_as):
         left = "is not in the publication" if published is None else "was published otherwise in between"

@@ -63,6 +63,11 @@ DAMAGES = {
         (),
         "the id of {table} is now (id, note); expected (id), by which the lake knows its rows",
     ),
+    "no key any more": (
+        ("ALTER TABLE orders DROP CONSTRAINT orders_pkey",),
+        ("ALTER TABLE orders ADD PRIMARY KEY (id)",),
+        "{table} has no id any more; expected (id), by which the lake knows its rows",
+    ),
 }
 
 
