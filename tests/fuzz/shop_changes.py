@@ -151,6 +151,7 @@ class Shop:
     def _alter(self, table: str, columns: list[ShopColumn]) -> str:
         column, other = self.chance.choice(columns), self.chance.choice(columns)
         outside = [each for each in columns if not each.in_key]
+        drop = [f"ALTER TABLE {table} DROP {self.chance.choice(outside).quoted}"] if outside else []
         name = column.quoted
         alter = f"ALTER TABLE {table} ALTER {name}"
         begin = f"ALTER TABLE {table} RENAME {name} TO between; ALTER TABLE {table} RENAME {other.quoted}"
@@ -158,7 +159,7 @@ class Shop:
         rename = f'ALTER TABLE {table} RENAME {name} TO "{self.chance.choice(NAMES)}"'
         widen = f"{alter} TYPE {WIDER.get(column.type, 'text')}"
         kinds = (
-            f"ALTER TABLE {table} DROP {self.chance.choice(outside or columns).quoted}",
+            *drop,
             rename,
             rename,
             f"{begin} TO {name}; ALTER TABLE {table} RENAME between TO {other.quoted}",

@@ -33,7 +33,7 @@ def test_older_and_newer_versions_are_refused(version: int) -> None:
         check_server(replace(SERVER, version_number=version), SOURCE)
 
 
-def test_the_log_of_a_replica_is_enough_from_version_19_on() -> None:
+def test_wal_level_replica_is_enough_from_version_19_on() -> None:
     check_server(replace(SERVER, version_number=190_000, wal_level="replica"), SOURCE)
 
 
