@@ -72,7 +72,8 @@ def broker_command(
         unfinished = properties.with_suffix(".unfinished")
         text = _BROKER.format(port=port, controller=controller, folder=folder) + more
         unfinished.write_text(text, encoding="utf-8")
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The first byte is 0, so that the text begins with A: the tool takes one that begins with - for an option.
+        cluster = urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(unfinished), *formatted_with]
         ended = subprocess.run(java([BROKER_JARS], *formatting), capture_output=True, text=True, check=False)
         if ended.returncode:
