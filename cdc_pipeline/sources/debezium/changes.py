@@ -12,7 +12,7 @@ from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder
 
 _POSTGRES = "postgresql"
-_PLACEHOLDERS = frozenset(PLACEHOLDER_TEXTS)
+PLACEHOLDERS = frozenset(PLACEHOLDER_TEXTS)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -94,7 +94,7 @@ def is_plain(
     elif not _may_hide_values(event, moved=False, alone=alone):
         return True
     try:
-        return _PLACEHOLDERS.isdisjoint(after.values())
+        return PLACEHOLDERS.isdisjoint(after.values())
     except TypeError:  # a list or an object, which cannot be in a set
         return False
 

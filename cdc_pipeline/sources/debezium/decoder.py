@@ -17,7 +17,7 @@ from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
-from cdc_pipeline.sources.debezium.plain_events import Adding, PlainTable
+from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
 from cdc_pipeline.sources.debezium.versions import (
@@ -87,12 +87,18 @@ class DebeziumDecoder:
 
         A line that cannot be read, or whose table does not agree with pipeline.yml, becomes an unfit event.
         """
-        adding = Adding(number=number, lines=lines, commit_position=commit_position)
+        return self.add_all(number, [(lines, commit_position)])[0]
+
+    def add_all(self, number: int, parts: Sequence[Part]) -> list[Decoded]:
+        """Does the same for several transactions, and returns the results for each."""
+        adding = Adding(number, parts)
         while isinstance(refused := attempt(partial(self._add_lines, adding)), LineRefused):
-            self._keep_aside(number, lines[adding.place], commit_position, refused)
-            adding.place += 1
-        last_position = {table: memory.encode() for table, memory in adding.touched.items()}
-        return Decoded(commit_time=adding.commit_time, last_position=last_position, skipped=adding.skipped)
+            self._keep_aside(number, adding.lines[adding.place], adding.commit_positions[adding.place], refused)
+            adding.go_on()
+        return [
+            Decoded(commit_time=adding.last_time(part), last_position=touched, skipped=skipped)
+            for part, (touched, skipped) in enumerate(zip(adding.touched, adding.skipped, strict=True))
+        ]
 
     def rows_like(self, number: int, event: EnvelopeEvent, settings: TableSettings) -> RowsLike | None:
         """Returns what rows of a table have in common that name no place in their source's log, such as `event`.
@@ -130,24 +136,22 @@ class DebeziumDecoder:
 
     def _add_lines(self, adding: Adding) -> LineRefused | None:
         """Adds the lines from `adding.place` on. Raises or returns LineRefused for one that has to be quarantined."""
-        lines = adding.lines
-        while adding.place < len(lines):
-            raw, content = lines[adding.place].raw, lines[adding.place].content
+        while adding.place < len(adding.lines):
+            line, skipped = adding.lines[adding.place], None
+            content = line.content
             if isinstance(content, EnvelopeEvent):
-                adding.note_time(content, raw)
                 settings = self._tables.table_of(content)
                 if settings is None:
-                    adding.skipped.append("row of a table that is not listed")
+                    skipped = "row of a table that is not listed"
                 elif self.add_plain(content, adding, settings):
                     continue
                 else:
-                    self._add_event(content, raw, adding, settings)
+                    skipped = self._add_event(content, line.raw, adding, settings)
             elif isinstance(content, Skipped):
-                adding.commit_time = content.commit_time or adding.commit_time
-                adding.skipped.append(content.kind)
+                skipped = content.kind
             else:
                 return content
-            adding.place += 1
+            adding.go_on(skipped=skipped)
         return None
 
     def add_plain(self, event: EnvelopeEvent, adding: Adding, settings: TableSettings) -> bool:
@@ -157,45 +161,49 @@ class DebeziumDecoder:
             return False
         return table.add(adding, self._taken)
 
-    def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> None:
-        """Adds the event of a line, or counts it as skipped. Raises LineRefused if it has to be quarantined."""
+    def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> str | None:
+        """Adds the event of a line, or returns why it is skipped. Raises LineRefused if it has to be quarantined."""
         layout = self._layout(event, settings)
         if layout is None:
-            adding.skipped.append("truncate of a table without rows")
-            return
+            return "truncate of a table without rows"
         memory = self._remembered(adding.number, layout.name, layout.table)
         self._note_plain(adding.number, layout, memory)
-        memory.enter(adding.commit_position)
+        commit_position = adding.commit_positions[adding.place]
+        memory.enter(commit_position)
         if not layout.schema.key and self._is_repeated(event, memory):
-            adding.skipped.append("row that was sent twice")
-            return
+            return "row that was sent twice"
         before_it, memory.event = memory.event, event
         position = max(memory.position, source_position(event))
         if layout.schema.key or not (event.is_of_snapshot and is_exact(event)):
             memory.position = position
-        adding.touched[layout.name] = memory
+        adding.touches = layout.name, memory
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
-            return
+            return None
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
         ordered = not self._sequence_by
         version = encode_place(position, raw.place) if ordered else self._version(event, changes)
         memory.horizon.check(version)
         if self._late_by is not None:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
-        self._taken.add(changes, layout, event, raw, version=version, commit_position=adding.commit_position)
+        placed = self._taken.run_of(layout)
+        for change in changes:
+            placed.add(change, event, raw, version, commit_position)
+        return None
 
     def _note_plain(self, number: int, layout: Layout, memory: PartitionMemory) -> None:
         watched = self._watch.watched(layout)
         if watched is None or not layout.schema.key or self._sequence_by or self._late_by is not None:
             self._plain.pop((number, layout.name), None)
+        elif (table := self._plain.get((number, layout.name))) is None or table.layout is not layout:
+            self._plain[number, layout.name] = PlainTable(
+                layout=layout, memory=memory, watched=watched, alone=self._alone
+            )
         else:
-            table = PlainTable(layout=layout, memory=memory, watched=watched, alone=self._alone)
-            self._plain[number, layout.name] = table
+            table.watched = watched
 
     def _begins_key_change(self, event: EnvelopeEvent, adding: Adding, layout: Layout) -> bool:
         """Returns whether the next event is the second one of a key change that `event` begins."""
-        later = (adding.lines[number].event for number in range(adding.place + 1, len(adding.lines)))
-        following = next((found for found in later if found is not None), None)
+        following = next((found for line in adding.rest_of_part() if (found := line.event) is not None), None)
         return following is not None and attempt(partial(self._is_key_change, event, following, layout)) is True
 
     def _is_key_change(self, event: EnvelopeEvent, following: EnvelopeEvent, layout: Layout) -> bool:

@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 
 from cdc_pipeline.sources.debezium.mongodb import MONGODB, mongodb_key, mongodb_value
-from cdc_pipeline.sources.debezium.one_line import BLANK, LineRefused, Undecodable, attempt, json_of_line, parsed_json
+from cdc_pipeline.sources.debezium.one_line import (
+    BLANK,
+    UNREAD,
+    LineRefused,
+    Undecodable,
+    attempt,
+    fast_json,
+    json_of_line,
+    parsed_json,
+)
 
 Fields = Mapping[str, Any]
 _OPERATIONS = frozenset("crudt")
@@ -91,7 +100,10 @@ def read_line(line: bytes) -> EnvelopeEvent | Skipped:
 
 
 def read_message(document: Fields) -> EnvelopeEvent | Skipped:
-    """Reads a record with key, value and headers, as a Kafka sink writes it."""
+    """Reads a record with key, value and headers, as a Kafka sink writes it.
+
+    Key and value are JSON, or their text. Raises UnicodeDecodeError for bytes that are no text.
+    """
     value = _parsed(document["value"])
     if value is None:
         return Skipped(kind="tombstone")
@@ -197,7 +209,7 @@ def _headers(headers: object) -> Fields:
 
 
 def _unwrapped(value: object) -> tuple[Fields | None, Fields | None]:
-    """Returns a key and its schema. The key is an object, or a JSON text of one, with or without a schema around it."""
+    """Returns a key and its schema. The key is an object, or its JSON, with or without a schema around it."""
     parsed = _parsed(value)
     if isinstance(parsed, dict) and "payload" in parsed:
         return _mapping(parsed["payload"]), _mapping(parsed.get("schema"))
@@ -205,6 +217,11 @@ def _unwrapped(value: object) -> tuple[Fields | None, Fields | None]:
 
 
 def _parsed(value: object) -> object:
+    if isinstance(value, bytes):
+        found = fast_json(value)
+        if found is not UNREAD:
+            return found
+        value = value.decode()
     if not isinstance(value, str):
         return value
     try:

@@ -78,9 +78,13 @@ class PartitionMemory:
 
     def encode(self) -> str:
         """Returns the position as text, followed by the horizon if there is one."""
+        return self.encode_at(self.position)
+
+    def encode_at(self, position: int) -> str:
+        """Returns the same for another position."""
         kept = self.horizon
         rest = f" {kept.version} {kept.next} {kept.since} {kept.newest}" if kept.since else ""
-        return "%032x" % self.position + rest  # noqa: UP031 - half the time, for each transaction
+        return "%032x" % position + rest  # noqa: UP031 - half the time, for each transaction
 
     def enter(self, commit_position: int) -> None:
         if commit_position != self.commit_position:

@@ -1,44 +1,88 @@
-"""Adds events that are like those before them by the shortest way: they are most events of a stream."""
+"""Adds events that are like those before them by the shortest way, many at once: they are most events of a stream."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
-
-import msgspec
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
 
 from cdc_pipeline.record import Operation
-from cdc_pipeline.sources.debezium.changes import Change, is_plain
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.changes import PLACEHOLDERS, is_plain
+from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine
 from cdc_pipeline.sources.debezium.rows import TakenLines
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, source_position
 
+_MOST_AT_ONCE, _GROWTH = 4_096, 4
+_FEW = 4
+"""So few events are sooner looked at one by one."""
+_WITH_ROWS = frozenset("cru")
+_SIMPLE = frozenset({type(None), bool, str, int, Decimal})
 _NUMBERS = frozenset({int, Decimal})
 _INSERT, _UPDATE = Operation.INSERT, Operation.UPDATE
+Part = tuple[Sequence[Line], int]
+"""Lines of one transaction or of a part of it, and the stream position of the transaction."""
 
 
-class Adding(msgspec.Struct, kw_only=True):
-    """Lines of one transaction that are being added. `place`: the number of the next line.
+class Adding:
+    """Lines that are being added. `place`: the number of the next line.
 
-    `touched`: the state of each table that had events, by its name. The other fields are those of `Decoded`.
+    `commit_positions`: of each line. `times`: the commit time of each line that was added, None or 0 if it has none.
+    `touched`: by part, the encoded state of each table that had events, by the table's name. `skipped`: by part.
+    `touches`: the state of the next line's table, and the table's name.
     """
 
-    number: int
-    lines: Sequence[Line]
-    commit_position: int
-    place: int = 0
-    commit_time: int | None = None
-    touched: dict[str, PartitionMemory] = msgspec.field(default_factory=dict)
-    skipped: list[str] = msgspec.field(default_factory=list)
+    def __init__(self, number: int, parts: Sequence[Part]) -> None:
+        self.number = number
+        self.place = 0
+        self.lines = [line for lines, _ in parts for line in lines]
+        self.commit_positions = [position for lines, position in parts for _ in lines]
+        self.times: list[int | None] = []
+        self.touched: list[dict[str, str]] = [{} for _ in parts]
+        self.touches: tuple[str, PartitionMemory] | None = None
+        self.skipped: list[list[str]] = [[] for _ in parts]
+        self.ends = list(accumulate(len(lines) for lines, _ in parts))
+        self._parts = [part for part, (lines, _) in enumerate(parts) for _ in lines]
 
-    def note_time(self, event: EnvelopeEvent, line: SourceLine) -> None:
-        own = event.commit_time
-        self.commit_time = (line.written if own is None else own) or self.commit_time
+    def go_on(self, *, skipped: str | None = None) -> None:
+        """Records the outcome of the next line, whether it was added or refused, and goes on to the one after it."""
+        line, part = self.lines[self.place], self._parts[self.place]
+        time = line.content.commit_time if isinstance(line.content, Skipped) else None
+        self.times.append(_time(line.content, line.raw) if isinstance(line.content, EnvelopeEvent) else time)
+        if skipped is not None:
+            self.skipped[part].append(skipped)
+        if self.touches is not None:
+            name, memory = self.touches
+            self.touched[part][name], self.touches = memory.encode(), None
+        self.place += 1
+
+    def go_on_by(
+        self, events: Sequence[EnvelopeEvent], name: str, memory: PartitionMemory, positions: Sequence[int]
+    ) -> None:
+        """Does the same for many events of the table `name`, with the source position after each."""
+        first, end = self.place, self.place + len(events)
+        self.times += [_time(event, line.raw) for event, line in zip(events, self.lines[first:end], strict=True)]
+        for part in range(self._parts[first], self._parts[end - 1] + 1):
+            self.touched[part][name] = memory.encode_at(positions[min(self.ends[part], end) - 1 - first])
+        self.place = end
+
+    def rest_of_part(self) -> Sequence[Line]:
+        """Returns the lines after the next one, up to the end of its part."""
+        return self.lines[self.place + 1 : self.ends[self._parts[self.place]]]
+
+    def last_time(self, part: int) -> int | None:
+        """Returns the commit time of a part's last line that has one."""
+        first = self.ends[part - 1] if part else 0
+        for line in range(self.ends[part] - 1, first - 1, -1):
+            if self.times[line]:
+                return self.times[line]
+        return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PlainTable:
     """A table with an id, whose events are ordered by their places, as its last event in a stream partition left it.
 
@@ -49,51 +93,125 @@ class PlainTable:
     memory: PartitionMemory
     watched: tuple[str, ...]
     alone: bool
+    most: int = 1
+    """How many events are looked at next: some times as many as were added last, so that few are looked at in vain."""
+    cells: Callable[[Fields], tuple[Any, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = self.layout.names
+        self.cells = itemgetter(*names, names[0])  # with a name twice: of one name it would return no tuple
 
     def add(self, adding: Adding, taken: TakenLines) -> bool:
         """Adds the next event, which has this layout, and those after it that surely have it too.
 
         Each shows its whole row and keeps its id. Returns False, and changes nothing, if the next one may not.
         """
-        first, lines, names = adding.place, adding.lines, self.layout.known_names
-        named = _table_names(lines[first].content)
-        while adding.place < len(lines):
-            line, event = lines[adding.place].raw, lines[adding.place].content
-            if not isinstance(event, EnvelopeEvent):
+        first, tried, added = adding.place, 0, 0
+        while tried == added and adding.place < len(adding.lines):
+            events = self._alike(adding.lines[adding.place : adding.place + self.most], adding.lines[first].content)
+            tried, added = len(events), self._add(events, adding, taken)
+            self.most = min(_MOST_AT_ONCE, _GROWTH * added) if added and tried == added else 1
+            if not added:
                 break
-            if adding.place > first and (event.fields is not None or _table_names(event) != named):
-                break
-            after = event.after
-            if after is None or event.operation not in "cru" or len(after) != len(names) or not names.issuperset(after):
-                break
-            if not self._add(event, after, line, adding, taken):
-                break
-            adding.place += 1
         return adding.place > first
 
-    def _add(self, event: EnvelopeEvent, after: Fields, line: SourceLine, adding: Adding, taken: TakenLines) -> bool:
-        layout, memory = self.layout, self.memory
-        adding.note_time(event, line)
-        for name in self.watched:
-            if type(after[name]) in _NUMBERS:
-                return False
-        if not is_plain(event, after, layout, before_it=memory.event, alone=self.alone):
+    def _alike(self, lines: Sequence[Line], first: Content) -> list[EnvelopeEvent]:
+        """Returns the events up to a line that is none, or one of another table or schema than the event `first`."""
+        events: list[EnvelopeEvent] = []
+        if isinstance(first, EnvelopeEvent):
+            fields, source = first.fields, first.source
+            names = source.get("table"), source.get("schema"), source.get("db")
+            for line in lines:
+                event = line.content
+                if not isinstance(event, EnvelopeEvent) or event.fields != fields:
+                    break
+                source = event.source
+                if (source.get("table"), source.get("schema"), source.get("db")) != names:
+                    break
+                events.append(event)
+        return events
+
+    def _add(self, events: Sequence[EnvelopeEvent], adding: Adding, taken: TakenLines) -> int:
+        """Adds the next events up to one that may hide a value or change its id. Returns how many it added."""
+        rows = self._rows(events)
+        events = events[: len(rows)]
+        if not rows:
+            return 0
+        first, end = adding.place, adding.place + len(events)
+        memory, raws = self.memory, [line.raw for line in adding.lines[first:end]]
+        positions = list(accumulate(map(source_position, events), max, initial=memory.position))[1:]
+        versions = list(map(encode_place, positions, [raw.place for raw in raws]))
+        if versions[0] < memory.horizon.version:
+            return 0
+        commit_positions = adding.commit_positions[first:end]
+        if commit_positions[-1] != memory.commit_position:
+            begun = commit_positions.index(commit_positions[-1])
+            memory.position = positions[begun - 1] if begun else memory.position
+            memory.enter(commit_positions[-1])
+        memory.event, memory.position = events[-1], positions[-1]
+        adding.go_on_by(events, self.layout.name, memory, positions)
+        operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]
+        taken.run_of(self.layout).add_rows(operations, rows, events, raws, versions, commit_positions)
+        return len(rows)
+
+    def _rows(self, events: Sequence[EnvelopeEvent]) -> Sequence[Fields]:
+        """Returns the rows of the events up to one that may be no whole row with the id that it had before."""
+        rows: list[Any] = [event.value.get("after") for event in events]
+        if len(rows) > _FEW and self._are_plain(events, rows):
+            return rows
+        before_it = self.memory.event
+        for count, (event, row) in enumerate(zip(events, rows, strict=True)):
+            if not self._is_plain(event, row, before_it):
+                return rows[:count]
+            before_it = event
+        return rows
+
+    def _are_plain(self, events: Sequence[EnvelopeEvent], rows: Sequence[Any]) -> bool:
+        """Returns whether all are surely plain, by looking at many of their values at once."""
+        operations = {event.operation for event in events}
+        before_it = self.memory.event
+        if not operations <= _WITH_ROWS or any(event.headers and OLD_KEY in event.headers for event in events):
             return False
-        position = max(memory.position, source_position(event))
-        version = encode_place(position, line.place)
-        if version < memory.horizon.version:
+        if before_it is not None and before_it.operation == "d" and events[0].operation != "u":
             return False
-        if adding.commit_position != memory.commit_position:
-            memory.enter(adding.commit_position)
-        memory.event, memory.position = event, position
-        adding.touched[layout.name] = memory
-        change = Change(operation=_UPDATE if event.operation == "u" else _INSERT, values=after)
-        taken.add((change,), layout, event, line, version=version, commit_position=adding.commit_position)
-        return True
+        if {*map(type, rows)} != {dict} or {*map(len, rows)} != {len(self.layout.names)}:
+            return False
+        try:
+            cells = list(map(self.cells, rows))
+        except KeyError:
+            return False
+        if self.watched and any(type(row[name]) in _NUMBERS for name in self.watched for row in rows):
+            return False
+        by_column = len(rows) > len(self.layout.names)
+        shown = all(map(_shows, zip(*cells, strict=True) if by_column else cells))
+        return shown and ("u" not in operations or self._keep_ids(events, rows))
+
+    def _is_plain(self, event: EnvelopeEvent, row: object, before_it: EnvelopeEvent | None) -> bool:
+        if event.operation not in _WITH_ROWS or not isinstance(row, dict) or row.keys() != self.layout.known_names:
+            return False
+        if any(type(row[name]) in _NUMBERS for name in self.watched):
+            return False
+        return is_plain(event, row, self.layout, before_it=before_it, alone=self.alone)
+
+    def _keep_ids(self, events: Sequence[EnvelopeEvent], rows: Sequence[Fields]) -> bool:
+        keys = [event.key for event in events if event.key is not None]
+        if keys and not all(map(self.layout.key_names.issubset, keys)):
+            return False
+        befores = [event.value.get("before") for event in events]
+        names = self.layout.schema.key
+        return all(
+            before.get(name) == row[name]
+            for before, row in zip(befores, rows, strict=True)
+            if isinstance(before, dict)
+            for name in names
+        )
 
 
-def _table_names(content: Content) -> tuple[object, ...]:
-    if not isinstance(content, EnvelopeEvent):
-        return ()
-    source = content.source
-    return source.get("db"), source.get("schema"), source.get("table")
+def _shows(values: Sequence[Any]) -> bool:
+    """Returns whether none of the values may stand for another one."""
+    kinds = {*map(type, values)}
+    return kinds <= _SIMPLE and (str not in kinds or PLACEHOLDERS.isdisjoint(values))
+
+
+def _time(event: EnvelopeEvent, line: SourceLine) -> int:
+    return line.written if event.commit_time is None else event.commit_time

@@ -38,14 +38,13 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def message(self) -> dict[str, object]:
-        """The record as a Kafka sink writes it, key and value as texts. Raises UnicodeDecodeError for invalid UTF-8."""
-        value: object = None if self.value is None else self.value.decode()
+        """The record as `read_message` reads it. A tombstone that deletes a row becomes an event."""
+        value: object = self.value
         if value is None and self.key is not None and self.deleted_rows is not None:
             of = self.deleted_rows
             table = {"db": of.database, "schema": of.schema, "table": of.table}
             value = {"op": "d", "before": None, "after": None, "source": table}
-        key = None if self.key is None else self.key.decode()
-        return {"key": key, "value": value, "headers": self.headers}
+        return {"key": self.key, "value": value, "headers": self.headers}
 
     @property
     def text(self) -> bytes:
@@ -54,7 +53,7 @@ class RecordLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         A record with invalid UTF-8 becomes a line that is no JSON; it is quarantined with all its bytes.
         """
         try:
-            return json.dumps(self.message, separators=(",", ":"), ensure_ascii=False).encode()
+            return json.dumps(self.message, separators=(",", ":"), ensure_ascii=False, default=bytes.decode).encode()
         except UnicodeDecodeError:
             return b'{"key":' + (self.key or b"null") + b',"value":' + (self.value or b"null") + b"}"
 
@@ -66,7 +65,6 @@ def record_content(raw: SourceLine) -> Content:
 
 def _read_record(record: RecordLine) -> EnvelopeEvent | Skipped | LineRefused:
     try:
-        message = record.message
+        return read_message(record.message)
     except UnicodeDecodeError:
         return read_line(record.text)
-    return read_message(message)

@@ -1,10 +1,12 @@
 """Turns changes of one table under one layout into rows of a slice file. Quarantines lines with unfit values."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import itemgetter
+from typing import Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.record import OLD_ID_PREFIX, Operation, TableName, TableSchema
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.changes import Change
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printable
 from cdc_pipeline.sources.debezium.partition import SourceLine
 from cdc_pipeline.sources.debezium.tables import Layout
@@ -27,20 +29,6 @@ LINE_ESCAPED = "_cdc_line_escaped"
 _INT8 = 1 << 63
 
 
-class PlacedChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A change with its line and version. `commit_time`: in microseconds since 1970.
-
-    If a line gives two changes, both have the same version.
-    """
-
-    change: Change
-    version: str
-    commit_time: int
-    transaction: int | None
-    commit_position: int
-    line: SourceLine
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Misfit:
     column: str
@@ -48,86 +36,133 @@ class _Misfit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenLines:
-    """What became of lines: changes by runs of one layout, and unfit events with their tables."""
+class PlacedChanges:
+    """Changes of one table under one layout, with their lines and versions: a list per field, an item per change.
 
-    runs: list[tuple[Layout, list[PlacedChange]]] = field(default_factory=list)
+    `values`, `absent`, `old_ids`: as in `Change`. `commit_times`: in microseconds since 1970. If a line gives two
+    changes, both have the same version.
+    """
+
+    operations: list[Operation] = field(default_factory=list)
+    values: list[Fields] = field(default_factory=list)
+    absent: list[tuple[str, ...]] = field(default_factory=list)
+    old_ids: list[Fields] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
+    commit_times: list[int] = field(default_factory=list)
+    transactions: list[int | None] = field(default_factory=list)
+    commit_positions: list[int] = field(default_factory=list)
+    lines: list[SourceLine] = field(default_factory=list)
+
+    def add(self, change: Change, event: EnvelopeEvent, line: SourceLine, version: str, commit_position: int) -> None:
+        self.operations.append(change.operation)
+        self.values.append(change.values)
+        self.absent.append(change.absent)
+        self.old_ids.append(change.old_id)
+        self.versions.append(version)
+        self.commit_times.append(event.commit_time or line.written)
+        self.transactions.append(_transaction(event))
+        self.commit_positions.append(commit_position)
+        self.lines.append(line)
+
+    def add_rows(
+        self,
+        operations: Iterable[Operation],
+        rows: Sequence[Fields],
+        events: Sequence[EnvelopeEvent],
+        lines: Sequence[SourceLine],
+        versions: Iterable[str],
+        commit_positions: Iterable[int],
+    ) -> None:
+        """Adds a change for each event, each with its whole row and the id that the row had before."""
+        count = len(rows)
+        self.operations.extend(operations)
+        self.values.extend(rows)
+        self.absent.extend([()] * count)
+        self.old_ids.extend([{}] * count)
+        self.versions.extend(versions)
+        self.commit_times.extend([event.commit_time or line.written for event, line in zip(events, lines, strict=True)])
+        self.transactions.extend(map(_transaction, events))
+        self.commit_positions.extend(commit_positions)
+        self.lines.extend(lines)
+
+    def of_lines(self, places: Collection[int]) -> Self:
+        """Returns the changes of the lines at these places."""
+        chosen = [line.place in places for line in self.lines]
+        return type(self)(
+            **{each.name: list(compress(getattr(self, each.name), chosen)) for each in dataclasses.fields(self)}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenLines:
+    """What became of lines: changes by runs of one layout, and unfit events with their tables.
+
+    `latest`: the last run of each table, by the table's name.
+    """
+
+    runs: list[tuple[Layout, PlacedChanges]] = field(default_factory=list)
+    latest: dict[str, tuple[Layout, PlacedChanges]] = field(default_factory=dict)
     unfit: list[tuple[TableName, UnfitEvent]] = field(default_factory=list)
 
-    def add(
-        self,
-        changes: Sequence[Change],
-        layout: Layout,
-        event: EnvelopeEvent,
-        line: SourceLine,
-        *,
-        version: str,
-        commit_position: int,
-    ) -> None:
-        """Adds the changes of one event."""
-        if not self.runs or self.runs[-1][0] is not layout:
-            self.runs.append((layout, []))
-        placed, transaction = self.runs[-1][1], event.source.get("txId")
-        for change in changes:
-            placed.append(
-                PlacedChange(
-                    change=change,
-                    version=version,
-                    commit_time=event.commit_time or line.written,
-                    transaction=transaction if isinstance(transaction, int) and abs(transaction) < _INT8 else None,
-                    commit_position=commit_position,
-                    line=line,
-                )
-            )
+    def run_of(self, layout: Layout) -> PlacedChanges:
+        """Returns the changes to which the next one of this layout is added."""
+        run = self.latest.get(layout.name)
+        if run is None or run[0] is not layout:
+            run = self.latest[layout.name] = layout, PlacedChanges()
+            self.runs.append(run)
+        return run[1]
 
     def events(self, stream_partition: int) -> tuple[TableEvents, ...]:
-        """Returns rows in the order of the lines, then unfit lines."""
+        """Returns rows, of each table in the order of the lines, then unfit lines."""
         rows = [found for layout, placed in self.runs for found in events_of_lines(placed, layout, stream_partition)]
         tables = dict.fromkeys(table for table, _ in self.unfit)
         aside = [only_unfit(table, [event for of, event in self.unfit if of == table]) for table in tables]
         return (*rows, *aside)
 
 
-def events_of_lines(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> list[TableEvents]:
+def _transaction(event: EnvelopeEvent) -> int | None:
+    number = event.source.get("txId")
+    return number if isinstance(number, int) and abs(number) < _INT8 else None
+
+
+def events_of_lines(placed: PlacedChanges, layout: Layout, stream_partition: int) -> list[TableEvents]:
     """Returns rows in the order of `placed`. Finds lines that cannot be typed by bisection, and quarantines each."""
     found = attempt(lambda: table_events(placed, layout, stream_partition))
     if not isinstance(found, LineRefused):
         return [found]
-    places = sorted({each.line.place for each in placed})
+    places = sorted({line.place for line in placed.lines})
     if len(places) == 1:
-        return [only_unfit(layout.table, [_unfit(placed[0], stream_partition, _Misfit(column="", reason=str(found)))])]
-    middle = places[len(places) // 2]
-    first = [each for each in placed if each.line.place < middle]
-    second = [each for each in placed if each.line.place >= middle]
-    return [events for half in (first, second) for events in events_of_lines(half, layout, stream_partition)]
+        return [only_unfit(layout.table, [_unfit(placed, 0, stream_partition, _Misfit(column="", reason=str(found)))])]
+    middle = len(places) // 2
+    halves = [placed.of_lines(frozenset(half)) for half in (places[:middle], places[middle:])]
+    return [events for half in halves for events in events_of_lines(half, layout, stream_partition)]
 
 
-def table_events(placed: Sequence[PlacedChange], layout: Layout, stream_partition: int) -> TableEvents:
+def table_events(placed: PlacedChanges, layout: Layout, stream_partition: int) -> TableEvents:
     """Returns rows in the order of `placed`. If one change of a line does not fit, the whole line is quarantined."""
     rows, misfits = _typed(placed, layout)
-    positions = np.array([each.commit_position for each in placed], dtype=np.int64)
-    refused: dict[int, _Misfit] = {}
+    positions = np.array(placed.commit_positions, dtype=np.int64)
+    refused: dict[int, tuple[int, _Misfit]] = {}
     if misfits:
-        refused = {placed[row].line.place: misfit for row, misfit in reversed(misfits.items())}
-        fits = np.array([each.line.place not in refused for each in placed], dtype=np.bool_)
+        refused = {placed.lines[row].place: (row, misfit) for row, misfit in reversed(misfits.items())}
+        fits = np.array([line.place not in refused for line in placed.lines], dtype=np.bool_)
         rows, positions = rows.filter(pa.array(fits)), positions[fits]
-    lines = {each.line.place: each for each in placed if each.line.place in refused} if refused else {}
     return TableEvents(
         table=layout.table,
         schema=layout.schema,
         rows=rows,
         commit_position=positions,
         stream_partition=np.full(len(positions), stream_partition, dtype=np.int64),
-        unfit=tuple(_unfit(lines[place], stream_partition, refused[place]) for place in sorted(refused)),
+        unfit=tuple(_unfit(placed, row, stream_partition, misfit) for _, (row, misfit) in sorted(refused.items())),
     )
 
 
-def _unfit(placed: PlacedChange, stream_partition: int, misfit: _Misfit) -> UnfitEvent:
+def _unfit(placed: PlacedChanges, row: int, stream_partition: int, misfit: _Misfit) -> UnfitEvent:
     return unfit_line(
-        placed.line,
+        placed.lines[row],
         stream_partition=stream_partition,
-        version=placed.version,
-        commit_position=placed.commit_position,
+        version=placed.versions[row],
+        commit_position=placed.commit_positions[row],
         column=misfit.column,
         reason=misfit.reason,
     )
@@ -182,29 +217,27 @@ def line_in(payload: Mapping[str, str | None]) -> bytes:
         return escaped.encode()
 
 
-def _typed(placed: Sequence[PlacedChange], layout: Layout) -> tuple[pa.Table, dict[int, _Misfit]]:
+def _typed(placed: PlacedChanges, layout: Layout) -> tuple[pa.Table, dict[int, _Misfit]]:
     """Returns every change as a row, and by row number why a change cannot become one."""
     schema, misfits = layout.schema, dict[int, _Misfit]()
-    changes = [each.change for each in placed]
-    operations = [change.operation for change in changes]
+    operations = placed.operations
     has_row = np.array([operation is not Operation.TRUNCATE for operation in operations], dtype=np.bool_)
-    rows = [change.values for change in changes]
     columns: dict[str, pa.Array] = {}
     for column in schema.columns:
-        values = _values(rows, column.name)
+        values = _values(placed.values, column.name)
         required = has_row if column.name in schema.key else None
         columns[column.name] = _column(column.name, column.name, values, layout, misfits, required)
     moved = np.array([operation is Operation.MOVE for operation in operations], dtype=np.bool_)
     for column in schema.key_columns:
         name = OLD_ID_PREFIX + column.name
-        old = [change.old_id.get(column.name) for change in changes] if moved.any() else [None] * len(changes)
+        old = [old_id.get(column.name) for old_id in placed.old_ids] if moved.any() else [None] * len(operations)
         columns[name] = _column(name, column.name, old, layout, misfits, moved)
     own = (
         pa.array(operations, pa.string()),
-        pa.array([each.version for each in placed], pa.string()),
-        pa.array([each.commit_time for each in placed], pa.int64()).cast(pa.timestamp("us", "UTC")),
-        pa.array([each.transaction for each in placed], pa.int64()),
-        pa.array([change.absent or None for change in changes], pa.list_(pa.string())),
+        pa.array(placed.versions, pa.string()),
+        pa.array(placed.commit_times, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array(placed.transactions, pa.int64()),
+        pa.array([absent or None for absent in placed.absent], pa.list_(pa.string())),
     )
     fields = event_schema(schema)
     return pa.table([*own, *(columns[name] for name in fields.names[len(own) :])], fields), misfits

@@ -12,8 +12,9 @@ import structlog
 
 from cdc_pipeline.errors import PartitionFailed, SourceChanged, SourceError
 from cdc_pipeline.record import TableName, decode_position, encode_position
-from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder, Decoded
 from cdc_pipeline.sources.debezium.partition import Group, PartitionLines
+from cdc_pipeline.sources.debezium.plain_events import Part
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.protocol import EventBatch, Marker, Transactions
@@ -183,27 +184,29 @@ class DebeziumStream:
             ) from error
 
     def _decoded(self, number: int, groups: Sequence[Group]) -> EventBatch:
-        transactions = []
+        transactions, parts, first = [], list[Part](), self._next
         for group in groups:
+            parts.append((group.lines, self._open.first if group.continues and self._open is not None else first))
+            first += len(group.lines)
+        for group, (_, first), decoded in zip(groups, parts, self._decoder.add_all(number, parts), strict=True):
             if self._open is not None and not group.continues:
                 transactions.append(self._closed(number, self._open))
-            opened = self._open or _OpenGroup(first=self._next, commit_time=self._commit_time)
-            self._add(number, opened, group)
+            opened = self._open or _OpenGroup(first=first, commit_time=self._commit_time)
+            self._add(opened, group, decoded)
             self._open = opened
             if group.is_closed:
                 transactions.append(self._closed(number, opened))
         return EventBatch(events=self._decoder.take(number), transactions=transactions_of(transactions))
 
-    def _add(self, number: int, opened: _OpenGroup, group: Group) -> None:
-        decoded = self._decoder.add(number, group.lines, opened.first)
+    def _add(self, opened: _OpenGroup, group: Group, decoded: Decoded) -> None:
         if decoded.skipped:
             self._skipped.update(decoded.skipped)
         self._next += len(group.lines)
         if group.lines:
             last = group.lines[-1].raw
             opened.offset = last.place + 1
-            if last.digest:
-                opened.last_position[FILE_DIGEST] = last.digest
+            if digest := last.digest:
+                opened.last_position[FILE_DIGEST] = digest
         opened.last_position.update(decoded.last_position)
         if decoded.commit_time is not None:
             opened.commit_time = self._commit_time = decoded.commit_time
