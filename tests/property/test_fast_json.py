@@ -11,6 +11,7 @@ from cdc_pipeline.sources.debezium.one_line import (
     DEEPEST,
     MOST_DIGITS,
     UNREAD,
+    KnownSchemas,
     Undecodable,
     fast_json,
     fast_objects,
@@ -111,6 +112,40 @@ def test_a_line_is_parsed_as_the_standard_library_parses_it(before: bytes, insid
 def test_lines_are_parsed_at_once_as_they_are_one_by_one(lines: list[bytes]) -> None:
     found = fast_objects(lines)
     assert found is None or repr(found) == repr([fast_json(line) for line in lines])
+
+
+RECORDS = st.builds(
+    lambda *parts: b"".join(parts),
+    st.just(b'{"schema":'),
+    st.sampled_from([b'{"type":"struct"}', b'{"name":"\\u00e9"}', b"[" * (DEEPEST - 2) + b"]" * (DEEPEST - 2)])
+    | OCTETS,
+    st.sampled_from([b',"payload":', b',"payload":', b', "payload":', b',"schema":1,"payload":']),
+    st.sampled_from([b'{"op":"c"}', b'{"a":1,"payload":2}', b'{"a":' * (DEEPEST - 1) + b"1" + b"}" * (DEEPEST - 1)])
+    | OCTETS,
+    st.sampled_from([b"}", b"}", b"} \r\n", b"}\x0b", b"}}", b',"schema":2}', b""]),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(lines=st.lists(RECORDS, min_size=1, max_size=4))
+def test_a_record_with_a_schema_is_parsed_as_the_standard_library_parses_it(lines: list[bytes]) -> None:
+    schemas = KnownSchemas(most_bytes=60)  # room for one of them, or two
+    for line in [*lines, *lines]:
+        assert outcome(json_of_line, line) == outcome(slowly, line)
+        found = schemas.document(line)
+        assert found is UNREAD or repr(found) == outcome(slowly, line)
+
+
+def test_records_of_one_table_share_their_schema() -> None:
+    columns = [{"type": "int64", "field": f"column_{number}"} for number in range(2 * DEEPEST)]
+    first, second = (fast_json(json.dumps(each, separators=(",", ":")).encode()) for each in _records(columns))
+    assert (first["payload"], second["payload"]) == ({"id": 1}, {"id": 2})
+    assert first["schema"] == {"type": "struct", "fields": columns}
+    assert first["schema"] is second["schema"]
+
+
+def _records(columns: list[dict[str, str]]) -> list[dict[str, Any]]:
+    return [{"schema": {"type": "struct", "fields": columns}, "payload": {"id": number}} for number in (1, 2)]
 
 
 def test_lines_with_one_object_each_are_parsed_at_once() -> None:

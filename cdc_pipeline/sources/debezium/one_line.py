@@ -85,6 +85,10 @@ def fast_json(text: str | bytes) -> Any:
 
     Returns UNREAD for what it refuses, and for a text that may be too deep.
     """
+    if isinstance(text, bytes) and text.startswith(_SCHEMA):
+        document = _SCHEMAS.document(text)
+        if document is not UNREAD:
+            return document
     if (_brackets(text) if isinstance(text, bytes) else text.count("{") + text.count("[")) > DEEPEST:
         return UNREAD
     try:
@@ -139,6 +143,51 @@ def is_storable(name: object) -> bool:
     return isinstance(name, str) and bool(name) and "\0" not in name and printable(name) == name
 
 
+class KnownSchemas:
+    """The schemas that Kafka Connect writes into each record, most of its text. Each is parsed once, and shared.
+
+    A record is `{"schema":S,"payload":P}`. `_known`: by where S ends and how, the text before P and the parsed S.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._bytes = most_bytes, 0
+        self._known: dict[tuple[int, bytes], tuple[bytes, Any]] = {}
+
+    def document(self, text: bytes) -> Any:
+        """Returns what `slow_json` returns; UNREAD for what is no such record, or may be too deep."""
+        end = text.find(_PAYLOAD)
+        place = end, text[max(end - _SHOWN_CHARACTERS, 0) : end]
+        before, schema = self._known.get(place, (b"", None))
+        if not before or not text.startswith(before):
+            before, schema = text[: end + len(_PAYLOAD)], self._parsed(text[len(_SCHEMA) : max(end, 0)])
+            if schema is UNREAD:
+                return UNREAD
+            self._keep(place, before, schema)
+        payload = text[len(before) :].rstrip(_BLANKS)
+        if not payload.endswith(b"}") or _brackets(payload) >= DEEPEST:
+            return UNREAD
+        try:
+            return {"schema": schema, "payload": _FAST_JSON.decode(payload[:-1])}
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return UNREAD
+
+    def _parsed(self, schema: bytes) -> Any:
+        try:
+            document = slow_json(schema.decode())
+            _check_depth([document])
+        except (Undecodable, UnicodeDecodeError):
+            return UNREAD
+        return document
+
+    def _keep(self, place: tuple[int, bytes], before: bytes, schema: Any) -> None:
+        if self._bytes + len(before) > self._most_bytes:
+            self._known.clear()
+            self._bytes = 0
+        if len(before) <= self._most_bytes:
+            self._known[place] = before, schema
+            self._bytes += len(before)
+
+
 def _brackets(text: bytes) -> int:
     return text.count(b"{") + text.count(b"[")
 
@@ -179,3 +228,5 @@ _BETWEEN = secrets.randbits(62)
 _BETWEEN_LINES = b",%d," % _BETWEEN
 _JSON = json.JSONDecoder(parse_float=_decimal)
 _FAST_JSON = msgspec.json.Decoder(float_hook=_decimal)
+_SCHEMA, _PAYLOAD, _BLANKS = b'{"schema":', b',"payload":', b" \t\r\n"
+_SCHEMAS = KnownSchemas(most_bytes=4 << 20)
