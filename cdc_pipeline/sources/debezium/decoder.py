@@ -159,7 +159,7 @@ class DebeziumDecoder:
         table = self._plain.get((adding.number, settings.name))
         if table is None or not self._tables.keeps(table.layout, event):
             return False
-        return table.add(adding, self._taken)
+        return table.add(event, adding, self._taken)
 
     def _add_event(self, event: EnvelopeEvent, raw: SourceLine, adding: Adding, settings: TableSettings) -> str | None:
         """Adds the event of a line, or returns why it is skipped. Raises LineRefused if it has to be quarantined."""

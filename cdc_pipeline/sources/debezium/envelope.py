@@ -9,11 +9,9 @@ import msgspec
 from cdc_pipeline.sources.debezium.mongodb import MONGODB, mongodb_key, mongodb_value
 from cdc_pipeline.sources.debezium.one_line import (
     BLANK,
-    UNREAD,
     LineRefused,
     Undecodable,
     attempt,
-    fast_json,
     json_of_line,
     parsed_json,
 )
@@ -217,12 +215,7 @@ def _unwrapped(value: object) -> tuple[Fields | None, Fields | None]:
 
 
 def _parsed(value: object) -> object:
-    if isinstance(value, bytes):
-        found = fast_json(value)
-        if found is not UNREAD:
-            return found
-        value = value.decode()
-    if not isinstance(value, str):
+    if not isinstance(value, str | bytes):
         return value
     try:
         parsed: object = parsed_json(value)

@@ -15,6 +15,8 @@ MOST_DIGITS = 4_300
 DEEPEST = 100
 """Most levels of nested objects and lists. A row of Debezium has about ten."""
 _SHOWN_CHARACTERS = 300
+_END_BYTES = 300
+"""Of a schema, its end alone is looked up: there the connector writes the name of the table."""
 BLANK: Final = object()
 """What `json_of_line` returns for a blank line."""
 UNREAD: Final = object()
@@ -71,13 +73,16 @@ def json_of_line(line: bytes) -> Any:
     return slow_json(text) if text.strip() else BLANK
 
 
-def parsed_json(text: str) -> Any:
+def parsed_json(text: str | bytes) -> Any:
     """Parses JSON. Numbers keep every digit: those that are not whole become Decimals.
 
-    Raises Undecodable for what is no JSON, and for a document beyond the limits of depth or digits.
+    Raises Undecodable for what is no JSON, and for a document beyond the limits of depth or digits. Raises
+    UnicodeDecodeError for bytes that are no text.
     """
     document = fast_json(text)
-    return slow_json(text) if document is UNREAD else document
+    if document is not UNREAD:
+        return document
+    return slow_json(text if isinstance(text, str) else text.decode())
 
 
 def fast_json(text: str | bytes) -> Any:
@@ -156,7 +161,7 @@ class KnownSchemas:
     def document(self, text: bytes) -> Any:
         """Returns what `slow_json` returns; UNREAD for what is no such record, or may be too deep."""
         end = text.find(_PAYLOAD)
-        place = end, text[max(end - _SHOWN_CHARACTERS, 0) : end]
+        place = end, text[max(end - _END_BYTES, 0) : end]
         before, schema = self._known.get(place, (b"", None))
         if not before or not text.startswith(before):
             before, schema = text[: end + len(_PAYLOAD)], self._parsed(text[len(_SCHEMA) : max(end, 0)])

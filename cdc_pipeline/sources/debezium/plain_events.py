@@ -11,7 +11,7 @@ from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import PLACEHOLDERS, is_plain
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields, Skipped
 from cdc_pipeline.sources.debezium.memory import PartitionMemory
-from cdc_pipeline.sources.debezium.partition import Content, Line, SourceLine
+from cdc_pipeline.sources.debezium.partition import Line
 from cdc_pipeline.sources.debezium.rows import TakenLines
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import encode_place, source_position
@@ -49,9 +49,8 @@ class Adding:
 
     def go_on(self, *, skipped: str | None = None) -> None:
         """Records the outcome of the next line, whether it was added or refused, and goes on to the one after it."""
-        line, part = self.lines[self.place], self._parts[self.place]
-        time = line.content.commit_time if isinstance(line.content, Skipped) else None
-        self.times.append(_time(line.content, line.raw) if isinstance(line.content, EnvelopeEvent) else time)
+        part = self._parts[self.place]
+        self.times.append(_time(self.lines[self.place]))
         if skipped is not None:
             self.skipped[part].append(skipped)
         if self.touches is not None:
@@ -59,12 +58,10 @@ class Adding:
             self.touched[part][name], self.touches = memory.encode(), None
         self.place += 1
 
-    def go_on_by(
-        self, events: Sequence[EnvelopeEvent], name: str, memory: PartitionMemory, positions: Sequence[int]
-    ) -> None:
-        """Does the same for many events of the table `name`, with the source position after each."""
-        first, end = self.place, self.place + len(events)
-        self.times += [_time(event, line.raw) for event, line in zip(events, self.lines[first:end], strict=True)]
+    def go_on_by(self, name: str, memory: PartitionMemory, positions: Sequence[int]) -> None:
+        """Does the same for the next events, all of the table `name`, with the source position after each."""
+        first, end = self.place, self.place + len(positions)
+        self.times += map(_time, self.lines[first:end])
         for part in range(self._parts[first], self._parts[end - 1] + 1):
             self.touched[part][name] = memory.encode_at(positions[min(self.ends[part], end) - 1 - first])
         self.place = end
@@ -101,35 +98,20 @@ class PlainTable:
         names = self.layout.names
         self.cells = itemgetter(*names, names[0])  # with a name twice: of one name it would return no tuple
 
-    def add(self, adding: Adding, taken: TakenLines) -> bool:
-        """Adds the next event, which has this layout, and those after it that surely have it too.
+    def add(self, event: EnvelopeEvent, adding: Adding, taken: TakenLines) -> bool:
+        """Adds `event`, which is the next one and has this layout, and those after it that surely have it too.
 
-        Each shows its whole row and keeps its id. Returns False, and changes nothing, if the next one may not.
+        Each shows its whole row and keeps its id. Returns False, and changes nothing, if `event` may not.
         """
-        first, tried, added = adding.place, 0, 0
-        while tried == added and adding.place < len(adding.lines):
-            events = self._alike(adding.lines[adding.place : adding.place + self.most], adding.lines[first].content)
-            tried, added = len(events), self._add(events, adding, taken)
-            self.most = min(_MOST_AT_ONCE, _GROWTH * added) if added and tried == added else 1
-            if not added:
+        first = adding.place
+        while adding.place < len(adding.lines):
+            events = _alike(adding.lines[adding.place : adding.place + self.most], event)
+            added = self._add(events, adding, taken)
+            if not added or added < len(events):
+                self.most = 1
                 break
+            self.most = min(_MOST_AT_ONCE, _GROWTH * added)
         return adding.place > first
-
-    def _alike(self, lines: Sequence[Line], first: Content) -> list[EnvelopeEvent]:
-        """Returns the events up to a line that is none, or one of another table or schema than the event `first`."""
-        events: list[EnvelopeEvent] = []
-        if isinstance(first, EnvelopeEvent):
-            fields, source = first.fields, first.source
-            names = source.get("table"), source.get("schema"), source.get("db")
-            for line in lines:
-                event = line.content
-                if not isinstance(event, EnvelopeEvent) or event.fields != fields:
-                    break
-                source = event.source
-                if (source.get("table"), source.get("schema"), source.get("db")) != names:
-                    break
-                events.append(event)
-        return events
 
     def _add(self, events: Sequence[EnvelopeEvent], adding: Adding, taken: TakenLines) -> int:
         """Adds the next events up to one that may hide a value or change its id. Returns how many it added."""
@@ -149,7 +131,7 @@ class PlainTable:
             memory.position = positions[begun - 1] if begun else memory.position
             memory.enter(commit_positions[-1])
         memory.event, memory.position = events[-1], positions[-1]
-        adding.go_on_by(events, self.layout.name, memory, positions)
+        adding.go_on_by(self.layout.name, memory, positions)
         operations = [_UPDATE if event.operation == "u" else _INSERT for event in events]
         taken.run_of(self.layout).add_rows(operations, rows, events, raws, versions, commit_positions)
         return len(rows)
@@ -182,9 +164,7 @@ class PlainTable:
             return False
         if self.watched and any(type(row[name]) in _NUMBERS for name in self.watched for row in rows):
             return False
-        by_column = len(rows) > len(self.layout.names)
-        shown = all(map(_shows, zip(*cells, strict=True) if by_column else cells))
-        return shown and ("u" not in operations or self._keep_ids(events, rows))
+        return all(map(_shows, zip(*cells, strict=True))) and ("u" not in operations or self._keep_ids(events, rows))
 
     def _is_plain(self, event: EnvelopeEvent, row: object, before_it: EnvelopeEvent | None) -> bool:
         if event.operation not in _WITH_ROWS or not isinstance(row, dict) or row.keys() != self.layout.known_names:
@@ -213,5 +193,25 @@ def _shows(values: Sequence[Any]) -> bool:
     return kinds <= _SIMPLE and (str not in kinds or PLACEHOLDERS.isdisjoint(values))
 
 
-def _time(event: EnvelopeEvent, line: SourceLine) -> int:
-    return line.written if event.commit_time is None else event.commit_time
+def _alike(lines: Sequence[Line], first: EnvelopeEvent) -> list[EnvelopeEvent]:
+    """Returns the events up to a line that is none, or one of another table or schema than the event `first`."""
+    events: list[EnvelopeEvent] = []
+    fields, source = first.fields, first.source
+    names = source.get("table"), source.get("schema"), source.get("db")
+    for line in lines:
+        event = line.content
+        if not isinstance(event, EnvelopeEvent) or event.fields != fields:
+            break
+        source = event.source
+        if (source.get("table"), source.get("schema"), source.get("db")) != names:
+            break
+        events.append(event)
+    return events
+
+
+def _time(line: Line) -> int | None:
+    """Returns the commit time that a line has, None or 0 if it has none."""
+    content = line.content
+    if isinstance(content, EnvelopeEvent):
+        return line.raw.written if content.commit_time is None else content.commit_time
+    return content.commit_time if isinstance(content, Skipped) else None

@@ -188,10 +188,10 @@ class DebeziumStream:
         for group in groups:
             parts.append((group.lines, self._open.first if group.continues and self._open is not None else first))
             first += len(group.lines)
-        for group, (_, first), decoded in zip(groups, parts, self._decoder.add_all(number, parts), strict=True):
+        for group, decoded in zip(groups, self._decoder.add_all(number, parts), strict=True):
             if self._open is not None and not group.continues:
                 transactions.append(self._closed(number, self._open))
-            opened = self._open or _OpenGroup(first=first, commit_time=self._commit_time)
+            opened = self._open or _OpenGroup(first=self._next, commit_time=self._commit_time)
             self._add(opened, group, decoded)
             self._open = opened
             if group.is_closed:
