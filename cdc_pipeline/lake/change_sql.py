@@ -5,6 +5,7 @@ the claim counts the id: inserted, updated, deleted, incomplete (hidden until la
 ignored.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdc_pipeline.lake.deduplicate_sql import (
@@ -14,11 +15,12 @@ from cdc_pipeline.lake.deduplicate_sql import (
     VERSIONS,
     ClaimShape,
     deduplicate_registers,
-    lacks,
+    newest_lacking,
 )
-from cdc_pipeline.lake.lake_rows_sql import LACKED, LAPSED, lacked_version, lake_rows, value_version
+from cdc_pipeline.lake.lake_rows_sql import lacked_version, lake_rows, value_version
 from cdc_pipeline.lake.protocol import KeyRange
-from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.lake.quoting import text_literal
+from cdc_pipeline.lake.registers import LACKED, LAPSED
 from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
 CHANGE = "cdc_change"
@@ -40,27 +42,41 @@ class Policy:
     ties: bool
 
 
-def changes(shape: ClaimShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
-    """Returns SQL with id, other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES for each id of the claim."""
-    values = "".join(f", _cdc_final_value_{number} AS {identifier(name)}" for number, name in shape.others)
-    names = ", ".join(text_literal(name) for _, name in shape.others)
-    final = ", ".join(f"_cdc_final_version_{number}" for number, _ in shape.others)
+def changes(
+    shape: ClaimShape,
+    policy: Policy,
+    relation: str,
+    ranges: tuple[KeyRange, ...],
+    *,
+    few: bool,
+    carried: Sequence[str] = (),
+) -> str:
+    """Returns SQL with id, other columns, VERSION, DELETED, STATE, ACT, EFFECT and TIES for each id of the claim.
+
+    `carried`: further columns of the lake's rows that the result has. If there are any, `relation` has the rows of the
+    claim's ids alone.
+    """
+    numbers = [register.number for register in shape.registers]
+    values = "".join(
+        f", {column}" for each in shape.registers for column in each.columns(f"_cdc_final_value_{each.number}")
+    )
+    names = ", ".join(text_literal(name) for each in shape.registers for name in each.names)
+    final = ", ".join(f"_cdc_final_version_{each.number}" for each in shape.registers for _ in each.names)
     all_known = " AND ".join(
         f"(_cdc_final_version_{number} > _cdc_deletion OR startswith(_cdc_final_version_{number}, '{LACKED}'))"
-        for number, _ in shape.others
+        for number in numbers
     )
     state = f"""named_struct('deletion', IF(_cdc_is_visible, '', _cdc_deletion), 'columns', map_filter(
                 map_from_arrays(CAST(array({names}) AS ARRAY<STRING>), CAST(array({final}) AS ARRAY<STRING>)),
                 (name, version) -> version <> {VERSION}))"""
-    plain = " AND ".join(
-        ["_cdc_is_visible", *(f"_cdc_final_version_{number} = {VERSION}" for number, _ in shape.others)]
-    )
+    plain = " AND ".join(["_cdc_is_visible", *(f"_cdc_final_version_{number} = {VERSION}" for number in numbers)])
     return f"""
         SELECT {shape.keys()}{values}, {VERSION}, NOT _cdc_is_visible AS {DELETED},
                IF({plain}, CAST(NULL AS {STATE_TYPE}), {state}) AS {STATE},
                {_act(shape, policy)} AS {ACT}, {TIES}, {_effect(policy)} AS {EFFECT}
+               {"".join(f", {name}" for name in carried)}
         FROM (SELECT *, NOT _cdc_is_deleted AND {all_known or "true"} AS _cdc_is_visible
-              FROM ({_settled(shape, policy, relation, ranges, few=few)}))"""
+              FROM ({_settled(shape, _joined(shape, policy, relation, ranges, few=few, carried=carried))}))"""
 
 
 def _act(shape: ClaimShape, policy: Policy) -> str:
@@ -69,7 +85,7 @@ def _act(shape: ClaimShape, policy: Policy) -> str:
         f"{VERSION} = _cdc_lake_version",
         "_cdc_is_visible <> _cdc_lake_hidden",
         "IF(_cdc_is_visible, '', _cdc_deletion) = _cdc_lake_deletion",
-        *(f"_cdc_final_version_{number} = _cdc_lake_version_{number}" for number, _ in shape.others),
+        *(f"_cdc_final_version_{number} = _cdc_lake_version_{number}" for number in range(len(shape.registers))),
     ]
     keeps = policy.tombstones or policy.soft
     if_unknown_id = f"IF({policy.tombstones} OR ({policy.soft} AND {KNOWN}), 'write', 'none')"
@@ -86,13 +102,14 @@ def _effect(policy: Policy) -> str:
                     WHEN _cdc_lake_hidden = false THEN {gone} ELSE 'ignored' END"""
 
 
-def _settled(shape: ClaimShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
-    """Adds for each column the version and the value that the row will have.
+def _settled(shape: ClaimShape, joined: str) -> str:
+    """Adds for each register the version and the value that the row will have.
 
     They are `_cdc_final_version_<n>` and `_cdc_final_value_<n>`.
     """
     finals = []
-    for number, name in shape.others:
+    for register in shape.registers:
+        number = register.number
         value, final = f"_cdc_value_version_{number}", f"_cdc_final_version_{number}"
         lacked = f"_cdc_lacked_version_{number}"
         # A deleted row records which columns were known just before its delete: a later key change may ask for them.
@@ -102,35 +119,46 @@ def _settled(shape: ClaimShape, policy: Policy, relation: str, ranges: tuple[Key
         )
         if_live = f"IF({value} <= _cdc_deletion AND {lacked} > _cdc_deletion, '{LACKED}' || {lacked}, {value})"
         finals.append(f"IF(_cdc_is_deleted, {if_deleted}, {if_live}) AS {final}")
-        unknown = shape.missing.get(name, "NULL")
+        unknown = shape.missing.get(register.first, "NULL") if register.is_alone else "NULL"
         finals.append(
             f"IF(startswith({final}, '{LACKED}'), {unknown}, _cdc_newest_value_{number}) AS _cdc_final_value_{number}"
         )
     return f"""
         SELECT *{"".join(f", {part}" for part in finals)}
         FROM (SELECT *, _cdc_deletion >= {VERSION} AS _cdc_is_deleted
-              FROM ({_joined(shape, policy, relation, ranges, few=few)}))"""
+              FROM ({joined}))"""
 
 
-def _joined(shape: ClaimShape, policy: Policy, relation: str, ranges: tuple[KeyRange, ...], *, few: bool) -> str:
+def _joined(
+    shape: ClaimShape,
+    policy: Policy,
+    relation: str,
+    ranges: tuple[KeyRange, ...],
+    *,
+    few: bool,
+    carried: Sequence[str],
+) -> str:
     """Joins the registers of claim and lake.
 
-    Per column, `_cdc_value_version_<n>` is the newest version with a value, and `_cdc_newest_value_<n>` is that value.
+    Per register, `_cdc_value_version_<n>` is the newest version with a value and `_cdc_newest_value_<n>` that value.
     `_cdc_lacked_version_<n>` is the newest version whose schema lacks the column. `_cdc_lapsed_<n>`: the lake has the
     column as LAPSED.
     """
-    ids = f"SELECT DISTINCT {shape.keys()} FROM {EVENT}"
+    ids = None if carried else f"SELECT DISTINCT {shape.keys()} FROM {EVENT}"
     deletions = (
         f"sort_array(array_distinct(concat({DELETIONS}, array(coalesce(_cdc_lake_deletion, ''),"
         f" {text_literal(policy.truncated_at)}, ''))), false)"
     )
     hint = "/*+ BROADCAST(lake) */ " if few else ""
     newest = []
-    for number, name in shape.others:
+    for register in shape.registers:
+        number = register.number
         lake, claim = f"coalesce(_cdc_lake_version_{number}, '')", f"coalesce(_cdc_claim_{number}.version, '')"
         newer = f"{claim} > {value_version(lake)}"
         newest.append(f"greatest({claim}, {value_version(lake)}) AS _cdc_value_version_{number}")
-        newest.append(f"greatest({lacks(shape, number, name)}, {lacked_version(lake)}) AS _cdc_lacked_version_{number}")
+        newest.append(
+            f"greatest({newest_lacking(shape, register)}, {lacked_version(lake)}) AS _cdc_lacked_version_{number}"
+        )
         newest.append(f"NOT {newer} AND startswith({lake}, '{LAPSED}') AS _cdc_lapsed_{number}")
         newest.append(f"IF({newer}, _cdc_claim_{number}.value, _cdc_lake_value_{number}) AS _cdc_newest_value_{number}")
         newest.append(f"_cdc_lake_version_{number}")
@@ -138,9 +166,9 @@ def _joined(shape: ClaimShape, policy: Policy, relation: str, ranges: tuple[KeyR
         SELECT {hint}{shape.keys("claim.")}, greatest(claim.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
                _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
                {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
-               {"".join(f", {part}" for part in newest)}
+               {"".join(f", {part}" for part in [*newest, *carried])}
         FROM ({deduplicate_registers(shape, ties=policy.ties)}) AS claim
-        LEFT JOIN ({lake_rows(shape, relation, ids, ranges=ranges, few=few)}) AS lake
+        LEFT JOIN ({lake_rows(shape, relation, ids, ranges=ranges, few=few, carried=carried)}) AS lake
             ON {shape.same("claim", "lake")}"""
 
 

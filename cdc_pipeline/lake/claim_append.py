@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -18,13 +17,13 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.claim_changes import Counts
-from cdc_pipeline.lake.claim_rows import IS_DELETE, IS_NEWER, ClaimRows, claim_rows
+from cdc_pipeline.lake.claim_rows import ClaimRows, claim_rows
 from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events, opened_views
 from cdc_pipeline.lake.deletion_vectors import vector_file
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action
-from cdc_pipeline.lake.few_events import found_rows
-from cdc_pipeline.lake.lake_files import FILE, LakeFiles
+from cdc_pipeline.lake.few_events import FewEvents
+from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, LakeFiles
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
 from cdc_pipeline.lake.publication import add, remove
 from cdc_pipeline.lake.schema_change import Fitted
@@ -96,9 +95,11 @@ class ClaimAppend:
         shape = claim_shape(fitted.table, work, fitted.shape)
         with step(self.on_step, "lake_claim.deduplicate"):
             name_events(views, self.files.store, fitted.table, work, fitted.shape, shape)
-            search = partial(found_rows, self.files, fitted, work, shape.key, self.rows_without_spark)
+            few_events = FewEvents(
+                files=self.files, fitted=fitted, work=work, key=shape.key, most_rows=self.rows_without_spark
+            )
             return claim_rows(
-                views, self.files, shape, fitted.table, work, in_general=in_general, found_by_arrow=search
+                views, self.files, shape, fitted.table, work, in_general=in_general, few_events=few_events
             )
 
     def _find_and_write(self, fitted: Fitted, work: ClaimWork, rows: ClaimRows) -> tuple[_Found, tuple[DataFile, ...]]:

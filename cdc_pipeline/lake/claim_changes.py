@@ -1,7 +1,8 @@
 """Computes and counts what happens to the ids, or the rows, of a claim. Append and MERGE both use it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
 from cdc_pipeline.lake.claim_view import Views, truncates_in
@@ -28,11 +29,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """`acts`: whether any row of the table changes. `replaces`: whether existing rows are deleted or replaced."""
+    """`acts`: whether any row of the table changes. `replaces`: whether existing rows are deleted or replaced.
+
+    `replaced`: of a table with a key, file -> indexes of these rows, if the lake's rows were located.
+    """
 
     counts: Counts
     acts: bool
     replaces: bool
+    replaced: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def is_whole_and_in_order(table: LakeTable, work: ClaimWork, shape: ClaimShape) -> bool:
@@ -48,7 +53,12 @@ def has_few_rows(work: ClaimWork) -> bool:
 
 
 def safe_ranges(table: LakeTable, work: ClaimWork) -> tuple[KeyRange, ...]:
-    return work.key_ranges if table.ordered and not work.late else ()
+    """Returns ranges that hold each id that the claim changes; none if it may change ids that it does not have.
+
+    A truncate that comes out of order also changes the rows that are newer than itself.
+    """
+    in_order = table.ordered and not work.late
+    return work.key_ranges if in_order or not work.truncates else ()
 
 
 def keyed_changes(
@@ -59,11 +69,12 @@ def keyed_changes(
     lake: str,
     moved: str,
     ranges: tuple[KeyRange, ...],
+    carried: tuple[str, str] | None = None,
 ) -> Changes:
     """Makes the view CHANGE and counts it.
 
     `lake` is SQL of a relation with the lake's rows of the claim's ids, `moved` of one with the rows of the moves' old
-    ids.
+    ids. `carried`: the columns of `lake` that locate a row; then `lake` has the rows of the claim's ids alone.
     """
     few = has_few_rows(work)
     if work.truncates and not (table.ordered and not work.late):
@@ -78,17 +89,26 @@ def keyed_changes(
         truncated_at=work.truncated_at,
         ties=not table.ordered,
     )
-    views.keep_sql(CHANGE, changes(shape, policy, lake, ranges, few=few))
-    found = views.session.sql(
-        f"SELECT {EFFECT} AS effect, {ACT} <> 'none' AS acts, count(*) AS ids, sum({TIES}) AS ties"
-        f" FROM {CHANGE} GROUP BY 1, 2"
-    ).collect()
+    views.keep_sql(CHANGE, changes(shape, policy, lake, ranges, few=few, carried=carried or ()))
+    file, row = carried or ("CAST(NULL AS STRING)", "CAST(NULL AS BIGINT)")
+    found = (
+        views.session.sql(
+            f"SELECT {EFFECT} AS effect, {ACT} <> 'none' AS acts, {file} AS file, count(*) AS ids, sum({TIES}) AS ties,"
+            f" collect_list({row}) AS rows FROM {CHANGE} GROUP BY 1, 2, 3"
+        )
+        .toArrow()
+        .to_pylist()
+    )
+    replaced = defaultdict[str, list[int]](list)
+    for row in found:
+        if row["acts"] and row["file"] is not None:
+            replaced[row["file"]] += row["rows"]
     ids = {
         effect: sum(row["ids"] for row in found if row["effect"] == effect)
         for effect in ("inserted", "updated", "deleted", "ignored", "incomplete")
     }
     counts = Counts(tied=sum(row["ties"] for row in found), **ids)
-    return Changes(counts=counts, acts=any(row["acts"] for row in found), replaces=True)
+    return Changes(counts=counts, acts=any(row["acts"] for row in found), replaces=True, replaced=replaced)
 
 
 def keyless_changes(

@@ -1,7 +1,7 @@
 """Computes, without MERGE, the rows that a claim writes and deletes, as SQL over the table's data files."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -17,15 +17,20 @@ from cdc_pipeline.lake.claim_changes import (
 )
 from cdc_pipeline.lake.claim_view import Views
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape, deduplicate_whole_rows
+from cdc_pipeline.lake.few_events import FewEvents, LiveRows
 from cdc_pipeline.lake.keyless_sql import replaced_copies, rows_like, written_copies
-from cdc_pipeline.lake.lake_files import FILE, ROW, LakeFiles
+from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, ROW, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier
+from cdc_pipeline.lake.registers import joint_columns
 from cdc_pipeline.record import DELETED, OLD_ID_PREFIX, OPERATION, STATE, VERSION
 
-IS_NEWER, IS_DELETE = "_cdc_is_newer", "_cdc_is_delete"
 _FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_row"
+
+_FOUND = pa.schema(
+    [(FILE, pa.string()), ("rows", pa.list_(pa.int64())), (IS_DELETE, pa.bool_()), (IS_NEWER, pa.bool_())]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +59,19 @@ def claim_rows(
     work: ClaimWork,
     *,
     in_general: bool,
-    found_by_arrow: Callable[[], pa.Table | None],
+    few_events: FewEvents,
 ) -> ClaimRows:
     """Returns the rows that a claim writes and deletes.
 
     Without `in_general`, a claim of whole rows in order is written before the lake's rows are known. The rows found
     then show whether that was right: if one is not older than the claim's event, the claim needs `in_general`.
-    `found_by_arrow` finds them for such a claim; it returns None if Spark has to do it.
+    `few_events` searches them without Spark, if it can.
     """
     if table.schema.is_keyless:
         return _keyless(views, files, shape, table, work)
     if in_general or not is_plain(table, work, shape):
-        return _in_general(views, files, shape, table, work)
-    found = found_by_arrow()
+        return _in_general(views, files, shape, table, work, few_events)
+    found = few_events.found()
     if found is None:
         found = _found_by_spark(views, files, shape, table, work)
     written = f"SELECT * FROM ({deduplicate_whole_rows(shape)}) WHERE NOT {DELETED}"
@@ -96,18 +101,33 @@ def _found_by_spark(views: Views, files: LakeFiles, shape: ClaimShape, table: La
         UNION ALL SELECT '', array(count(*)), true, true FROM ({ids}) WHERE {IS_DELETE}"""
 
 
-def _in_general(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
+def _in_general(
+    views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork, few_events: FewEvents
+) -> ClaimRows:
     ranges = safe_ranges(table, work)
-    _name_lake_rows(views, files, shape, _LAKE_ROW, f"SELECT DISTINCT {shape.keys()} FROM {EVENT}", work, ranges)
+    ids = f"SELECT DISTINCT {shape.keys()} FROM {EVENT}"
+    states = _name_lake_rows(views, files, shape, _LAKE_ROW, ids, work, ranges, few_events.live(ranges))
+    apart = few_events.absent() | shape.lacking
+    if not apart:
+        work = replace(work, key_changes=0)  # none of them asks for values of its old row
     if work.key_changes:
         old = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
         ids = f"SELECT DISTINCT {old} FROM {EVENT} WHERE {OPERATION} = 'm'"
-        _name_lake_rows(views, files, shape, _MOVED_ROW, ids, work, ())
-    changes = keyed_changes(views, shape, table, work, _LAKE_ROW, _MOVED_ROW, ())
-    acting = f"SELECT {shape.keys()} FROM {CHANGE} WHERE {ACT} <> 'none'"
-    rows = f"SELECT lake.* FROM {_LAKE_ROW} AS lake LEFT SEMI JOIN ({acting}) AS claim ON {shape.same('lake', 'claim')}"
-    written = f"SELECT * FROM {CHANGE} WHERE {ACT} = 'write'"
-    return _counted(written, rows, changes)
+        _name_lake_rows(views, files, shape, _MOVED_ROW, ids, work, (), few_events.live((), moved=True))
+    shape = replace(shape, joint=joint_columns(shape.others, apart, states))
+    changes = keyed_changes(views, shape, table, work, _LAKE_ROW, _MOVED_ROW, (), carried=(FILE, ROW))
+    return ClaimRows(
+        written=f"SELECT * FROM {CHANGE} WHERE {ACT} = 'write'",
+        found=_replaced(changes),
+        counts=changes.counts,
+        acts=changes.acts,
+    )
+
+
+def _replaced(changes: Changes) -> pa.Table:
+    """Returns the lake rows that the changes replace or delete, as `ClaimRows.found`."""
+    rows = [{FILE: file, "rows": rows, IS_DELETE: False, IS_NEWER: True} for file, rows in changes.replaced.items()]
+    return pa.Table.from_pylist(rows, _FOUND)
 
 
 def _keyless(views: Views, files: LakeFiles, shape: ClaimShape, table: LakeTable, work: ClaimWork) -> ClaimRows:
@@ -136,14 +156,22 @@ def _name_lake_rows(
     ids: str,
     work: ClaimWork,
     ranges: tuple[KeyRange, ...],
-) -> None:
-    """Makes the view `name` of the lake's rows with these ids, computed once."""
+    live: LiveRows | None,
+) -> Iterable[Mapping[str, str]]:
+    """Makes the view `name` of the lake's rows with these ids. Returns the column versions of those with a STATE.
+
+    `live`: these rows; None if Spark has to find them. It then computes the view once.
+    """
+    within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
+    if live is not None:
+        rows = files.name_located(views, f"{name}_file", live.places, _all_columns(shape))
+        views.name_sql(name, f"SELECT * FROM ({rows}) AS lake{within}")
+        return live.states
     files.name_rows(views, _FILE_ROW, files.candidates(ranges), _all_columns(shape))
     hint = "/*+ BROADCAST(wanted) */ " if has_few_rows(work) else ""
-    within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
     same = shape.same("lake", "wanted")
     sql = f"SELECT {hint}lake.* FROM {_FILE_ROW} AS lake LEFT SEMI JOIN ({ids}) AS wanted ON {same}{within}"
-    files.keep_live(views, name, sql)
+    return files.keep_live(views, name, sql, states=True)
 
 
 def _all_columns(shape: ClaimShape) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ columns, `_cdc_old_<id column>`, other columns. It has no truncates and no event
 register keeps its greatest version, so events may come in any order, in any grouping, and more than once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.lake.registers import Register
 from cdc_pipeline.record import ABSENT, DELETED, OLD_ID_PREFIX, OPERATION, STATE, STATE_TYPE, VERSION
 
 EVENT = "cdc_event"
@@ -27,7 +28,8 @@ class ClaimShape:
     """The source's columns in the lake (id included) with their Spark types.
 
     `lacking`: columns that some file of the claim lacks. `dropped`: columns that all its files lack. `missing`: SQL of
-    the value that rows written before the column was added have, if it is not NULL.
+    the value that rows written before the column was added have, if it is not NULL. `joint`: the columns of each
+    register; empty if each column but the id is one.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -35,6 +37,7 @@ class ClaimShape:
     lacking: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
     missing: Mapping[str, str] = field(default_factory=dict)
+    joint: tuple[tuple[str, ...], ...] = ()
 
     def missing_value(self, name: str, type_: str) -> str:
         """Returns SQL for the value of a column that no event has set, in a row whose schema lacks it."""
@@ -45,9 +48,14 @@ class ClaimShape:
         return tuple(name for name, _ in self.columns)
 
     @property
-    def others(self) -> tuple[tuple[int, str], ...]:
-        """The columns other than the id, numbered. The SQL refers to them by number, so that no name can clash."""
-        return tuple(enumerate(name for name in self.names if name not in self.key))
+    def others(self) -> tuple[str, ...]:
+        """The columns other than the id."""
+        return tuple(name for name in self.names if name not in self.key)
+
+    @property
+    def registers(self) -> tuple[Register, ...]:
+        joint = self.joint or tuple((name,) for name in self.others)
+        return tuple(Register(number, names) for number, names in enumerate(joint))
 
     def keys(self, alias: str = "") -> str:
         return ", ".join(alias + identifier(name) for name in self.key)
@@ -65,7 +73,7 @@ class ClaimShape:
 def deduplicate_whole_rows(shape: ClaimShape) -> str:
     """Returns SQL that deduplicates whole rows in order: one aggregation, one version per row."""
     order = f"struct({VERSION}, {OPERATION})"
-    with_values = [(number, name) for number, name in shape.others if name not in shape.lacking]
+    with_values = [(number, name) for number, name in enumerate(shape.others) if name not in shape.lacking]
     fields = "".join(f", {identifier(name)} AS value_{number}" for number, name in with_values)
     values = "".join(f", _cdc_newest_row.value_{number} AS {identifier(name)}" for number, name in with_values)
     return f"""
@@ -79,33 +87,35 @@ def deduplicate_whole_rows(shape: ClaimShape) -> str:
 def deduplicate_registers(shape: ClaimShape, *, ties: bool) -> str:
     """Returns SQL with the registers and all deletions of each id.
 
-    Per column, `_cdc_claim_<n>` is (version, value), and `_cdc_lacked_<n>` is the newest version whose schema lacks the
-    column.
+    Per register, `_cdc_claim_<n>` is (version, value), and `_cdc_lacked_<n>` is the newest version whose schema lacks
+    the column.
     """
     versions = f", collect_set({VERSION}) AS {VERSIONS}" if ties else ""
+    values = newest_values(shape, shape.registers)
     return f"""
         SELECT {shape.keys()}, max({VERSION}) AS {VERSION}, bool_or({OPERATION} <> 'd') AS {KNOWN},
-               collect_set({VERSION}) FILTER (WHERE {OPERATION} = 'd') AS {DELETIONS}{versions}{registers(shape)}
+               collect_set({VERSION}) FILTER (WHERE {OPERATION} = 'd') AS {DELETIONS}{versions}{values}
         FROM {EVENT} GROUP BY {shape.keys()}"""
 
 
-def registers(shape: ClaimShape, event: str = "") -> str:
-    """Returns aggregates over events, each with a comma before it."""
+def newest_values(shape: ClaimShape, registers: Sequence[Register], event: str = "") -> str:
+    """Returns aggregates over events, each with a comma before it. Each event has all columns of a joint register."""
     version, operation = f"{event}{VERSION}", f"{event}{OPERATION}"
     parts = []
-    for number, name in shape.others:
-        literal = text_literal(name)
+    for register in registers:
+        literal = text_literal(register.first)
         has_no_value = " OR ".join(f"array_contains({event}{names}, {literal})" for names in (ABSENT, LACKING))
+        has_value = f" AND NOT ({has_no_value})" if register.is_alone else ""
         parts.append(
-            f"max_by(struct({version} AS version, {event}{identifier(name)} AS value), {version})"
-            f" FILTER (WHERE {operation} <> 'd' AND NOT ({has_no_value})) AS _cdc_claim_{number}"
+            f"max_by(struct({version} AS version, {register.value(event)} AS value), {version})"
+            f" FILTER (WHERE {operation} <> 'd'{has_value}) AS _cdc_claim_{register.number}"
         )
-        if name in shape.lacking:
+        if register.first in shape.lacking:
             lacks = f"array_contains({event}{LACKING}, {literal})"
-            parts.append(f"max({version}) FILTER (WHERE {lacks}) AS _cdc_lacked_{number}")
+            parts.append(f"max({version}) FILTER (WHERE {lacks}) AS _cdc_lacked_{register.number}")
     return "".join(f", {part}" for part in parts)
 
 
-def lacks(shape: ClaimShape, number: int, name: str) -> str:
-    """Returns SQL for the newest version whose schema lacks the column; never NULL."""
-    return f"coalesce(_cdc_lacked_{number}, '')" if name in shape.lacking else "''"
+def newest_lacking(shape: ClaimShape, register: Register) -> str:
+    """Returns SQL for the newest version whose schema lacks the register's column; never NULL."""
+    return f"coalesce(_cdc_lacked_{register.number}, '')" if register.first in shape.lacking else "''"

@@ -1,15 +1,15 @@
-"""Finds the lake's rows for a claim of few whole rows without Spark.
+"""Finds the lake's rows for a claim of few rows without Spark.
 
 A Spark job costs about a second of processor time, however few rows it reads.
 """
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -17,18 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
+from pyroaring import BitMap64
 
 from cdc_pipeline.lake.claim_changes import safe_ranges
-from cdc_pipeline.lake.claim_rows import IS_DELETE, IS_NEWER
 from cdc_pipeline.lake.file_bounds import Rows
-from cdc_pipeline.lake.lake_files import FILE, ROW, LakeFiles
-from cdc_pipeline.lake.new_shape import physical_fields
-from cdc_pipeline.lake.protocol import ClaimWork
+from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, ROW, LakeFiles
+from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, SliceInput
 from cdc_pipeline.lake.schema_change import Fitted
-from cdc_pipeline.record import OPERATION, VERSION, Operation
+from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, STATE, VERSION, Operation, TableSchema
 from cdc_pipeline.types import resolve
 
 log = structlog.get_logger()
+_Result = TypeVar("_Result")
 
 _MOST_FILES, _MOST_FILE_ROWS = 256, 50_000_000
 """Of the files that are searched. Their ids are read in about a second, by two cores."""
@@ -49,48 +50,75 @@ _COMPARED = (
 """Types of ids that are equal in Arrow exactly if they are equal in Spark."""
 
 
-def found_rows(
-    files: LakeFiles, fitted: Fitted, work: ClaimWork, key: tuple[str, ...], most_rows: int
-) -> pa.Table | None:
-    """Returns what `ClaimRows.found` selects for a claim of at most `most_rows` whole rows in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRows:
+    """Rows of the lake that no deletion vector deletes.
 
-    Returns None if Spark has to find the rows: the claim or the files to search are larger, Arrow cannot compare the
-    ids, or it cannot read a file. Spark then names that file.
+    `places`: path -> row indexes. `states`: column -> version, of each of these and of some other rows with a STATE.
     """
-    if sum(content.rows for content in work.slices) > most_rows:
-        return None
-    schema = work.slices[0].schema
-    names = {lake_name: name for name, lake_name in fitted.shape.lake_names(schema).items()}
-    types = [resolve(schema.column(names[name]).type).arrow for name in key]
-    paths = files.candidates(safe_ranges(fitted.table, work))
-    if (
-        not all(any(is_such(type_) for is_such in _COMPARED) for type_ in types)
-        or len(paths) > _MOST_FILES
-        or sum(_rows_in(files, path) for path in paths) > _MOST_FILE_ROWS
-    ):
-        return None
-    try:
-        return _FewEvents(files=files, work=work, key=key, names=names).found(paths)
-    except (OSError, pa.ArrowException) as error:
-        log.warning("left to Spark", table=str(files.table.name), found=str(error))
-        return None
+
+    places: Mapping[str, BitMap64]
+    states: Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FewEvents:
-    """A claim of few whole rows in order. `names`: column of the lake -> its name in slice files."""
+class FewEvents:
+    """Finds the lake's rows for a claim of at most `most_rows` rows.
+
+    Each search returns None if Spark has to find the rows: the claim or the files to search are larger, Arrow cannot
+    compare the ids, or it cannot read a file. Spark then names that file.
+    """
 
     files: LakeFiles
+    fitted: Fitted
     work: ClaimWork
     key: tuple[str, ...]
-    names: Mapping[str, str]
+    most_rows: int
 
-    def found(self, paths: Sequence[str]) -> pa.Table:
-        """Returns what `ClaimRows.found` selects. `paths`: the files to search."""
-        newest, urls = self._newest(self._events((*self.key, VERSION, OPERATION))), self.files.name_urls(paths)
-        with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
-            of_files = threads.map(partial(self._rows_of, newest), range(len(urls)), urls.values())
-            parts = [part for of_file in of_files for part in of_file]
+    def found(self) -> pa.Table | None:
+        """Returns what `ClaimRows.found` selects for whole rows in order."""
+        return self._searched(safe_ranges(self.fitted.table, self.work), self._found)
+
+    def live(self, ranges: tuple[KeyRange, ...], *, moved: bool = False) -> LiveRows | None:
+        """Returns the rows that have an id of the claim, or that a key change of the claim moves away."""
+        return self._searched(ranges, partial(self._live, moved=moved))
+
+    def absent(self) -> set[str]:
+        """Returns the columns that an event of the claim has no value for, by their names in the lake."""
+        found = set[str]()
+        if self.work.partial_rows:
+            for content in self.work.slices:
+                lake_names = self.fitted.shape.lake_names(content.schema)
+                names = pc.unique(pc.list_flatten(self._read(content, [ABSENT])[ABSENT])).to_pylist()
+                found |= {lake_names[name] for name in names if name in lake_names}
+        return found
+
+    def _searched(self, ranges: tuple[KeyRange, ...], search: Callable[[Sequence[str]], _Result]) -> _Result | None:
+        if sum(content.rows for content in self.work.slices) > self.most_rows:
+            return None
+        paths, schema = self.files.candidates(ranges), self.work.slices[-1].schema
+        names = self._names_in(schema)
+        types = [resolve(schema.column(names[name]).type).arrow for name in self.key]
+        if (
+            not all(any(is_such(type_) for is_such in _COMPARED) for type_ in types)
+            or len(paths) > _MOST_FILES
+            or sum(_rows_in(self.files, path) for path in paths) > _MOST_FILE_ROWS
+        ):
+            return None
+        try:
+            return search(paths)
+        except (OSError, pa.ArrowException) as error:
+            log.warning("left to Spark", table=str(self.files.table.name), found=str(error))
+            return None
+
+    def _names_in(self, schema: TableSchema) -> dict[str, str]:
+        """Returns column of the lake -> its name in slice files of this schema."""
+        return {lake_name: name for name, lake_name in self.fitted.shape.lake_names(schema).items()}
+
+    def _found(self, paths: Sequence[str]) -> pa.Table:
+        newest = self._newest(self._counting(self._events((*self.key, VERSION, OPERATION))))
+        claim = newest.rename_columns([*self.key, _CLAIM_VERSION, OPERATION])
+        urls, parts = self._rows(claim, (VERSION,), paths)
         deletes = pc.sum(pc.equal(newest[OPERATION], Operation.DELETE.value)).as_py() or 0
         counted = pa.table({FILE: [""], "rows": [[deletes]], IS_DELETE: [True], IS_NEWER: [True]})
         if not parts:
@@ -110,18 +138,58 @@ class _FewEvents:
         flags = {name: grouped[name] for name in (IS_DELETE, IS_NEWER)}
         return pa.concat_tables([pa.table(found | flags), counted])
 
-    def _events(self, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of the events that count, with the lake's names; see `name_events`."""
-        inside = {self.names.get(name, name): name for name in columns}
+    def _live(self, paths: Sequence[str], *, moved: bool) -> LiveRows:
+        ids = self._events(self.key, OLD_ID_PREFIX if moved else "").group_by(list(self.key)).aggregate([])
+        ids = ids.filter(pc.is_valid(ids[self.key[0]])).sort_by([(name, "ascending") for name in self.key])
+        _, parts = self._rows(ids.combine_chunks(), (), paths)
+        found = dict[str, BitMap64]()
+        for part in parts:
+            for place in pc.unique(part[FILE]).to_pylist():
+                found[paths[place]] = found.get(paths[place], BitMap64()) | BitMap64(part[ROW].to_pylist())
+        live = {path: rows - self.files.vector(path) for path, rows in found.items()}
+        places = {path: rows for path, rows in live.items() if rows}
+        return LiveRows(
+            places=places, states=[each for path, rows in places.items() for each in self._states(path, rows)]
+        )
+
+    def _states(self, path: str, rows: BitMap64) -> Iterator[dict[str, str]]:
+        """Yields column -> version of each of these rows of a file that has a STATE."""
+        metadata = self.files.state.metadata
+        column, (deletion, columns) = physical_fields(metadata)[STATE][0], physical_parts(metadata, STATE)
         filesystem, root = self.files.store.filesystem()
+        with filesystem.open_input_file(f"{root}/{self.files.key_of(path)}") as content:
+            opened = pq.ParquetFile(content, page_checksum_verification=True)
+            if column not in opened.schema_arrow.names:
+                return
+            place, first = _place_of(opened.metadata, f"{column}.{deletion}"), 0
+            for number in range(opened.metadata.num_row_groups):
+                group = opened.metadata.row_group(number)
+                known, end = group.column(place).statistics, first + group.num_rows
+                if known is None or not known.has_null_count or known.null_count < group.num_rows:
+                    inside = np.asarray((rows & BitMap64(range(first, end))).to_array()) - first
+                    read = opened.read_row_group(number, columns=[column])[column]
+                    states = pc.drop_null(read.take(pa.array(inside, pa.int64())))
+                    yield from (dict(state[columns]) for state in states.to_pylist())
+                first = end
+
+    def _events(self, columns: Sequence[str], prefix: str = "") -> pa.Table:
+        """Returns columns of the claim's events, with the lake's names. In slice files their names have the prefix."""
         parts = []
         for content in self.work.slices:
-            with filesystem.open_input_file(f"{root}/{content.key}") as file:
-                opened = pq.ParquetFile(file, page_checksum_verification=True)
-                parts.append(opened.read(columns=list(inside)).select(list(inside)))
-        rows = pa.concat_tables(parts).rename_columns(list(inside.values()))
-        counts = pc.greater_equal(rows[VERSION], self.work.cutoff_version)
-        return rows.filter(pc.and_(counts, pc.greater(rows[VERSION], self.work.truncated_at)))
+            names = self._names_in(content.schema)
+            inside = [prefix + names.get(name, name) for name in columns]
+            parts.append(self._read(content, inside).rename_columns(list(columns)))
+        return pa.concat_tables(parts, promote_options="permissive")
+
+    def _read(self, content: SliceInput, columns: list[str]) -> pa.Table:
+        filesystem, root = self.files.store.filesystem()
+        with filesystem.open_input_file(f"{root}/{content.key}") as file:
+            return pq.ParquetFile(file, page_checksum_verification=True).read(columns=columns).select(columns)
+
+    def _counting(self, events: pa.Table) -> pa.Table:
+        """Returns the events that count; see `name_events`."""
+        counts = pc.greater_equal(events[VERSION], self.work.cutoff_version)
+        return events.filter(pc.and_(counts, pc.greater(events[VERSION], self.work.truncated_at)))
 
     def _newest(self, events: pa.Table) -> pa.Table:
         """Returns the newest event of each id, sorted by id."""
@@ -133,21 +201,29 @@ class _FewEvents:
         is_last = reduce(pc.or_, (pc.not_equal(ends[name], starts[name]) for name in self.key))
         return ordered.filter(pa.chunked_array([*is_last.chunks, pa.array([True])]))
 
-    def _rows_of(self, newest: pa.Table, place: int, path: str) -> list[pa.Table]:
-        """Returns the file's rows of the claim's ids: version and operation of both, FILE, ROW. FILE is `place`.
+    def _rows(
+        self, claim: pa.Table, columns: Sequence[str], paths: Sequence[str]
+    ) -> tuple[Sequence[str], list[pa.Table]]:
+        """Returns the files' URLs, and their rows with an id of `claim`; see `_rows_of`."""
+        urls = list(self.files.name_urls(paths))
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+            of_files = threads.map(partial(self._rows_of, claim, columns), range(len(paths)), paths)
+            return urls, [part for of_file in of_files for part in of_file]
+
+    def _rows_of(self, claim: pa.Table, columns: Sequence[str], place: int, path: str) -> list[pa.Table]:
+        """Returns the file's rows of the claim's ids: what `claim` has, these columns, ROW, and `place` as FILE.
 
         The first id column decides first: it costs less than a join of all rows.
         """
-        claim = newest.rename_columns([*self.key, _CLAIM_VERSION, OPERATION])
         physical = physical_fields(self.files.state.metadata)
-        inside = [physical[name][0] for name in (*self.key, VERSION)]
-        wanted = pc.unique(newest[self.key[0]].combine_chunks())
-        types = newest.select([*self.key, VERSION]).schema
+        inside = [physical[name][0] for name in (*self.key, *columns)]
+        wanted = pc.unique(claim[self.key[0]].combine_chunks())
+        types = pa.schema([*claim.select(self.key).schema, *(pa.field(name, pa.string()) for name in columns)])
         filesystem, root = self.files.store.filesystem()
         parts = []
         with filesystem.open_input_file(f"{root}/{self.files.key_of(path)}") as content:
             metadata = pq.read_metadata(content)
-            repeats = inside[-1:] if _repeats(metadata, inside[-1]) else []
+            repeats = [name for name in inside[len(self.key) :] if _repeats(metadata, name)]
             opened = pq.ParquetFile(
                 content, metadata=metadata, page_checksum_verification=True, read_dictionary=repeats
             )

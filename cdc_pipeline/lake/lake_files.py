@@ -26,6 +26,8 @@ from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
 
 FILE, ROW = "_cdc_file", "_cdc_row"
 """The columns that locate a lake row: its file's URL as Spark writes it, and its index in the file."""
+IS_NEWER, IS_DELETE = "_cdc_is_newer", "_cdc_is_delete"
+"""Whether the claim's event is newer than the lake's row, and whether the claim deletes the row."""
 _DEAD = "cdc_dead_row"
 _PRUNED_BY = {"SMALLINT": int, "INT": int, "BIGINT": int, "STRING": str}
 _FILE_SCHEME = re.compile("file:/+")
@@ -86,10 +88,30 @@ class LakeFiles:
         self.named.update((_plain(url), path) for url, path in urls.items())
         return urls
 
-    def keep_live(self, views: Views, name: str, sql: str) -> None:
-        """Computes `sql`, rows of these files, and makes the view `name` of those that no deletion vector deletes."""
+    def name_located(self, views: Views, name: str, rows: Mapping[str, BitMap64], columns: Iterable[str]) -> str:
+        """Makes the view `name` of these files, which are given as path -> row indexes. Returns SQL of these rows."""
+        self.name_rows(views, name, rows, columns)
+        if not rows:
+            return f"SELECT * FROM {name}"
+        texts = map(_plain, views.session.table(name).inputFiles())
+        text_of = {self.named[unquote(text)]: text for text in texts}
+        files = pa.array([text_of[path] for path in rows])
+        places = pa.array([each.to_array() for each in rows.values()], pa.list_(pa.int64()))
+        located = f"{name}_located"
+        views.name(located, views.session.createDataFrame(pa.table({FILE: files, "rows": places})))
+        pairs = f"SELECT {FILE}, explode(rows) AS {ROW} FROM {located}"
+        return f"SELECT lake.* FROM {name} AS lake LEFT SEMI JOIN ({pairs}) AS located USING ({FILE}, {ROW})"
+
+    def keep_live(self, views: Views, name: str, sql: str, *, states: bool = False) -> list[dict[str, str]]:
+        """Computes `sql`, rows of these files, and makes the view `name` of those that no deletion vector deletes.
+
+        With `states` it returns column -> version of each row with a STATE, deleted ones included.
+        """
         views.keep_sql(name, sql)
-        found = views.session.sql(f"SELECT {FILE}, collect_list({ROW}) AS rows FROM {name} GROUP BY 1").toArrow()
+        versions = f", collect_list({STATE}.columns) AS states" if states else ""
+        found = views.session.sql(
+            f"SELECT {FILE}, collect_list({ROW}) AS rows{versions} FROM {name} GROUP BY 1"
+        ).toArrow()
         dead = {url: rows & self.vector(path) for url, path, rows in self.located(found)}
         dead = {url: rows for url, rows in dead.items() if rows}
         if dead:
@@ -97,6 +119,7 @@ class LakeFiles:
             views.name(_DEAD, views.session.createDataFrame(content))
             pairs = f"SELECT {FILE}, explode(rows) AS {ROW} FROM {_DEAD}"
             views.name_sql(name, f"SELECT * FROM {name} LEFT ANTI JOIN ({pairs}) USING ({FILE}, {ROW})")
+        return [dict(state) for row in found.column("states").to_pylist() for state in row] if states else []
 
     def vector(self, path: str) -> BitMap64:
         """Returns the indexes of the file's deleted rows."""

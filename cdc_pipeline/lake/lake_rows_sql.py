@@ -14,9 +14,9 @@ from cdc_pipeline.lake.deduplicate_sql import ClaimShape
 from cdc_pipeline.lake.key_ranges import joined
 from cdc_pipeline.lake.protocol import KeyRange
 from cdc_pipeline.lake.quoting import identifier, literal, text_literal
+from cdc_pipeline.lake.registers import LACKED, LAPSED
 from cdc_pipeline.record import DELETED, STATE, VERSION
 
-LAPSED, LACKED = "!", "+"
 MOST_BROADCAST_ROWS = 100_000
 BLOCK = 1 << 14
 """The width of a block of key values; a power of two, so that bounds stay within every integer type.
@@ -29,25 +29,35 @@ HIDDEN = f"coalesce({DELETED}, false)"
 DELETION = f"coalesce({STATE}.deletion, IF({HIDDEN}, {VERSION}, ''))"
 
 
-def lake_rows(shape: ClaimShape, lake: str, ids: str, *, ranges: tuple[KeyRange, ...] = (), few: bool) -> str:
-    """Returns SQL for the lake rows whose id is in `ids` (SQL).
+def lake_rows(
+    shape: ClaimShape,
+    lake: str,
+    ids: str | None,
+    *,
+    ranges: tuple[KeyRange, ...] = (),
+    few: bool,
+    carried: Sequence[str] = (),
+) -> str:
+    """Returns SQL for the lake rows whose id is in `ids` (SQL); None: all rows of `lake`.
 
-    It has the id, the row's `_cdc_lake_version`, `_cdc_lake_hidden` and `_cdc_lake_deletion`, and per column the value
-    `_cdc_lake_value_<n>` and its version `_cdc_lake_version_<n>`, which may have a mark. `few`: the ids and
-    their rows fit into the memory of every executor, so that the table needs no shuffle.
+    It has the id, the row's `_cdc_lake_version`, `_cdc_lake_hidden` and `_cdc_lake_deletion`, `carried`, and per
+    register the value `_cdc_lake_value_<n>` and its version `_cdc_lake_version_<n>`, which may have a mark. `few`: the
+    ids and their rows fit into the memory of every executor, so that the table needs no shuffle.
     """
     columns = "".join(
-        f", lake.{identifier(name)} AS _cdc_lake_value_{number},"
-        f" coalesce(try_element_at(lake.{STATE}.columns, {text_literal(name)}), lake.{VERSION})"
-        f" AS _cdc_lake_version_{number}"
-        for number, name in shape.others
+        f", {register.value('lake.')} AS _cdc_lake_value_{register.number},"
+        f" coalesce(try_element_at(lake.{STATE}.columns, {text_literal(register.first)}), lake.{VERSION})"
+        f" AS _cdc_lake_version_{register.number}"
+        for register in shape.registers
     )
+    columns += "".join(f", lake.{name}" for name in carried)
+    wanted = "" if ids is None else f" LEFT SEMI JOIN ({ids}) AS wanted ON {shape.same('lake', 'wanted')}"
     within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
-    hint = "/*+ BROADCAST(wanted) */ " if few else ""
+    hint = "/*+ BROADCAST(wanted) */ " if few and wanted else ""
     return f"""
         SELECT {hint}{shape.keys("lake.")}, lake.{VERSION} AS _cdc_lake_version, {HIDDEN} AS _cdc_lake_hidden,
                {DELETION} AS _cdc_lake_deletion{columns}
-        FROM {lake} AS lake LEFT SEMI JOIN ({ids}) AS wanted ON {shape.same("lake", "wanted")}{within}"""
+        FROM {lake} AS lake{wanted}{within}"""
 
 
 def within_ranges(first_key: str, ranges: tuple[KeyRange, ...]) -> str:

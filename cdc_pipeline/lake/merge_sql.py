@@ -29,7 +29,7 @@ def merge_whole_rows(
     }
     assigned |= {
         name: f"IF(claim.{FRESH} OR {_of_target(HIDDEN)}, NULL, lake.{identifier(name)})"
-        for _, name in shape.others
+        for name in shape.others
         if name in shape.lacking
     }
     assigned |= {name: values[name] for name in OWN_COLUMNS}

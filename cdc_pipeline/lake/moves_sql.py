@@ -6,9 +6,10 @@ round takes the moves whose old id waits for no other move, so a chain needs one
 """
 
 from cdc_pipeline.lake.claim_view import Views
-from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape, lacks, registers
-from cdc_pipeline.lake.lake_rows_sql import LAPSED, lacked_version, lake_rows, value_version
+from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape, newest_lacking, newest_values
+from cdc_pipeline.lake.lake_rows_sql import lacked_version, lake_rows, value_version
 from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.lake.registers import LAPSED, Register
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION
 
 _MOVE, _READY, _DONE = "cdc_move", "cdc_ready_move", "cdc_resolved_move"
@@ -47,7 +48,7 @@ def _asking_moves(shape: ClaimShape, lake: str, emptied_before: str, *, few: boo
     older, moved = f"old._cdc_lake_version < move.{VERSION}", f"old._cdc_lake_deletion = move.{VERSION}"
     repeated = f"coalesce(greatest(old._cdc_lake_version, {text_literal(emptied_before)}) > move.{VERSION}, false)"
     registers_of_old = []
-    for number, _ in shape.others:
+    for number in _asked(shape):
         version, value = f"old._cdc_lake_version_{number}", f"old._cdc_lake_value_{number}"
         registers_of_old.append(
             f"""IF({older} OR ({moved} AND NOT startswith({version}, '{LAPSED}')),
@@ -80,24 +81,30 @@ def _resolved_moves(shape: ClaimShape, truncates: tuple[str, ...]) -> str:
     known = f"""
         SELECT {shape.keys("move.")}, move.{VERSION},
                max(event.{VERSION}) FILTER (WHERE event.{OPERATION} = 'd') AS _cdc_deleted_at
-               {registers(shape, "event.")}
+               {newest_values(shape, list(_asked(shape).values()), "event.")}
         FROM {_READY} AS move
         JOIN {EVENT} AS event ON {shape.moved_from("move", "event")} AND event.{VERSION} < move.{VERSION}
         GROUP BY {shape.keys("move.")}, move.{VERSION}"""
     emptied = f"array_max(filter(array({', '.join(map(text_literal, truncates))}), at -> at < move.{VERSION}))"
     before = f"greatest(known._cdc_deleted_at, move._cdc_old_deletion, {emptied})"
-    values, found = [], []
-    for number, name in shape.others:
+    values = [identifier(name) for register in shape.registers if not register.is_alone for name in register.names]
+    found = []
+    for number, register in _asked(shape).items():
+        name = register.first
         literal, column = text_literal(name), identifier(name)
         asked = f"(array_contains({ABSENT}, {literal}) OR array_contains({LACKING}, {literal}))"
         lake, claim = f"_cdc_old_row_{number}", f"_cdc_claim_{number}"
         newest = f"IF(coalesce({lake}.version, '') > coalesce({claim}.version, ''), {lake}, {claim})"
         is_known = f"NOT _cdc_repeated AND coalesce({newest}.version, '') > _cdc_before"
         values.append(f"IF({asked}, IF({is_known}, {newest}.value, NULL), {column}) AS {column}")
-        lacked = f"NOT _cdc_repeated AND greatest({lacks(shape, number, name)}, _cdc_old_lacked_{number}) > _cdc_before"
+        lacked = (
+            f"NOT _cdc_repeated AND greatest({newest_lacking(shape, register)}, _cdc_old_lacked_{number}) > _cdc_before"
+        )
         found.append(f"IF({is_known} OR {lacked}, {literal}, NULL)")
-    gathered = "".join(f", known._cdc_claim_{number}" for number, _ in shape.others)
-    gathered += "".join(f", known._cdc_lacked_{number}" for number, name in shape.others if name in shape.lacking)
+    gathered = "".join(f", known._cdc_claim_{number}" for number in _asked(shape))
+    gathered += "".join(
+        f", known._cdc_lacked_{number}" for number, each in _asked(shape).items() if each.first in shape.lacking
+    )
     olds = ", ".join(identifier(OLD_ID_PREFIX + name) for name in shape.key)
     return f"""
         SELECT {OPERATION}, {VERSION}, array_except({ABSENT}, _cdc_found) AS {ABSENT},
@@ -107,3 +114,8 @@ def _resolved_moves(shape: ClaimShape, truncates: tuple[str, ...]) -> str:
                     FROM {_READY} AS move
                     LEFT JOIN ({known}) AS known
                         ON {shape.same("move", "known")} AND known.{VERSION} = move.{VERSION}))"""
+
+
+def _asked(shape: ClaimShape) -> dict[int, Register]:
+    """Returns number -> register, of the columns that an event of the claim may lack."""
+    return {register.number: register for register in shape.registers if register.is_alone}

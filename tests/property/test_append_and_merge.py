@@ -51,9 +51,15 @@ def whole_rows(chance: Random, number: int, schema: TableSchema) -> Events:
 
 
 def partial_rows(chance: Random, number: int, schema: TableSchema) -> Events:
+    """Some columns have a value in each event of a claim, so that they can be one register."""
     found: Events = []
+    may_lack = {name for name in schema.names if chance.random() < 0.6}
     for place in range(EVENTS):
-        values = {name: value for name, value in _values(chance, schema).items() if chance.random() < 0.6}
+        values = {
+            name: value
+            for name, value in _values(chance, schema).items()
+            if name not in may_lack or chance.random() < 0.6
+        }
         version = 1000 * number + place
         if chance.random() < 0.2:
             old, new = chance.sample(range(IDS), 2)

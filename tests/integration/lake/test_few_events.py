@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake import ClaimWork, KeyRange, LakeTable
-from cdc_pipeline.lake.claim_rows import IS_DELETE, IS_NEWER, claim_rows
+from cdc_pipeline.lake.claim_rows import claim_rows
 from cdc_pipeline.lake.claim_view import claim_shape, name_events, opened_views
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.few_events import found_rows
-from cdc_pipeline.lake.lake_files import FILE, LakeFiles
+from cdc_pipeline.lake.few_events import FewEvents
+from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, LakeFiles
 from cdc_pipeline.lake.schema_change import Fitted, latest_shape
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_state import LakeTableStates
@@ -61,7 +61,8 @@ def files_of(store: LocalObjectStore, table: LakeTable) -> tuple[LakeFiles, Fitt
 
 def without_spark(store: LocalObjectStore, table: LakeTable, work: ClaimWork, *, most_rows: int = FEW) -> Found | None:
     files, fitted = files_of(store, table)
-    found = found_rows(files, fitted, work, table.schema.key, most_rows)
+    few = FewEvents(files=files, fitted=fitted, work=work, key=table.schema.key, most_rows=most_rows)
+    found = few.found()
     return None if found is None else plain(found)
 
 
@@ -70,7 +71,8 @@ def by_spark(session: SparkSession, store: LocalObjectStore, table: LakeTable, w
     shape = claim_shape(table, work, fitted.shape)
     with opened_views(session) as views:
         name_events(views, store, table, work, fitted.shape, shape)
-        rows = claim_rows(views, files, shape, table, work, in_general=False, found_by_arrow=lambda: None)
+        few = FewEvents(files=files, fitted=fitted, work=work, key=table.schema.key, most_rows=0)
+        rows = claim_rows(views, files, shape, table, work, in_general=False, few_events=few)
         return plain(session.sql(str(rows.found)).toArrow())
 
 
