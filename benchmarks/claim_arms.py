@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,7 +18,7 @@ from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.quoting import table_at
 from cdc_pipeline.lake.session import connect, untuned_session
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import DELETED, OPERATION, VERSION
+from cdc_pipeline.record import DELETED, OPERATION, VERSION, TableSchema
 from cdc_pipeline.wiring import Pipeline
 from tests.support.lake import table_of
 from tests.support.pipelines import opened_pipeline, pipeline_settings
@@ -92,8 +92,16 @@ def our_pipeline(world: ClaimWorld, more: Mapping[str, Any]) -> Pipeline:
     return world.opened.enter_context(opened_pipeline(settings, store_url=store_url, spark_url=world.bench.spark_url))
 
 
-def filled_table(world: ClaimWorld, pipeline: Pipeline, name: str) -> LakeTable:
-    table = table_of(SCHEMA, name=f"bench.public.{name}")
+def filled_table(
+    world: ClaimWorld,
+    pipeline: Pipeline,
+    name: str,
+    *,
+    schema: TableSchema = SCHEMA,
+    deletes: Literal["hard", "soft"] = "hard",
+) -> LakeTable:
+    """Columns other than those of SCHEMA are NULL."""
+    table = table_of(schema, name=f"bench.public.{name}", deletes=deletes)
     pipeline.lake.create_table(table)
     insert = f"INSERT INTO {world.target(table)} BY NAME SELECT *, false AS {DELETED} FROM ({filling(world.rows)})"
     world.session().sql(insert).collect()

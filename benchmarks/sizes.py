@@ -69,6 +69,7 @@ SIZES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
     "decoder": {"events": (500_000, 100_000, 2_000)},
     "files": {"rows": (200_000, 50_000, 500)},
     "lake-log": {"files": (100_000, 20_000, 200)},
+    "lake-rows": {"rows": (1_000_000, 200_000, 1_000), "changes": (10_000, 5_000, 40), "columns": (200, 100, 10)},
     "large-transaction": {"changes": (500_000, 50_000, 500), "times": (10, 4, 2)},
     "rest": {"few": (8, 8, 1), "many": (100, 20, 2), "seconds": (300, 60, 1)},
     "streams": {

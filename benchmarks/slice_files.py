@@ -16,6 +16,8 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, TRANSACTION, VERSION, Column, TableName, TableSchema
 from cdc_pipeline.slice_file import MOST_KEY_RANGES, event_schema, write_slice_file
 
+Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Pattern = Literal["hot", "zipf", "uniform"]
 PATTERNS: tuple[Pattern, ...] = ("hot", "zipf", "uniform")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,6 +44,7 @@ class MadeSlice:
     content: SliceInput
     key_ranges: tuple[KeyRange, ...]
     events: pa.Table
+    partial_rows: int
 
 
 @dataclass(kw_only=True)
@@ -55,6 +58,7 @@ class SliceMaker:
     rows: int
     pattern: Pattern
     chance: np.random.Generator
+    schema: TableSchema = SCHEMA
     table: TableName = field(default_factory=lambda: TableName.parse("bench.public.changes"))
     next_number: int = 1
     made_changes: int = 0
@@ -63,18 +67,19 @@ class SliceMaker:
         numbers = np.arange(self.made_changes + 1, self.made_changes + changes + 1)
         is_new = (numbers - 1) % _NEW_IN == 0
         ids = np.where(is_new, self.rows + 1 + (numbers - 1) // _NEW_IN, self._old_ids(changes))
+        known = {OPERATION, VERSION, COMMIT_TIME, TRANSACTION}
         events = pa.Table.from_pydict(
             {
                 OPERATION: pa.array(np.where(is_new, "i", "u"), pa.string()),
                 VERSION: pa.array([f"{number:016x}-00000001" for number in numbers], pa.string()),
                 COMMIT_TIME: pa.array([NOW] * changes, pa.timestamp("us", "UTC")),
                 TRANSACTION: pa.array(numbers, pa.int64()),
-                **values_of(pa.array(ids), pa.array(numbers)),
             }
-            | {name: pa.nulls(changes, type_) for name, type_ in _without_values()},
+            | {each.name: pa.nulls(changes, each.type) for each in event_schema(self.schema) if each.name not in known}
+            | self.values(ids, numbers, is_new),
         )
-        events = events.select(event_schema(SCHEMA).names).cast(event_schema(SCHEMA))
-        file = write_slice_file(events, SCHEMA)
+        events = events.select(event_schema(self.schema).names).cast(event_schema(self.schema))
+        file = write_slice_file(events, self.schema)
         key = slice_key(self.table, 0, f"{self.next_number:08d}-{file.sha256[:16]}.parquet")
         self.objects.put_if_absent(key, file.content)
         content = SliceInput(
@@ -83,13 +88,18 @@ class SliceMaker:
             key=key,
             rows=changes,
             sha256=file.sha256,
-            schema=SCHEMA,
+            schema=self.schema,
         )
         self.next_number += 1
         self.made_changes += changes
-        return MadeSlice(content=content, key_ranges=tuple(KeyRange(*span) for span in file.key_ranges), events=events)
+        ranges = tuple(KeyRange(*span) for span in file.key_ranges)
+        return MadeSlice(content=content, key_ranges=ranges, events=events, partial_rows=file.partial_rows)
 
-    def _old_ids(self, changes: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def values(self, ids: Integers, numbers: Integers, _is_new: Flags) -> dict[str, pa.Array]:
+        """The values of the changes, by column. `_is_new`: which of them are inserts."""
+        return values_of(pa.array(ids), pa.array(numbers))
+
+    def _old_ids(self, changes: int) -> Integers:
         match self.pattern:
             case "hot":
                 return self.rows - self.chance.integers(0, min(self.rows, 2 * changes), changes)
@@ -112,11 +122,6 @@ def values_of(ids: pa.Array, numbers: pa.Array) -> dict[str, pa.Array]:
     }
 
 
-def _without_values() -> list[tuple[str, pa.DataType]]:
-    known = {OPERATION, VERSION, COMMIT_TIME, TRANSACTION, *SCHEMA.names}
-    return [(each.name, each.type) for each in event_schema(SCHEMA) if each.name not in known]
-
-
 def claim_work(slices: Sequence[MadeSlice]) -> ClaimWork:
     """One claim of these slices, as `slice_to_lake` describes it to the lake."""
     ranges = joined((low, high) for made in slices for low, high in made.key_ranges)
@@ -128,5 +133,6 @@ def claim_work(slices: Sequence[MadeSlice]) -> ClaimWork:
         first_number=first,
         last_number=last,
         slices=tuple(made.content for made in slices),
+        partial_rows=sum(made.partial_rows for made in slices),
         key_ranges=tuple(KeyRange(*span) for span in ranges),
     )
