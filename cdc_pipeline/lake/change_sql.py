@@ -150,6 +150,17 @@ def _joined(
         f" {text_literal(policy.truncated_at)}, ''))), false)"
     )
     hint = "/*+ BROADCAST(lake) */ " if few else ""
+    return f"""
+        SELECT {hint}{shape.keys("claim.")}, greatest(claim.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
+               _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
+               {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
+               {"".join(f", {part}" for part in [*_newest(shape), *carried])}
+        FROM ({deduplicate_registers(shape, ties=policy.ties)}) AS claim
+        LEFT JOIN ({lake_rows(shape, relation, ids, ranges=ranges, few=few, carried=carried)}) AS lake
+            ON {shape.same("claim", "lake")}"""
+
+
+def _newest(shape: ClaimShape) -> list[str]:
     newest = []
     for register in shape.registers:
         number = register.number
@@ -162,14 +173,7 @@ def _joined(
         newest.append(f"NOT {newer} AND startswith({lake}, '{LAPSED}') AS _cdc_lapsed_{number}")
         newest.append(f"IF({newer}, _cdc_claim_{number}.value, _cdc_lake_value_{number}) AS _cdc_newest_value_{number}")
         newest.append(f"_cdc_lake_version_{number}")
-    return f"""
-        SELECT {hint}{shape.keys("claim.")}, greatest(claim.{VERSION}, _cdc_lake_version) AS {VERSION}, {KNOWN},
-               _cdc_lake_version, _cdc_lake_hidden, _cdc_lake_deletion, {_ties(policy)} AS {TIES},
-               {deletions}[0] AS _cdc_deletion, coalesce(get({deletions}, 1), '') AS _cdc_deletion_before
-               {"".join(f", {part}" for part in [*newest, *carried])}
-        FROM ({deduplicate_registers(shape, ties=policy.ties)}) AS claim
-        LEFT JOIN ({lake_rows(shape, relation, ids, ranges=ranges, few=few, carried=carried)}) AS lake
-            ON {shape.same("claim", "lake")}"""
+    return newest
 
 
 def _ties(policy: Policy) -> str:

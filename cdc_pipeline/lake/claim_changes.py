@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyspark.sql import SparkSession
+
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
 from cdc_pipeline.lake.claim_view import Views, truncates_in
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
@@ -13,6 +15,8 @@ from cdc_pipeline.lake.moves_sql import resolve_moves
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import text_literal
 from cdc_pipeline.record import OPERATION, STATE, VERSION
+
+_EFFECTS = ("inserted", "updated", "deleted", "ignored", "incomplete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,25 +94,24 @@ def keyed_changes(
         ties=not table.ordered,
     )
     views.keep_sql(CHANGE, changes(shape, policy, lake, ranges, few=few, carried=carried or ()))
+    return _counted(views.session, carried)
+
+
+def _counted(session: SparkSession, carried: tuple[str, str] | None) -> Changes:
+    """Counts the ids of CHANGE by what happens to them, and gathers the places of the rows that are replaced."""
     file, row = carried or ("CAST(NULL AS STRING)", "CAST(NULL AS BIGINT)")
-    found = (
-        views.session.sql(
-            f"SELECT {EFFECT} AS effect, {ACT} <> 'none' AS acts, {file} AS file, count(*) AS ids, sum({TIES}) AS ties,"
-            f" collect_list({row}) AS rows FROM {CHANGE} GROUP BY 1, 2, 3"
-        )
-        .toArrow()
-        .to_pylist()
-    )
-    replaced = defaultdict[str, list[int]](list)
-    for row in found:
-        if row["acts"] and row["file"] is not None:
-            replaced[row["file"]] += row["rows"]
-    ids = {
-        effect: sum(row["ids"] for row in found if row["effect"] == effect)
-        for effect in ("inserted", "updated", "deleted", "ignored", "incomplete")
-    }
-    counts = Counts(tied=sum(row["ties"] for row in found), **ids)
-    return Changes(counts=counts, acts=any(row["acts"] for row in found), replaces=True, replaced=replaced)
+    sql = f"""
+        SELECT {EFFECT} AS effect, {ACT} <> 'none' AS acts, {file} AS file, count(*) AS ids, sum({TIES}) AS ties,
+               collect_list({row}) AS rows
+        FROM {CHANGE} GROUP BY 1, 2, 3"""
+    ids, replaced = dict.fromkeys(_EFFECTS, 0), defaultdict[str, list[int]](list)
+    found = session.sql(sql).toArrow().to_pylist()
+    for group in found:
+        ids[group["effect"]] += group["ids"]
+        if group["acts"] and group["file"] is not None:
+            replaced[group["file"]] += group["rows"]
+    counts = Counts(tied=sum(group["ties"] for group in found), **ids)
+    return Changes(counts=counts, acts=any(group["acts"] for group in found), replaces=True, replaced=replaced)
 
 
 def keyless_changes(

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from cdc_pipeline.errors import DecodeError
 from cdc_pipeline.types.array_text import parse_arrays
+from cdc_pipeline.types.decimals import cast_decimals, parse_decimals
 from cdc_pipeline.types.masks import either, rows_refused, without
 from cdc_pipeline.types.moments import parse_dates, parse_timestamps, parse_zoned_timestamps
 from cdc_pipeline.types.table import ColumnType
@@ -35,7 +36,7 @@ def parse_text(texts: pa.Array, column_type: ColumnType) -> Parsed:
     """
     if pa.types.is_string_view(texts.type) and _is_number(column_type.arrow):
         try:
-            return Parsed(values=texts.cast(column_type.arrow), unfit=None)
+            return Parsed(values=_numbers(texts, column_type.arrow), unfit=None)
         except pa.ArrowInvalid:
             pass  # The slower code below finds the invalid values.
     strings, undecodable = _valid_text(texts)
@@ -61,13 +62,17 @@ def _is_number(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
 
 
+def _numbers(views: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return cast_decimals(views.cast(pa.string()), arrow) if pa.types.is_decimal(arrow) else views.cast(arrow)
+
+
 def _parse_strings(strings: pa.Array, column_type: ColumnType) -> tuple[pa.Array, pa.Array | None]:
     arrow = column_type.arrow
     if column_type.element is not None:
         delimiter = ";" if column_type.element.name == "box" else ","
         return parse_arrays(strings, column_type.element, delimiter, _parse_element)
     if pa.types.is_decimal(arrow):
-        return _parse_decimals(strings, arrow)
+        return parse_decimals(strings, arrow)
     if pa.types.is_date(arrow):
         return parse_dates(strings)
     if pa.types.is_timestamp(arrow):
@@ -103,17 +108,6 @@ def _parse_booleans(strings: pa.Array) -> pa.Array:
     values = pc.equal(strings, "t")
     _require(pc.or_(values, pc.equal(strings, "f")))
     return values
-
-
-def _parse_decimals(strings: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Array, pa.Array | None]:
-    try:
-        return strings.cast(arrow), None
-    except pa.ArrowInvalid:
-        _require(pc.match_substring_regex(strings, r"^(?:-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity)$"))
-    digits = arrow.precision - arrow.scale
-    fitting = pc.match_substring_regex(strings, rf"^-?0*[0-9]{{0,{digits}}}(?:\.[0-9]{{0,{arrow.scale}}}0*)?$")
-    unfit = pc.fill_null(pc.invert(fitting), fill_value=False)
-    return without(strings, unfit).cast(arrow), unfit
 
 
 def _parse_bytea(strings: pa.Array) -> pa.Array:

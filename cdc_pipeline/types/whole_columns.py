@@ -8,6 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc_pipeline.types.decimals import cast_decimals
 from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.table import resolve
 
@@ -100,6 +101,8 @@ def _of_texts(texts: pa.Array, name: str, arguments: str, arrow: pa.DataType) ->
     octets, shortest, longest = _FORMS.get(name, (b"", 0, 0))
     if name in _RENDERED or (octets and not _is_made_of(texts, octets, shortest, longest)):
         return None
+    if pa.types.is_decimal(arrow):
+        return cast_decimals(texts, arrow)
     return _held(texts.cast(arrow)) if octets or pa.types.is_string(arrow) else None
 
 
