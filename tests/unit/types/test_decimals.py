@@ -76,6 +76,11 @@ def test_what_is_no_number_is_refused(text: str) -> None:
         parse_decimals(pa.array([text, "1E2"]), TYPE)
 
 
+def test_a_column_without_values_has_none() -> None:
+    for texts in (pa.array([], pa.string()), pa.nulls(2, pa.string())):
+        assert parse_decimals(texts, TYPE)[0].to_pylist() == texts.to_pylist()
+
+
 def test_others_and_missing_values_of_the_column_stay() -> None:
     values, unfit = parse_decimals(pa.array(["1.5", None, "1E-60", "2E1"]), TYPE)
     assert values.to_pylist() == [Decimal("1.5"), None, None, Decimal(20)]
