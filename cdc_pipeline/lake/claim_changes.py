@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import SparkSession
-
 from cdc_pipeline.lake.change_sql import ACT, CHANGE, EFFECT, TIES, Policy, changes
 from cdc_pipeline.lake.claim_view import Views, truncates_in
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
@@ -94,10 +92,10 @@ def keyed_changes(
         ties=not table.ordered,
     )
     views.keep_sql(CHANGE, changes(shape, policy, lake, ranges, few=few, carried=carried or ()))
-    return _counted(views.session, carried)
+    return _counted(views, carried)
 
 
-def _counted(session: SparkSession, carried: tuple[str, str] | None) -> Changes:
+def _counted(views: Views, carried: tuple[str, str] | None) -> Changes:
     """Counts the ids of CHANGE by what happens to them, and gathers the places of the rows that are replaced."""
     file, row = carried or ("CAST(NULL AS STRING)", "CAST(NULL AS BIGINT)")
     sql = f"""
@@ -105,7 +103,7 @@ def _counted(session: SparkSession, carried: tuple[str, str] | None) -> Changes:
                collect_list({row}) AS rows
         FROM {CHANGE} GROUP BY 1, 2, 3"""
     ids, replaced = dict.fromkeys(_EFFECTS, 0), defaultdict[str, list[int]](list)
-    found = session.sql(sql).toArrow().to_pylist()
+    found = views.session.sql(sql).toArrow().to_pylist()
     for group in found:
         ids[group["effect"]] += group["ids"]
         if group["acts"] and group["file"] is not None:
