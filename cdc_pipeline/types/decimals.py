@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from cdc_pipeline.types.masks import without
 
 _MOST_DIGITS = 38
-_NUMBER = r"^(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)|NaN|-?Infinity)$"
+_PRINTED = r"^(?:-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity)$"
+"""Numbers as PostgreSQL prints them. Only such a number may be too large or too exact for its type."""
 _WITH_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
-_UNFIT = "NaN"
-"""A number that no decimal holds."""
 
 
 def cast_decimals(texts: pa.Array, arrow: pa.Decimal128Type) -> pa.Array:
@@ -31,18 +30,19 @@ def cast_decimals(texts: pa.Array, arrow: pa.Decimal128Type) -> pa.Array:
 def parse_decimals(texts: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Array, pa.Array | None]:
     """Returns the values, with NULL for numbers that do not fit, and a mask of these; None if all fit.
 
-    Raises ArrowInvalid for a text that is no number.
+    Raises ArrowInvalid for a text that is no number, or that does not fit and is not one that PostgreSQL prints.
     """
     try:
         return cast_decimals(texts, arrow), None
     except pa.ArrowInvalid:
         plain = _without_exponents(texts)
-    if not pc.all(pc.match_substring_regex(plain, _NUMBER), min_count=0).as_py():
-        message = "not a number"
-        raise pa.ArrowInvalid(message)
     whole, fraction = arrow.precision - arrow.scale, arrow.scale
     form = rf"^([-+]?)0*([0-9]{{0,{whole}}})(?:(\.[0-9]{{0,{fraction}}})0*)?$"
-    unfit = pc.fill_null(pc.invert(pc.match_substring_regex(plain, form)), fill_value=False)
+    fitting = pc.and_(pc.match_substring_regex(plain, form), pc.match_substring_regex(plain, "[0-9]"))
+    if not pc.all(pc.or_(fitting, pc.match_substring_regex(texts, _PRINTED)), min_count=0).as_py():
+        message = "not a number"
+        raise pa.ArrowInvalid(message)
+    unfit = pc.fill_null(pc.invert(fitting), fill_value=False)
     # Without zeros around it, a number that fits has at most 38 digits. One zero stays in front.
     shortest = pc.replace_substring_regex(without(plain, unfit), form, r"\10\2\3")
     return shortest.cast(arrow), unfit if pc.any(unfit).as_py() else None
@@ -63,7 +63,7 @@ def _have_exponents(texts: pa.Array) -> pa.Array:
 
 
 def _without_exponents(texts: pa.Array) -> pa.Array:
-    """Returns numbers with an exponent as plain digits. Those that no decimal holds become NaN."""
+    """Returns numbers with an exponent as plain digits. Those that no decimal holds stay as they are."""
     with_exponents = pc.fill_null(_have_exponents(texts), fill_value=False)
     plain = [_plain(text) for text in texts.filter(with_exponents).to_pylist()]
     return pc.replace_with_mask(texts, with_exponents, pa.array(plain, texts.type))
@@ -75,12 +75,12 @@ def _plain(text: str) -> str:
     try:
         number = Decimal(text)
     except InvalidOperation:
-        return _UNFIT  # the exponent has more than eighteen digits
+        return text  # the exponent has more than eighteen digits
     sign, digits, _ = number.as_tuple()
     significant = "".join(map(str, digits)).rstrip("0")
     if not significant.lstrip("0"):
         return "0"
     exponent = number.adjusted() - len(significant) + 1
     if exponent < -_MOST_DIGITS or number.adjusted() > _MOST_DIGITS:
-        return _UNFIT
+        return text
     return f"{Decimal((sign, tuple(map(int, significant)), exponent)):f}"

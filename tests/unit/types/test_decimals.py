@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_pipeline.types import resolve
 from cdc_pipeline.types.decimals import cast_decimals, parse_decimals
+from cdc_pipeline.types.text import parse_foreign_text
 
 TYPE = pa.decimal128(38, 10)
 UNFIT = "unfit"
@@ -24,8 +26,8 @@ NUMBERS = st.builds(
 
 
 def read(text: str) -> Decimal | str:
-    (value,), unfit = parse_decimals(pa.array([text]), TYPE)
-    return UNFIT if unfit is not None and unfit[0].as_py() else value.as_py()
+    parsed = parse_foreign_text(pa.array([text]), resolve("numeric(38,10)"))
+    return UNFIT if parsed.unfit is not None and parsed.unfit[0].as_py() else parsed.values[0].as_py()
 
 
 def expected(text: str) -> Decimal | str:
@@ -82,7 +84,7 @@ def test_a_column_without_values_has_none() -> None:
 
 
 def test_others_and_missing_values_of_the_column_stay() -> None:
-    values, unfit = parse_decimals(pa.array(["1.5", None, "1E-60", "2E1"]), TYPE)
-    assert values.to_pylist() == [Decimal("1.5"), None, None, Decimal(20)]
-    assert unfit is not None
-    assert unfit.to_pylist() == [False, False, True, False]
+    parsed = parse_foreign_text(pa.array(["1.5", None, "1E-60", "2E1"]), resolve("numeric(38,10)"))
+    assert parsed.values.to_pylist() == [Decimal("1.5"), None, None, Decimal(20)]
+    assert parsed.unfit is not None
+    assert parsed.unfit.to_pylist() == [False, False, True, False]
