@@ -7,11 +7,10 @@ digits after the point than the type is multiplied by what lies behind a table (
 import re
 from decimal import Decimal, InvalidOperation
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_pipeline.types.masks import without
+from cdc_pipeline.types.masks import octets_of, without
 
 _MOST_DIGITS = 38
 _PRINTED = r"^(?:-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity)$"
@@ -49,13 +48,9 @@ def parse_decimals(texts: pa.Array, arrow: pa.Decimal128Type) -> tuple[pa.Array,
 
 
 def _may_have_exponents(texts: pa.Array) -> bool:
-    """The octets of all values at once: a fifth of the time of a search in each."""
-    _, offsets, data = texts.buffers()
-    if not len(texts) or data is None:
-        return False
-    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    octets = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
-    return bool(((octets | 0x20) == ord("e")).any())
+    """Looks at all values at once: a fifth of the time of a search in each."""
+    octets = octets_of(texts)
+    return b"e" in octets or b"E" in octets
 
 
 def _have_exponents(texts: pa.Array) -> pa.Array:

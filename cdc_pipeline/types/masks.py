@@ -1,4 +1,4 @@
-"""Boolean masks over the values of a column."""
+"""Boolean masks over the values of a column, and the octets of its texts."""
 
 from collections.abc import Callable
 
@@ -16,6 +16,16 @@ def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
 def without(values: pa.Array, mask: pa.Array) -> pa.Array:
     """The values, with NULL where the mask is true."""
     return pc.if_else(mask, pa.scalar(None, values.type), values)
+
+
+def octets_of(texts: pa.Array) -> bytes:
+    """Returns the octets of all texts, one after the other."""
+    _, ends, data = texts.buffers()
+    if not len(texts) or data is None:
+        return b""
+    places = memoryview(ends).cast("i")
+    first, last = places[texts.offset], places[texts.offset + len(texts)]
+    return bytes(data.slice(first, last - first).to_pybytes())
 
 
 def rows_refused(values: pa.Array, accept: Callable[[pa.Array], object]) -> pa.Array:

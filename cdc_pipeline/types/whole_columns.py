@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from cdc_pipeline.types.decimals import cast_decimals
 from cdc_pipeline.types.declared import declared_type
+from cdc_pipeline.types.masks import octets_of
 from cdc_pipeline.types.table import resolve
 
 _DIGITS = b"-0123456789"
@@ -175,10 +176,7 @@ def _is_made_of(texts: pa.Array, octets: bytes, shortest: int, longest: int) -> 
     found = pc.min_max(pc.binary_length(texts)).as_py()
     if not shortest <= found["min"] <= found["max"] <= longest:
         return False
-    _, ends, data = texts.buffers()
-    places = memoryview(ends).cast("i")
-    first, last = places[texts.offset], places[texts.offset + len(texts)]
-    return not data.slice(first, last - first).to_pybytes().translate(None, octets)
+    return not octets_of(texts).translate(None, octets)
 
 
 def _held(values: pa.Array) -> pa.Array | None:
