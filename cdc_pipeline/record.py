@@ -1,7 +1,7 @@
 """A record's id and version, and the columns that a change event has in addition to those of the source."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,15 @@ DELETED = "_cdc_deleted"
 STATE = "_cdc_state"
 STATE_TYPE = "STRUCT<deletion: STRING, columns: MAP<STRING, STRING>>"
 """Spark's type of STATE: the version of the row's last deletion, and column -> version for columns that are older."""
+END_VERSION, VALID_FROM, VALID_TO = "_cdc_end_version", "_cdc_valid_from", "_cdc_valid_to"
+"""Columns of a history table: the version at which a period ended, and the commit times of its first version and of
+that one. The first version is in VERSION. NULL as END_VERSION: the period goes on."""
+CURRENT = "_cdc_current"
+"""Column of a history table, and its data partition: whether the period goes on."""
+CONFIRMED = "_cdc_confirmed"
+"""Column of a history table: version -> commit time, of later events of the period, which changed no value."""
+PARTIAL = "_cdc_partial"
+"""Column of a history table: version -> columns, of the period's events that had no value for these columns."""
 OWN_PREFIX = "_cdc_"
 PARTITION_NAME, PARTITION_ENDED = "partition", "ended"
 """Keys in the `last_position` of a stream partition, beside the names of tables: its name in the source, and that
@@ -82,6 +91,11 @@ class TableName:
     def sql(self) -> str:
         """The table as the source's SQL names it."""
         return f"{_in_quotes(self.schema)}.{_in_quotes(self.table)}"
+
+
+def history_name(table: TableName) -> TableName:
+    """Returns the name of the table's history table in the lake."""
+    return replace(table, table=f"{table.table}.history")
 
 
 def _unquoted(part: str) -> str:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 
 from cdc_pipeline.areas import kept_rows_key
-from cdc_pipeline.lake.history import PublishedTable
+from cdc_pipeline.lake.ledger_values import PublishedTable
 from cdc_pipeline.lake.protocol import Compaction, DataFile, Lake, LakePublication, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask

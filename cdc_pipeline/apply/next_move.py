@@ -8,8 +8,8 @@ from typing import Any
 
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.fitting import in_one_claim
-from cdc_pipeline.lake.history import LakeLedger, SliceIdentity
 from cdc_pipeline.lake.key_ranges import joined
+from cdc_pipeline.lake.ledger_values import LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence, KeyRange
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.states import SliceState

@@ -101,8 +101,9 @@ def verify(
 def view(tables: Tables = None, config: Config = None, as_json: Json = False) -> None:
     """Print the Spark SQL of views for readers of the lake.
 
-    A view leaves out deleted and incomplete rows.
+    A view leaves out deleted and incomplete rows. A table with a history has a second one.
     """
+    from cdc_pipeline.lake.columns import history_of
     from cdc_pipeline.lake.reader_view import reader_view_sql
 
     context, unknown = context_of(config, as_json=as_json), list[CdcError]()
@@ -113,6 +114,10 @@ def view(tables: Tables = None, config: Config = None, as_json: Json = False) ->
                 table = pipeline.lake_table(name)
                 names = pipeline.lake.read_columns(table)
                 statements[str(name)] = reader_view_sql(table, pipeline.lake_url(name), names)
+                if table.keeps_history:
+                    history = history_of(table)
+                    url, names = pipeline.lake_url(history.name), pipeline.lake.read_columns(history)
+                    statements[str(history.name)] = reader_view_sql(history, url, names)
             except CdcError as error:
                 unknown.append(error)
     if as_json:

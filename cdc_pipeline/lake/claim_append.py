@@ -4,31 +4,27 @@ The commit marks the rows that the claim deletes or replaces in deletion vectors
 moves the fence. It becomes exactly the version after the one that was read, or it fails.
 """
 
-import json
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_rows import ClaimRows, claim_rows
 from cdc_pipeline.lake.claim_view import Views, claim_shape, name_events, opened_views
-from cdc_pipeline.lake.deletion_vectors import vector_file
-from cdc_pipeline.lake.delta_log import Action, DeltaLog
-from cdc_pipeline.lake.fence import claim_metadata, commit_info, fence_action
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.fence import claim_metadata
 from cdc_pipeline.lake.few_events import FewEvents
 from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, LakeFiles
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
-from cdc_pipeline.lake.publication import add, remove
+from cdc_pipeline.lake.rows_commit import RowsCommit
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.session import claim_tag, tagged
-from cdc_pipeline.lake.write_claim import write_rows
+from cdc_pipeline.lake.write_claim import files_for, write_rows
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -88,7 +84,10 @@ class ClaimAppend:
                     found, written = self._find_and_write(fitted, work, rows)
         counts = rows.counts or _counts(found, written)
         if found.deleted or written:
-            self._commit(work, found, written, counts, may_commit)
+            commit = RowsCommit(log=self.log, files=self.files, clock=self.clock, on_step=self.on_step)
+            commit.make(
+                "CDC UPSERT", work.last_number, claim_metadata(work), counts, found.deleted, written, may_commit
+            )
         return AppendedClaim(counts=counts, is_committed=bool(found.deleted or written))
 
     def _rows(self, views: Views, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
@@ -111,49 +110,13 @@ class ClaimAppend:
 
         def write() -> tuple[DataFile, ...]:
             with tagged(self.session, claim_tag(work.claim_id)):  # Spark keeps tags per thread
-                return write_rows(
-                    self.session, self.files.store, fitted, work, self.files.state.metadata, rows.written, folder
-                )
+                metadata, files = self.files.state.metadata, files_for(work)
+                return write_rows(self.session, self.files.store, fitted, metadata, rows.written, folder, files=files)
 
         with step(self.on_step, "lake_files.write"), ThreadPoolExecutor(1) as beside:
             writing = beside.submit(write)
             found = self.session.sql(rows.found).toArrow() if isinstance(rows.found, str) else rows.found
             return _Found(deleted={}) if found is None else _found(self.files, found), writing.result()
-
-    def _commit(
-        self,
-        work: ClaimWork,
-        found: _Found,
-        written: tuple[DataFile, ...],
-        counts: Counts,
-        may_commit: Callable[[], None],
-    ) -> None:
-        files, state, now = self.files, self.files.state, self.clock()
-        milliseconds = int(now.timestamp() * 1000)
-        info = commit_info(
-            operation="CDC UPSERT", user_metadata=claim_metadata(work), read_version=state.version, now=now
-        )
-        info["commitInfo"]["operationMetrics"] = {
-            "numTargetRowsInserted": str(counts.inserted),
-            "numTargetRowsUpdated": str(counts.updated),
-            "numTargetRowsDeleted": str(counts.deleted),
-        }
-        vectors = {path: files.vector(path) | rows for path, rows in found.deleted.items()}
-        old = {path: files.file(path) for path in vectors}
-        rows_of = {path: _records(files, old[path]) for path in vectors}
-        marked = {path: rows for path, rows in vectors.items() if len(rows) < rows_of[path]}
-        actions = [info, fence_action(files.table.app_id, work.last_number, now)]
-        actions += [remove(file, milliseconds) for file in old.values()]
-        if marked:
-            vector_path, content, descriptors = vector_file(marked)
-            actions += [_marked(old[path], rows_of[path], descriptors[path]) for path in marked]
-            with step(self.on_step, "lake_vectors.put"):
-                files.store.put_if_absent(f"{files.folder}/{vector_path}", content)
-        actions += [add(files.table, file, milliseconds) for file in written]
-        may_commit()
-        with step(self.on_step, "lake_table.merge"):
-            self.log.append(state.version + 1, actions)
-        state.follow(actions, state.version + 1)
 
 
 def _found(files: LakeFiles, found: pa.Table) -> _Found:
@@ -191,23 +154,3 @@ def _counts(found: _Found, written: tuple[DataFile, ...]) -> Counts:
         deleted=found.deleted_rows,
         ignored=found.delete_events - found.deleted_rows,
     )
-
-
-def _records(files: LakeFiles, file: Action) -> int:
-    """Counts the rows of a data file, deleted ones included. Reads the file's footer if the log has no statistics."""
-    known = json.loads(file.get("stats") or "{}").get("numRecords")
-    if known is not None:
-        return int(known)
-    filesystem, root = files.store.filesystem()
-    with filesystem.open_input_file(f"{root}/{files.key_of(file['path'])}") as content:
-        return int(pyarrow.parquet.read_metadata(content).num_rows)
-
-
-def _marked(file: Action, records: int, vector: Action) -> Action:
-    """Returns the `add` action of a file with a new deletion vector.
-
-    Its minimum and maximum may now be those of deleted rows, so the bounds are no longer tight.
-    """
-    stats = msgspec.json.decode(file.get("stats") or "{}", type=dict[str, msgspec.Raw])
-    stats |= {"numRecords": msgspec.Raw(str(records).encode()), "tightBounds": msgspec.Raw(b"false")}
-    return {"add": {**file, "dataChange": True, "stats": msgspec.json.encode(stats).decode(), "deletionVector": vector}}

@@ -12,11 +12,11 @@ from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.session import checkpointed
 from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION, Column, TableSchema
+from cdc_pipeline.record import ABSENT, COMMIT_TIME, OLD_ID_PREFIX, OPERATION, VERSION, Column, TableSchema
 from cdc_pipeline.types import resolve
 
 EVERY = "cdc_slice_row"
-_NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
+NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
 
 
 class Views:
@@ -80,7 +80,7 @@ def name_events(
     With hard deletes, and in keyless tables, EVENT also lacks the events at or below the last truncate. A claim with
     both truncates and key changes also gets the view EVERY with all rows, which `truncates_in` reads.
     """
-    rows = _slice_rows(views.session, store, work, lake, shape)
+    rows = slice_rows(views.session, store, work, lake, shape)
     if work.truncates and work.key_changes:
         views.name(EVERY, rows)
     kept = [f"{OPERATION} <> 't'", f"{VERSION} >= {text_literal(work.cutoff_version)}"]
@@ -100,9 +100,7 @@ def truncates_in(session: SparkSession, work: ClaimWork) -> tuple[str, ...]:
     return tuple(sorted(str(row["version"]) for row in rows))
 
 
-def _slice_rows(
-    session: SparkSession, store: ObjectStore, work: ClaimWork, lake: Shape, shape: ClaimShape
-) -> DataFrame:
+def slice_rows(session: SparkSession, store: ObjectStore, work: ClaimWork, lake: Shape, shape: ClaimShape) -> DataFrame:
     """Returns all rows of all slices with the lake's names and types. Each file is read with its own schema.
 
     A column that a slice's schema lacks has the value of rows from before the column was added, or NULL. LACKING names
@@ -116,7 +114,7 @@ def _slice_rows(
         lake_names = lake.lake_names(schema)
         names_in_file = {lake_name: name for name, lake_name in lake_names.items()}
         lacking = [name for name in shape.names if name not in names_in_file]
-        names = f"IF({OPERATION} IN ('u', 'm'), array({', '.join(map(text_literal, lacking))}), {_NO_NAMES})"
+        names = f"IF({OPERATION} IN ('u', 'm'), array({', '.join(map(text_literal, lacking))}), {NO_NAMES})"
         present = [
             f"{_value(schema, names_in_file.get(name), type_, shape.missing_value(name, type_))} AS {identifier(name)}"
             for name, type_ in shape.columns
@@ -126,8 +124,9 @@ def _slice_rows(
             frame.selectExpr(
                 OPERATION,
                 VERSION,
+                COMMIT_TIME,
                 f"{_absent(schema, lake_names)} AS {ABSENT}",
-                f"{names if lacking else _NO_NAMES} AS {LACKING}",
+                f"{names if lacking else NO_NAMES} AS {LACKING}",
                 *(
                     f"{identifier(OLD_ID_PREFIX + names_in_file[key])} AS {identifier(OLD_ID_PREFIX + key)}"
                     for key in shape.key
@@ -151,7 +150,7 @@ def _value(schema: TableSchema, name: str | None, type_: str, missing: str) -> s
 
 def _absent(schema: TableSchema, lake_names: Mapping[str, str]) -> str:
     """Returns SQL for the lake's names of the absent columns; '' for a column that the lake no longer has."""
-    absent = f"coalesce({ABSENT}, {_NO_NAMES})"
+    absent = f"coalesce({ABSENT}, {NO_NAMES})"
     others = [(name, lake_names.get(name, "")) for name in schema.names if lake_names.get(name) != name]
     if not others:
         return absent
@@ -161,5 +160,5 @@ def _absent(schema: TableSchema, lake_names: Mapping[str, str]) -> str:
 
 def _file_schema(schema: TableSchema) -> str:
     old = [Column(name=OLD_ID_PREFIX + column.name, type=column.type) for column in schema.key_columns]
-    own = [f"{OPERATION} STRING", f"{VERSION} STRING", f"{ABSENT} ARRAY<STRING>"]
+    own = [f"{OPERATION} STRING", f"{VERSION} STRING", f"{COMMIT_TIME} TIMESTAMP", f"{ABSENT} ARRAY<STRING>"]
     return ", ".join([*own, *map(definition, [*old, *schema.columns])])

@@ -1,19 +1,55 @@
 """The columns of a lake table: the source's, the pipeline's own, and the data partition columns."""
 
+from dataclasses import replace
+
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, text_literal
-from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION, Column
+from cdc_pipeline.record import (
+    CONFIRMED,
+    CURRENT,
+    DELETED,
+    END_VERSION,
+    PARTIAL,
+    STATE,
+    STATE_TYPE,
+    VALID_FROM,
+    VALID_TO,
+    VERSION,
+    Column,
+    history_name,
+)
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.types import resolve
 
 OWN_TYPES = ((VERSION, "STRING"), (DELETED, "BOOLEAN"), (STATE, STATE_TYPE))
-"""The pipeline's own columns, which every lake table has in addition to the source's."""
+"""The pipeline's own columns, which every lake table but a history table has in addition to the source's."""
+HISTORY_TYPES = (
+    (VERSION, "STRING"),
+    (DELETED, "BOOLEAN"),
+    (END_VERSION, "STRING"),
+    (VALID_FROM, "TIMESTAMP"),
+    (VALID_TO, "TIMESTAMP"),
+    (CONFIRMED, "MAP<STRING, TIMESTAMP>"),
+    (PARTIAL, "MAP<STRING, ARRAY<STRING>>"),
+    (CURRENT, "BOOLEAN"),
+)
+"""The pipeline's own columns of a history table."""
 
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")
 _WITHOUT_STATS = ("BOOLEAN", "BINARY", "ARRAY")
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
+
+
+def history_of(table: LakeTable) -> LakeTable:
+    """Returns the table's history table: `<table>.history`, with each version that a row has had."""
+    return replace(table, name=history_name(table.name), partition_by=(), keeps_history=False, is_history=True)
+
+
+def own_types(*, is_history: bool) -> tuple[tuple[str, str], ...]:
+    """Returns name and Spark type of the pipeline's own columns."""
+    return HISTORY_TYPES if is_history else OWN_TYPES
 
 
 def definition(column: Column) -> str:
@@ -57,7 +93,8 @@ def stats_columns(table: LakeTable) -> list[str]:
         for name in wanted
         if name in table.schema.names and not resolve(table.schema.column(name).type).spark.startswith(_WITHOUT_STATS)
     )
-    return [*(name for name in kept if name is not None), VERSION]
+    own = [VERSION, END_VERSION] if table.is_history else [VERSION]
+    return [*(name for name in kept if name is not None), *own]
 
 
 def needs_mapping(names: list[str]) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
-from cdc_pipeline.lake.history import SliceIdentity
+from cdc_pipeline.lake.ledger_values import SliceIdentity
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence
 
 REWOUND_FROM = "rewound_from"

@@ -155,13 +155,15 @@ class FewEvents:
     def _states(self, path: str, rows: BitMap64) -> Iterator[dict[str, str]]:
         """Yields column -> version of each of these rows of a file that has a STATE."""
         metadata = self.files.state.metadata
+        if STATE not in physical_fields(metadata):
+            return
         column, (deletion, columns) = physical_fields(metadata)[STATE][0], physical_parts(metadata, STATE)
         filesystem, root = self.files.store.filesystem()
         with filesystem.open_input_file(f"{root}/{self.files.key_of(path)}") as content:
             opened = pq.ParquetFile(content, page_checksum_verification=True)
             if column not in opened.schema_arrow.names:
                 return
-            place, first = _place_of(opened.metadata, f"{column}.{deletion}"), 0
+            place, first = place_of(opened.metadata, f"{column}.{deletion}"), 0
             for number in range(opened.metadata.num_row_groups):
                 group = opened.metadata.row_group(number)
                 known, end = group.column(place).statistics, first + group.num_rows
@@ -242,12 +244,13 @@ class FewEvents:
 
 def _repeats(metadata: pq.FileMetaData, column: str) -> bool:
     """Returns whether few different values of a column are in the file, so that it is read by its dictionary."""
-    place = _place_of(metadata, column)
+    place = place_of(metadata, column)
     groups = (metadata.row_group(group).column(place) for group in range(metadata.num_row_groups))
     return bool(sum(group.total_uncompressed_size for group in groups) < _REPEATED_BYTES * metadata.num_rows)
 
 
-def _place_of(metadata: pq.FileMetaData, column: str) -> int:
+def place_of(metadata: pq.FileMetaData, column: str) -> int:
+    """Returns the number of a column in the file."""
     return next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == column)
 
 
@@ -273,7 +276,7 @@ def _groups_with(metadata: pq.FileMetaData, column: str, wanted: pa.Array) -> It
 
     Bounds are compared of whole numbers and texts alone; other groups, and those without bounds, are all searched.
     """
-    place = _place_of(metadata, column)
+    place = place_of(metadata, column)
     is_compared = pa.types.is_integer(wanted.type) or pa.types.is_string(wanted.type)
     values = wanted.to_pylist() if is_compared else []
     first = 0

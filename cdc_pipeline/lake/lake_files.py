@@ -5,7 +5,7 @@ is already known, including the deletion vectors.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.claim_view import Views
+from cdc_pipeline.lake.columns import HISTORY_TYPES, OWN_TYPES
 from cdc_pipeline.lake.deletion_vectors import read_vector
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
@@ -22,12 +23,14 @@ from cdc_pipeline.lake.protocol import KeyRange, LakeTable
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import DELETED, STATE, STATE_TYPE, VERSION
+from cdc_pipeline.record import END_VERSION, STATE, STATE_TYPE
 
 FILE, ROW = "_cdc_file", "_cdc_row"
 """The columns that locate a lake row: its file's URL as Spark writes it, and its index in the file."""
 IS_NEWER, IS_DELETE = "_cdc_is_newer", "_cdc_is_delete"
 """Whether the claim's event is newer than the lake's row, and whether the claim deletes the row."""
+AFTER_ALL = "\U0010ffff"
+"""Greater than every version."""
 _DEAD = "cdc_dead_row"
 _PRUNED_BY = {"SMALLINT": int, "INT": int, "BIGINT": int, "STRING": str}
 _FILE_SCHEME = re.compile("file:/+")
@@ -38,7 +41,8 @@ class LakeFiles:
     """The data files of one version of a table.
 
     `columns`: the source's columns with their Spark types. `named`: URL as Spark writes it -> path in the log, of the
-    files that a view was made of.
+    files that a view was made of. `ending_from`: of a history table, only files with periods that go on, or that ended
+    at this version or later; "" for all files.
     """
 
     store: ObjectStore
@@ -46,6 +50,7 @@ class LakeFiles:
     state: LakeTableState
     columns: tuple[tuple[str, str], ...]
     named: dict[str, str] = field(default_factory=dict)
+    ending_from: str = ""
 
     @property
     def folder(self) -> str:
@@ -59,15 +64,29 @@ class LakeFiles:
         key = self.table.schema.key
         type_ = _PRUNED_BY.get(dict(self.columns)[key[0]]) if key else None
         if type_ is None or not ranges or any(not isinstance(part.low, type_) for part in ranges):
-            return self.state.files.paths()
-        return self.state.files.within(physical_fields(self.state.metadata)[key[0]][0], ranges)
+            return self.state.files.paths() if not self.ending_from else self._ending()
+        found = self.state.files.within(physical_fields(self.state.metadata)[key[0]][0], ranges)
+        if not self.ending_from:
+            return found
+        ending = set(self._ending())
+        return [path for path in found if path in ending]
 
-    def name_rows(self, views: Views, name: str, paths: Iterable[str], columns: Iterable[str]) -> None:
+    def _ending(self) -> list[str]:
+        """Returns the files of periods that go on, which have no bounds of END_VERSION, and those that end late enough.
+
+        The order of versions is that of their texts.
+        """
+        column = physical_fields(self.state.metadata)[END_VERSION][0]
+        return self.state.files.within(column, [KeyRange(self.ending_from, AFTER_ALL)])
+
+    def name_rows(self, views: Views, name: str, paths: Iterable[str], columns: Collection[str]) -> None:
         """Makes a view of all rows of these files: `columns`, FILE and ROW.
 
         It includes rows that a deletion vector deletes.
         """
-        types = {**dict(self.columns), VERSION: "STRING", DELETED: "BOOLEAN", STATE: self._state_type}
+        types = {**dict(HISTORY_TYPES), **dict(OWN_TYPES), **dict(self.columns)}
+        if STATE in columns:
+            types[STATE] = self._state_type
         physical = {column: physical_fields(self.state.metadata)[column][0] for column in columns}
         urls = self.name_urls(paths)
         if not urls:
@@ -88,7 +107,7 @@ class LakeFiles:
         self.named.update((_plain(url), path) for url, path in urls.items())
         return urls
 
-    def name_located(self, views: Views, name: str, rows: Mapping[str, BitMap64], columns: Iterable[str]) -> str:
+    def name_located(self, views: Views, name: str, rows: Mapping[str, BitMap64], columns: Collection[str]) -> str:
         """Makes the view `name` of these files, which are given as path -> row indexes. Returns SQL of these rows."""
         self.name_rows(views, name, rows, columns)
         if not rows:

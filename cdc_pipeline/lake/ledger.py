@@ -7,7 +7,7 @@ from uuid import UUID
 
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, recorded_slices
-from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
+from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, app_id_of
 from cdc_pipeline.record import TableSchema
 

@@ -18,7 +18,7 @@ from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.session import configured, spark_calls
 from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import STATE, VERSION
+from cdc_pipeline.record import CONFIRMED, PARTIAL, STATE, VERSION
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
@@ -112,11 +112,17 @@ def purge(session: SparkSession, table: LakeTable, url: str, below_version: str)
 
     There is no commit if there is nothing to remove.
     """
+    older = f"{VERSION} < {text_literal(below_version)}"
+    if table.is_history:
+        last = f"coalesce(array_max(map_keys({CONFIRMED})), {VERSION}) < {text_literal(below_version)}"
+        session.sql(
+            f"DELETE FROM {table_at(url)} WHERE {HIDDEN} AND {PARTIAL} IS NULL AND {older} AND {last}"
+        ).collect()
+        return
     columns = session.read.format("delta").load(url).columns
     if table.deletes == "soft" or STATE not in columns:
         return
     dead = f"{DELETION} >= {VERSION}" if table.schema.key else "true"
-    older = f"{VERSION} < {text_literal(below_version)}"
     session.sql(f"DELETE FROM {table_at(url)} WHERE {HIDDEN} AND {dead} AND {older}").collect()
 
 

@@ -10,7 +10,7 @@ from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape, newest
 from cdc_pipeline.lake.lake_rows_sql import lacked_version, lake_rows, value_version
 from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.lake.registers import LAPSED, Register
-from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, VERSION
+from cdc_pipeline.record import ABSENT, COMMIT_TIME, OLD_ID_PREFIX, OPERATION, VERSION
 
 _MOVE, _READY, _DONE = "cdc_move", "cdc_ready_move", "cdc_resolved_move"
 _ASKING = f"{OPERATION} = 'm' AND size({ABSENT}) + size({LACKING}) > 0"
@@ -107,7 +107,7 @@ def _resolved_moves(shape: ClaimShape, truncates: tuple[str, ...]) -> str:
     )
     olds = ", ".join(identifier(OLD_ID_PREFIX + name) for name in shape.key)
     return f"""
-        SELECT {OPERATION}, {VERSION}, array_except({ABSENT}, _cdc_found) AS {ABSENT},
+        SELECT {OPERATION}, {VERSION}, {COMMIT_TIME}, array_except({ABSENT}, _cdc_found) AS {ABSENT},
                array_except({LACKING}, _cdc_found) AS {LACKING}, {olds}, {", ".join([shape.keys(), *values])}
         FROM (SELECT *, array_compact(array({", ".join(found)})) AS _cdc_found
               FROM (SELECT move.*{gathered}, {before} AS _cdc_before

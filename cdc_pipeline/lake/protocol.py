@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.differences import Comparison
-from cdc_pipeline.lake.history import LakeLedger, PublishedTable, SliceIdentity
+from cdc_pipeline.lake.ledger_values import LakeLedger, PublishedTable, SliceIdentity
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.settings.work import MaintenanceSettings
@@ -35,9 +35,9 @@ class LakeTable:
     """One table of the lake. A schema without a key makes it a keyless table.
 
     `table_uuid` identifies the table in its own Delta log and never changes. `ordered`: the events of one id arrive in
-    the order of their versions; if False, deletes leave tombstones. `keeps_dropped`: the lake keeps the values of
-    columns that the source dropped. `deletion_vectors`: a delete may mark rows in a deletion vector; if False, it
-    rewrites the data file.
+    the order of their versions; if False, deletes leave tombstones. `keeps_dropped`: columns that the source dropped
+    keep their values. `deletion_vectors`: deletes may mark rows in vectors; if False, they rewrite data files.
+    `keeps_history`: the table has a history table, see `row_history`; `is_history`: it is one.
     """
 
     name: TableName
@@ -50,6 +50,8 @@ class LakeTable:
     update_time: str | None = None
     keeps_dropped: bool = True
     deletion_vectors: bool = True
+    keeps_history: bool = False
+    is_history: bool = False
 
     @property
     def app_id(self) -> str:
@@ -286,10 +288,7 @@ class Lake(Protocol):
         """
 
     def purge(self, table: LakeTable, below_version: str) -> None:
-        """Removes tombstones with a lower version. Does nothing if deletes are soft.
-
-        The caller ensures that no older event can still arrive.
-        """
+        """Removes tombstones with a lower version, unless deletes are soft. No older event may still arrive."""
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
         """Deletes files that no version younger than `retention` refers to."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.lake.columns import OWN_TYPES, needs_mapping
+from cdc_pipeline.lake.columns import needs_mapping, own_types
 from cdc_pipeline.lake.compaction import write_files, written_files
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.new_shape import (
@@ -30,7 +30,7 @@ from cdc_pipeline.lake.rewritten_rows import rewritten_rows
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of
 from cdc_pipeline.lake.table_ddl import MAPPING, STATS, VECTORS, shape_sql
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import OWN_PREFIX
+from cdc_pipeline.record import CURRENT, END_VERSION, OWN_PREFIX
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
 
@@ -80,7 +80,7 @@ class Reshaping:
     def stats(self) -> list[str]:
         """Columns with statistics, under their new names."""
         known = f",{self.configuration.get(STATS, '')},"
-        sources = {**self.change.sources, **{name: name for name, _ in OWN_TYPES}}
+        sources = {**self.change.sources, **{name: name for name in self._own}}
         return [name for name, was in sources.items() if was is not None and f",{identifier(was)}," in known]
 
     @property
@@ -96,8 +96,16 @@ class Reshaping:
         return self.configuration.get(VECTORS) == "true"
 
     @property
+    def is_history(self) -> bool:
+        return any(name == END_VERSION for name, _ in delta_fields(self.metadata))
+
+    @property
+    def _own(self) -> list[str]:
+        return [name for name, _ in own_types(is_history=self.is_history)]
+
+    @property
     def _lacks_own(self) -> bool:
-        return not {name for name, _ in OWN_TYPES} <= {name for name, _ in delta_fields(self.metadata)}
+        return not {*self._own} <= {name for name, _ in delta_fields(self.metadata)}
 
 
 def reshaping_of(metadata: Action, read: int, plan: Callable[[Shape], ShapeChange], *, vectors: bool) -> Reshaping:
@@ -171,6 +179,7 @@ class Reshaper:
             self.store.spark_url(key),
             mapped=work.mapped,
             vectors=work.vectors,
+            is_history=work.is_history,
         )
         with step(self.on_step, "lake_schema.prepare"):
             self.session.sql(sql).collect()
@@ -192,6 +201,7 @@ class Reshaper:
             url = self.store.spark_url(lake_key(table.name))
             rows = rewritten_rows(self.session, url, work.read, work.change, work.partition_names, after)
             keys = [physical[partition.lake_column] for partition in work.partitions]
+            keys += [physical[CURRENT]] if work.is_history else []
             write_files(rows, keys, self.store.spark_url(folder))
             files = written_files(self.store, folder, tuple(physical[column] for column in work.stats))
         return [*(remove(file, milliseconds) for file in old), *(add(table, file, milliseconds) for file in files)]

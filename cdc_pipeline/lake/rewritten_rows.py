@@ -11,8 +11,20 @@ from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.shape import LakeColumn, ShapeChange
-from cdc_pipeline.record import DELETED, STATE, VERSION
+from cdc_pipeline.record import (
+    CONFIRMED,
+    CURRENT,
+    DELETED,
+    END_VERSION,
+    PARTIAL,
+    STATE,
+    VALID_FROM,
+    VALID_TO,
+    VERSION,
+)
 from cdc_pipeline.settings import PartitionBy
+
+_UNCHANGED = (VERSION, DELETED, END_VERSION, VALID_FROM, VALID_TO, CONFIRMED, CURRENT)
 
 
 def rewritten_rows(
@@ -29,9 +41,11 @@ def rewritten_rows(
     """
     rows = session.read.format("delta").option("versionAsOf", read).load(url)
     values = {column.name: _value(change, column) for column in change.after.columns}
-    values |= {name: identifier(name) for name in (VERSION, DELETED) if name in rows.columns}
+    values |= {name: identifier(name) for name in _UNCHANGED if name in rows.columns}
     if STATE in rows.columns:
         values[STATE] = _state(change, *map(identifier, physical_parts(after, STATE)))
+    if PARTIAL in rows.columns:
+        values[PARTIAL] = _partial(change)
     for before, partition in partitions.items():
         recomputed = partition.column in change.widened
         values[partition.lake_column] = (
@@ -52,9 +66,27 @@ def _state(change: ShapeChange, deletion: str, columns: str) -> str:
     """Returns SQL for STATE with columns renamed and removed, because it has the versions by column name."""
     kept = f"{STATE}.columns"
     if change.removed:
-        kept = f"map_filter({kept}, (name, version) -> name NOT IN ({', '.join(map(text_literal, change.removed))}))"
+        kept = f"map_filter({kept}, (name, version) -> {_is_kept(change)})"
     if change.renamed:
-        cases = " ".join(f"WHEN {text_literal(was)} THEN {text_literal(name)}" for was, name in change.renamed.items())
-        kept = f"transform_keys({kept}, (name, version) -> CASE name {cases} ELSE name END)"
+        kept = f"transform_keys({kept}, (name, version) -> {_new_name(change)})"
     type_ = f"STRUCT<{deletion}: STRING, {columns}: MAP<STRING, STRING>>"
     return f"IF({STATE} IS NULL, NULL, CAST(named_struct('deletion', {STATE}.deletion, 'columns', {kept}) AS {type_}))"
+
+
+def _partial(change: ShapeChange) -> str:
+    """Returns SQL for PARTIAL with columns renamed and removed."""
+    names = "names"
+    if change.removed:
+        names = f"filter({names}, name -> {_is_kept(change)})"
+    if change.renamed:
+        names = f"transform({names}, name -> {_new_name(change)})"
+    return PARTIAL if names == "names" else f"transform_values({PARTIAL}, (version, names) -> {names})"
+
+
+def _is_kept(change: ShapeChange) -> str:
+    return f"name NOT IN ({', '.join(map(text_literal, change.removed))})"
+
+
+def _new_name(change: ShapeChange) -> str:
+    cases = " ".join(f"WHEN {text_literal(was)} THEN {text_literal(name)}" for was, name in change.renamed.items())
+    return f"CASE name {cases} ELSE name END"

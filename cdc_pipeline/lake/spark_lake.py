@@ -13,14 +13,14 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeAway, LakeError
 from cdc_pipeline.lake import compaction, comparison, maintenance, publication, rewind
 from cdc_pipeline.lake.append_or_merge import Upsert
-from cdc_pipeline.lake.columns import check_partitions
+from cdc_pipeline.lake.columns import check_partitions, history_of
 from cdc_pipeline.lake.decay import EVERYTHING, Optimization
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.fence import read_fence, write_again
 from cdc_pipeline.lake.few_rows import compact_few
-from cdc_pipeline.lake.history import LakeLedger
 from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.lake.ledger_values import LakeLedger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.optimization import TableOptimization
@@ -35,6 +35,7 @@ from cdc_pipeline.lake.protocol import (
     UpsertOutcome,
     always,
 )
+from cdc_pipeline.lake.row_history import RowHistory
 from cdc_pipeline.lake.schema_change import latest_shape
 from cdc_pipeline.lake.session import CancelSession, OpenSession, claim_tag, leave_lost, session_name, spark_calls
 from cdc_pipeline.lake.table_ddl import create_sql
@@ -153,7 +154,27 @@ class SparkLake:
             return compaction.compact(self.session, self._store, table, compaction_work, self._on_step)
 
     def publish(self, table: LakeTable, content: LakePublication) -> int:
-        return publication.publish(self._log(table), table, content, self._clock, self._on_step)
+        version = publication.publish(self._log(table), table, content, self._clock, self._on_step)
+        if table.keeps_history:
+            self._adopt(table, content, version)
+        return version
+
+    def _adopt(self, table: LakeTable, content: LakePublication, version: int) -> None:
+        """Takes the published rows over into the table's history."""
+        with self._calls(f"taking the snapshot {content.snapshot_id} of {table.name} over into its history"):
+            history = RowHistory(
+                session=self.session,
+                store=self._store,
+                states=self._states,
+                clock=self._clock,
+                on_step=self._on_step,
+                table=table,
+                may_commit=always,
+            )
+            known = content.table
+            at = self._clock() if known is None else known.cutoff_time
+            at_version = "" if known is None else known.cutoff_version
+            history.adopt(version, content.fence_number, content.snapshot_id, at=at, at_version=at_version)
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
@@ -175,6 +196,14 @@ class SparkLake:
     def optimize(
         self, table: LakeTable, need: MaintenanceSettings = EVERYTHING, *, claimed_at: int | None = None
     ) -> Optimization:
+        done = self._optimize(table, need, claimed_at)
+        history = self._history_table(table)
+        if history is not None:
+            latest = None if claimed_at is None else self._log(history).latest_version()
+            self._optimize(history, need, latest)
+        return done
+
+    def _optimize(self, table: LakeTable, need: MaintenanceSettings, claimed_at: int | None) -> Optimization:
         def by_delta() -> None:
             with step(self._on_step, "lake_table.optimize"), self._calls(f"optimizing {table.name}"):
                 maintenance.optimize(self.session, self._url(table))
@@ -190,12 +219,19 @@ class SparkLake:
         return optimization.run(need, claimed_at=claimed_at)
 
     def purge(self, table: LakeTable, below_version: str) -> None:
-        with step(self._on_step, "lake_table.purge"), self._calls(f"purging {table.name}"):
-            maintenance.purge(self.session, table, self._url(table), below_version)
+        for each in filter(None, (table, self._history_table(table))):
+            with step(self._on_step, "lake_table.purge"), self._calls(f"purging {each.name}"):
+                maintenance.purge(self.session, each, self._url(each), below_version)
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
-        with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {table.name}"):
-            maintenance.vacuum(self.session, self._url(table), retention)
+        for each in filter(None, (table, self._history_table(table))):
+            with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {each.name}"):
+                maintenance.vacuum(self.session, self._url(each), retention)
+
+    def _history_table(self, table: LakeTable) -> LakeTable | None:
+        """Returns the table's history table. None if it keeps no history, or if the history has not begun."""
+        history = history_of(table)
+        return history if table.keeps_history and self._log(history).latest_version() is not None else None
 
     @contextmanager
     def _calls(self, doing: str) -> Iterator[None]:

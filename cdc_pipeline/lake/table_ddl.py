@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from cdc_pipeline.lake.columns import OWN_TYPES, needs_mapping, stats_columns
+from cdc_pipeline.lake.columns import needs_mapping, own_types, stats_columns
 from cdc_pipeline.lake.protocol import LakeTable
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal
 from cdc_pipeline.lake.shape import Shape, shape_of_source
+from cdc_pipeline.record import CURRENT
 from cdc_pipeline.settings import PartitionBy
 
 MAPPING = {"delta.columnMapping.mode": "name"}
@@ -24,6 +25,7 @@ def create_sql(table: LakeTable, url: str) -> str:
         url,
         mapped=needs_mapping(names),
         vectors=table.deletion_vectors,
+        is_history=table.is_history,
     )
 
 
@@ -35,14 +37,16 @@ def shape_sql(
     *,
     mapped: bool,
     vectors: bool,
+    is_history: bool,
 ) -> str:
     keys = [identifier(partition.lake_column) for partition in partition_by]
     columns = [
         *(f"{identifier(column.name)} {column.type}" for column in shape.columns),
-        *(f"{name} {type_}" for name, type_ in OWN_TYPES),
+        *(f"{name} {type_}" for name, type_ in own_types(is_history=is_history)),
         *(f"{key} STRING" for key in keys),
     ]
     properties = properties_of_shape(shape, stats, vectors=vectors) | (MAPPING | _LISTED if mapped else {})
+    keys += [CURRENT] if is_history else []
     partitioned = f" PARTITIONED BY ({', '.join(keys)})" if keys else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {table_at(url)} ({', '.join(columns)}) USING delta"

@@ -29,6 +29,7 @@ from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
+from cdc_pipeline.lake.row_history import RowHistory
 from cdc_pipeline.lake.schema_change import Fitted, follow
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_state import LakeTableStates
@@ -144,6 +145,8 @@ class ClaimUpsert:
                 self.calls(f"applying claim {self.work.claim_id} to {self.table.name}"),
                 tagged(session, claim_tag(self.work.claim_id)),
             ):
+                if self.table.keeps_history:
+                    self._history(session).apply(self.work, fence.lake_version)
                 fitted = self._follow(session, fence.lake_version)
                 files = None if self.way == "merge" else self._files(fitted)
                 if files is None or not is_appended(self.work, files):
@@ -154,6 +157,18 @@ class ClaimUpsert:
                 raise
             logger.warning("the answer was lost, the commit was not", claim=self.work.claim_id, found=error.found)
             return sent[0]
+
+    def _history(self, session: SparkSession) -> RowHistory:
+        return RowHistory(
+            session=session,
+            store=self.store,
+            states=self.states,
+            clock=self.clock,
+            on_step=self.on_step,
+            table=self.table,
+            may_commit=self.may_commit,
+            rows_without_spark=self.rows_without_spark,
+        )
 
     def _follow(self, session: SparkSession, read: int) -> Fitted:
         with step(self.on_step, "lake_schema.read"):

@@ -1,4 +1,4 @@
-"""Writes the rows of a claim as new data files, sorted like a snapshot's. No commit refers to them yet."""
+"""Writes rows as new data files of a table, sorted like a snapshot's. No commit refers to them yet."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.functions import expr
@@ -13,36 +13,57 @@ from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.table_ddl import STATS
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import DELETED, STATE, VERSION
+from cdc_pipeline.record import (
+    CONFIRMED,
+    CURRENT,
+    DELETED,
+    END_VERSION,
+    PARTIAL,
+    STATE,
+    VALID_FROM,
+    VALID_TO,
+    VERSION,
+)
 
 _ROWS_PER_FILE = 1_000_000
+_OWN = (VERSION, DELETED, END_VERSION, VALID_FROM, VALID_TO, CONFIRMED, PARTIAL)
+
+
+def files_for(work: ClaimWork) -> int:
+    """Returns how many files the rows of a claim need."""
+    return -(-sum(content.rows for content in work.slices) // _ROWS_PER_FILE)
 
 
 def write_rows(
     session: SparkSession,
     store: ObjectStore,
     fitted: Fitted,
-    work: ClaimWork,
     metadata: Action,
     sql: str,
     folder: str,
+    *,
+    files: int | None,
 ) -> tuple[DataFile, ...]:
     """Returns the files with rows; they are complete on return. `sql` returns rows with the lake's column names.
 
-    `folder` is an object-store key that no other call uses.
+    `folder` is an object-store key that no other call uses. `files`: how many files to write, if each data partition
+    has one; None: as many as Spark reads parts.
     """
     physical = physical_fields(metadata)
     source = session.sql(sql)
-    values = {name: identifier(name) for name in (*fitted.shape.names, VERSION, DELETED) if name in source.columns}
+    values = {name: identifier(name) for name in (*fitted.shape.names, *_OWN) if name in source.columns}
     if STATE in source.columns:
         values[STATE] = _state(*map(identifier, physical_parts(metadata, STATE)))
     for partition in fitted.table.partition_by:
         values[partition.lake_column] = partition_expression(partition, identifier(partition.column))
-    rows = source.select(*(named(expr(value), *physical[name]) for name, value in values.items()))
     partitions = [physical[partition.lake_column][0] for partition in fitted.table.partition_by]
+    if fitted.table.is_history:
+        values[CURRENT] = CURRENT
+        partitions.append(physical[CURRENT][0])
+    rows = source.select(*(named(expr(value), *physical[name]) for name, value in values.items()))
     keys = [identifier(physical[name][0]) for name in fitted.table.schema.key]
-    count = -(-sum(content.rows for content in work.slices) // _ROWS_PER_FILE)
-    rows = rows.repartitionByRange(count, *keys) if count > 1 and keys else rows.coalesce(count)
+    if files is not None:
+        rows = rows.repartitionByRange(files, *keys) if files > 1 and keys else rows.coalesce(files)
     order = [*map(identifier, partitions), *keys]
     write_files(rows.sortWithinPartitions(*order) if order else rows, partitions, store.spark_url(folder))
     known = f",{configuration_of(metadata).get(STATS, '')},"

@@ -14,7 +14,7 @@ from cdc_pipeline.consume.chain_base import DecidedChain
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
-from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
+from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, schema_identity
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from cdc_pipeline.areas import CDC_EVENT, DATALAKE, DB_SNAPSHOT, STAGING_AREA, stream_prefix, table_prefix
+from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, lake_key, stream_prefix, table_prefix
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
+from cdc_pipeline.record import TableName, history_name
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
 
@@ -84,4 +84,5 @@ class PipelineRemoval:
 
 
 def _prefixes(name: TableName) -> list[str]:
-    return [table_prefix(area, name) for area in (CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, DATALAKE)]
+    areas = [table_prefix(area, name) for area in (CDC_EVENT, DB_SNAPSHOT, STAGING_AREA)]
+    return [*areas, lake_key(name), lake_key(history_name(name))]

@@ -78,6 +78,9 @@ class TableSettings(Frozen):
     deletion_vectors: bool = Field(
         default=True, description="off: Delta rewrites files instead, for readers that do not support deletion vectors"
     )
+    history: bool = Field(
+        default=False, description="keep each version of a row in a second lake table, `<table>.history` (SCD type 2)"
+    )
     columns: Mapping[str, Annotated[str, AfterValidator(parse_type)]] = Field(
         default={}, description="PostgreSQL's type of each column, for events that do not contain types"
     )
@@ -85,6 +88,13 @@ class TableSettings(Frozen):
     @cached_property
     def table(self) -> TableName:
         return TableName.parse(self.name)
+
+    @model_validator(mode="after")
+    def _history_has_vectors(self) -> "TableSettings":
+        if self.history and not self.deletion_vectors:
+            message = "a history needs deletion vectors: without them each claim would rewrite whole files of it"
+            raise ValueError(message)
+        return self
 
     @field_validator("name")
     @classmethod

@@ -5,14 +5,23 @@ from itertools import pairwise
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import OWN_PREFIX
+from cdc_pipeline.record import OWN_PREFIX, history_name
 from cdc_pipeline.settings import TableSettings
 
 
 def check_folder(settings: TableSettings, listed: Iterable[TableSettings]) -> None:
-    """Raises SourceError for tables whose folders differ only in capitals: some disks make one folder of them."""
+    """Raises SourceError for tables whose folders differ only in capitals: some disks make one folder of them.
+
+    The same holds for a table with the name of another one's history table.
+    """
     name, folder = settings.name.lower(), lake_key(settings.table).lower()
     for other in listed:
+        if other.history and lake_key(history_name(other.table)).lower() == folder:
+            raise SourceError(
+                f"the table {settings.name} has the name of the history table of {other.name}",
+                expected="tables whose folders in the lake stay apart",
+                remedy="rename it, or leave history out of pipeline.yml for the other",
+            )
         if other.name.lower() != name or other.table == settings.table:
             continue
         if lake_key(other.table).lower() == folder:

@@ -56,6 +56,7 @@ class Resources:
             update_time=settings.update_time,
             keeps_dropped=settings.dropped_columns == "keep",
             deletion_vectors=settings.deletion_vectors,
+            keeps_history=settings.history,
         )
 
     def lake_url(self, name: TableName) -> str:

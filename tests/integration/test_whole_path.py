@@ -1,6 +1,7 @@
 """PostgreSQL → slice files → snapshot → Delta Lake, verb by verb."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.record import history_name
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import (
     consume,
@@ -33,6 +35,7 @@ ITEMS = {
     "create_time": "created_at",
     "update_time": "updated_at",
     "partition_by": [{"column": "created_at", "unit": "month"}],
+    "history": True,
 }
 INSERT = "INSERT INTO items VALUES ({}, {}, repeat('x', 5000), 1.5, '2024-0{}-01', '2024-01-01')"
 
@@ -85,6 +88,23 @@ def test_the_lake_equals_the_source_after_snapshot_and_slices(pipeline: Pipeline
     assert next(row["price"] for row in rows if row["id"] == 2) == Decimal("2.00")
     position = pipeline.store.lake_positions.lake_position(pipeline.store.tables.table(items).table_id)
     assert position.position == f"{end:016x}"
+    check_history(lake_rows(pipeline, history_name(items)), snapshot.cutoff_time)
+
+
+def check_history(rows: list[dict[str, Any]], cutoff: datetime | None) -> None:
+    """What the first test's events leave in the history, each text whole although an update left it out."""
+    was = sorted(rows, key=lambda row: (row["id"], row["_cdc_version"]))
+    assert [(row["id"], row["name"], row["body"] and len(row["body"]), row["_cdc_current"]) for row in was] == [
+        (1, "before the cutoff", 5000, True),
+        (2, "old", 5000, False),
+        (2, "partly", 5000, True),
+        (3, "old", 5000, False),
+        (4, "old", 5000, False),
+        (5, "new", 5000, True),
+        (40, "old", 5000, True),
+    ]
+    moments = [row["_cdc_valid_from"] for row in was]
+    assert moments[0] == moments[1] == cutoff < moments[2] == was[1]["_cdc_valid_to"]
 
 
 def test_a_second_run_over_applied_slices_changes_nothing(pipeline: Pipeline, database: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ def table_of(
     deletes: Literal["hard", "soft"] = "hard",
     ordered: bool = True,
     partition_by: tuple[PartitionBy, ...] = (),
+    keeps_history: bool = False,
 ) -> LakeTable:
     return LakeTable(
         name=TableName.parse(name),
@@ -54,12 +55,19 @@ def table_of(
         deletes=deletes,
         ordered=ordered,
         partition_by=partition_by,
+        keeps_history=keeps_history,
         create_time="created_at" if "created_at" in schema.names else None,
     )
 
 
 def version(number: int) -> str:
     return f"{number:016x}-00000001"
+
+
+def commit_time(version: str) -> datetime:
+    """A second for each position, so that versions of a stream and their times have one order."""
+    position, _, _ = version.partition("-")
+    return NOW + timedelta(seconds=int(position, 16)) if len(position) == 16 else NOW
 
 
 def event(operation: str, number: int, /, *id_: object, **values: object) -> Event:
@@ -99,7 +107,7 @@ def _slice_row(schema: TableSchema, each: Event) -> dict[str, object]:
     row: dict[str, object] = {
         OPERATION: each.operation.value,
         VERSION: each.version,
-        COMMIT_TIME: NOW,
+        COMMIT_TIME: commit_time(each.version),
         TRANSACTION: 1,
         ABSENT: absent or None,
     }

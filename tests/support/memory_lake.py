@@ -35,8 +35,8 @@ from cdc_pipeline.lake.fence import (
     read_fence,
     write_again,
 )
-from cdc_pipeline.lake.history import LakeLedger
 from cdc_pipeline.lake.ledger import read_ledger
+from cdc_pipeline.lake.ledger_values import LakeLedger
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.protocol import (
     ClaimWork,

@@ -9,7 +9,7 @@ import pytest
 
 from cdc_pipeline.apply.next_move import Apply, MarkApplied, Reopen, SetBack, View, Wait, check_ledger, next_move
 from cdc_pipeline.errors import FenceMismatch
-from cdc_pipeline.lake.history import AppliedClaim, LakeLedger, SliceIdentity
+from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, SliceIdentity
 from cdc_pipeline.lake.protocol import Fence
 from cdc_pipeline.metadata_store.ledger.records import Claim, RegisteredSlice
 from cdc_pipeline.metadata_store.states import ClaimState, SliceState

@@ -1,0 +1,172 @@
+"""Finds the periods of a history table that a claim changes, and which rows of its files they replace."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pyroaring import BitMap64
+
+from cdc_pipeline.lake.claim_changes import has_few_rows, safe_ranges
+from cdc_pipeline.lake.claim_view import Views, claim_shape, slice_rows
+from cdc_pipeline.lake.columns import HISTORY_TYPES
+from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
+from cdc_pipeline.lake.few_events import FewEvents
+from cdc_pipeline.lake.lake_files import AFTER_ALL, FILE, ROW, LakeFiles
+from cdc_pipeline.lake.lake_rows_sql import within_ranges
+from cdc_pipeline.lake.moves_sql import resolve_moves
+from cdc_pipeline.lake.periods_sql import PERIOD, new_events, periods
+from cdc_pipeline.lake.protocol import ClaimWork, KeyRange
+from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
+from cdc_pipeline.lake.schema_change import Fitted
+from cdc_pipeline.record import (
+    COMMIT_TIME,
+    CURRENT,
+    DELETED,
+    END_VERSION,
+    OLD_ID_PREFIX,
+    OPERATION,
+    PARTIAL,
+    STATE,
+    STATE_TYPE,
+    VERSION,
+)
+
+Places = Mapping[str, BitMap64]
+"""Path in the log -> indexes of rows in the file."""
+_FILE_ROW, _MOVED = "cdc_file_row", "cdc_moved_row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedPeriods:
+    """`sql` selects the periods to write. `replaced`: path -> indexes of the rows that they replace."""
+
+    sql: str
+    replaced: Places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimPeriods:
+    """Finds the periods that a claim changes. `files` and `fitted` are those of the history table.
+
+    `is_new`: the claim's events are all newer than what the history has. For claims of at most `rows_without_spark`
+    rows Arrow finds the periods then.
+    """
+
+    views: Views
+    files: LakeFiles
+    fitted: Fitted
+    work: ClaimWork
+    is_new: bool
+    rows_without_spark: int = 0
+
+    @property
+    def _shape(self) -> ClaimShape:
+        return claim_shape(self.fitted.table, self.work, self.fitted.shape)
+
+    @property
+    def _few_events(self) -> FewEvents:
+        most_rows = self.rows_without_spark
+        return FewEvents(files=self.files, fitted=self.fitted, work=self.work, key=self._shape.key, most_rows=most_rows)
+
+    def name_events(self) -> Mapping[str, str]:
+        """Makes the view EVENT. Returns version -> SQL of the commit time, of the truncates that matter."""
+        views, work = self.views, self.work
+        rows = slice_rows(views.session, self.files.store, work, self.fitted.shape, self._shape)
+        counts = f"{VERSION} >= {text_literal(work.cutoff_version)}"
+        truncates = {}
+        if work.truncates:
+            found = rows.where(f"{OPERATION} = 't' AND {counts}").selectExpr(VERSION, COMMIT_TIME).distinct()
+            truncates = {
+                row[VERSION]: value_literal(row[COMMIT_TIME], "TIMESTAMP") for row in found.toArrow().to_pylist()
+            }
+        views.name(EVENT, rows.where(f"{OPERATION} <> 't' AND {counts}"))
+        if work.key_changes:
+            self._resolve_moves(tuple(sorted(truncates)))
+        if work.truncated_at and not self.is_new and work.truncated_at not in truncates:
+            truncates[work.truncated_at] = "CAST(NULL AS TIMESTAMP)"
+        return truncates
+
+    def changed(self, truncates: Mapping[str, str]) -> ChangedPeriods | None:
+        """Returns None if no event of EVENT changes a period. `truncates`: as `name_events` returned them."""
+        found = self._name_periods(truncates)
+        if found is None:
+            return None
+        replaced, partial = found
+        is_ordered = self.fitted.table.ordered
+        sql = periods(
+            self._shape,
+            fills=partial,
+            truncates=truncates,
+            keeps_tombstones=self.work.tombstones or not is_ordered,
+            keeps_confirmed=not is_ordered,
+        )
+        return ChangedPeriods(sql=sql, replaced=replaced)
+
+    def _resolve_moves(self, truncates: tuple[str, ...]) -> None:
+        """Gives the new ids of key changes the values that they take from the periods of their old ids."""
+        shape, work = self._shape, self.work
+        if not self._few_events.absent() | shape.lacking:
+            return
+        old = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
+        ids = f"SELECT DISTINCT {old} FROM {EVENT} WHERE {OPERATION} = 'm'"
+        self._name_live(
+            replace(self.files, ending_from=AFTER_ALL), _MOVED, f"LEFT SEMI JOIN ({ids}) AS wanted", (), "true"
+        )
+        columns = ", ".join(map(identifier, shape.names))
+        self.views.name_sql(
+            _MOVED, f"SELECT {columns}, {VERSION}, {DELETED}, CAST(NULL AS {STATE_TYPE}) AS {STATE} FROM {_MOVED}"
+        )
+        emptied_before = "" if work.truncated_at in truncates else work.truncated_at
+        resolve_moves(self.views, shape, _MOVED, emptied_before, truncates, few=has_few_rows(work))
+
+    def _name_periods(self, truncates: Mapping[str, str]) -> tuple[Places, set[str]] | None:
+        """Makes the view PERIOD of the periods that may change.
+
+        Returns their places, and the columns for which an event has no value. None if no event is new.
+        """
+        shape, few_events = self._shape, self._few_events
+        partial = few_events.absent() | shape.lacking
+        ranges = () if truncates else safe_ranges(self.fitted.table, self.work)
+        live = few_events.live(ranges) if self.is_new and not truncates else None
+        if live is not None:
+            rows = self.files.name_located(self.views, f"{PERIOD}_file", live.places, self._columns)
+            self.views.name_sql(PERIOD, rows)
+            return live.places, partial
+        firsts = f"SELECT {shape.keys()}, min({VERSION}) AS first FROM {EVENT} GROUP BY {shape.keys()}"
+        condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= first"
+        join = f"JOIN ({firsts}) AS wanted"
+        if truncates:
+            join = f"LEFT JOIN ({firsts}) AS wanted"
+            first = f"least(coalesce(first, {text_literal(AFTER_ALL)}), {text_literal(min(truncates))})"
+            condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= {first}"
+        if ranges:
+            condition += f" AND {within_ranges(shape.key[0], ranges)}"
+        self._name_live(self.files, PERIOD, join, ranges, condition)
+        if not self.is_new:
+            events = self.views.keep_sql(EVENT, new_events(shape))
+            if not truncates and not events.limit(1).count():
+                return None
+            ids = f"SELECT DISTINCT {shape.keys()} FROM {EVENT}"
+            if not truncates:
+                same = shape.same("period", "wanted")
+                sql = f"SELECT period.* FROM {PERIOD} AS period LEFT SEMI JOIN ({ids}) AS wanted ON {same}"
+                self.views.keep_sql(PERIOD, sql)
+            names = self.views.session.sql(
+                f"SELECT DISTINCT explode(flatten(map_values({PARTIAL}))) AS name FROM {PERIOD}"
+            ).toArrow()
+            partial |= set(names["name"].to_pylist())
+        places = self.views.session.sql(f"SELECT {FILE}, collect_list({ROW}) AS rows FROM {PERIOD} GROUP BY 1")
+        return {path: rows for _, path, rows in self.files.located(places.toArrow())}, partial
+
+    def _name_live(self, files: LakeFiles, name: str, join: str, ranges: tuple[KeyRange, ...], condition: str) -> None:
+        """Makes the view `name` of the periods that the join with the relation `wanted` and the condition choose."""
+        shape = self._shape
+        files.name_rows(self.views, _FILE_ROW, files.candidates(ranges), self._columns)
+        hint = "/*+ BROADCAST(wanted) */ " if has_few_rows(self.work) else ""
+        same = shape.same("lake", "wanted")
+        files.keep_live(
+            self.views, name, f"SELECT {hint}lake.* FROM {_FILE_ROW} AS lake {join} ON {same} WHERE {condition}"
+        )
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (*self._shape.names, *(name for name, _ in HISTORY_TYPES if name != CURRENT))

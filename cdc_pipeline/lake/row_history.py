@@ -1,0 +1,284 @@
+"""Keeps a table's history table: applies claims to it, and takes over what a snapshot shows.
+
+Applying events a second time changes nothing, so a history table needs no fence of its own to be right: it is written
+before the table itself, and a claim that ends between both is applied again to both. Its fence only tells that the
+events of a claim are all new and newer than what the history has; then only the periods that go on are looked at.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.append_or_merge import has_known_features
+from cdc_pipeline.lake.claim_changes import Counts
+from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places
+from cdc_pipeline.lake.claim_view import NO_NAMES, Views, opened_views
+from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.fence import claim_metadata, read_fence
+from cdc_pipeline.lake.few_events import place_of
+from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
+from cdc_pipeline.lake.lake_rows_sql import HIDDEN
+from cdc_pipeline.lake.maintenance import checkpoint_when_due
+from cdc_pipeline.lake.protocol import (
+    ClaimWork,
+    Clock,
+    DataFile,
+    Fence,
+    LakeTable,
+    SliceInput,
+)
+from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
+from cdc_pipeline.lake.reshaping import Reshaper
+from cdc_pipeline.lake.rows_commit import RowsCommit
+from cdc_pipeline.lake.schema_change import Fitted, follow, shape_at
+from cdc_pipeline.lake.table_ddl import create_sql
+from cdc_pipeline.lake.table_state import LakeTableStates
+from cdc_pipeline.lake.write_claim import files_for, write_rows
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    CURRENT,
+    DELETED,
+    OPERATION,
+    VALID_FROM,
+    VERSION,
+)
+from cdc_pipeline.steps import OnStep, step
+
+_NOW = "cdc_row_now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowHistory:
+    """Keeps the history of one `table`. For claims of at most `rows_without_spark` rows Arrow finds the periods.
+
+    `may_commit` is called right before each commit and raises an error to forbid it.
+    """
+
+    session: SparkSession
+    store: ObjectStore
+    states: LakeTableStates
+    clock: Clock
+    on_step: OnStep
+    table: LakeTable
+    may_commit: Callable[[], None]
+    rows_without_spark: int = 0
+
+    def apply(self, work: ClaimWork, lake_version: int) -> None:
+        """Applies the claim in one commit, durable on return. `lake_version`: the table right before the claim.
+
+        A history that was not begun yet begins with the rows of that version. Raises VersionTaken if another writer
+        was first.
+        """
+        fence = self._fence()
+        if fence is None or (not fence.number and fence.snapshot_id is None):
+            name = f"lake version {lake_version}"
+            self.adopt(lake_version, work.first_number - 1, name, at=self.clock(), at_version="")
+            fence = self._begun()
+        if fence.claim_id == work.claim_id and fence.number == work.last_number:
+            return
+        fitted = self._follow(work, fence.lake_version)
+        is_new = self.table.ordered and not work.late and fence.number < work.first_number
+        files = self._files(fitted, AFTER_ALL if is_new else self._oldest_version(work))
+        with opened_views(self.session) as views:
+            claim = self._claim(views, fitted, work, files, is_new=is_new)
+            truncates = claim.name_events()
+            written, replaced = self._written(claim, truncates, None if truncates else max(1, files_for(work)))
+            if written or replaced:
+                self._commit(files, max(fence.number, work.last_number), claim_metadata(work), written, replaced)
+
+    def _claim(self, views: Views, fitted: Fitted, work: ClaimWork, files: LakeFiles, *, is_new: bool) -> ClaimPeriods:
+        return ClaimPeriods(
+            views=views,
+            files=files,
+            fitted=fitted,
+            work=work,
+            is_new=is_new,
+            rows_without_spark=self.rows_without_spark,
+        )
+
+    def _written(
+        self, claim: ClaimPeriods, truncates: Mapping[str, str], files: int | None
+    ) -> tuple[tuple[DataFile, ...], Places]:
+        """Returns the new files, and path -> indexes of the rows that they replace."""
+        with step(self.on_step, "lake_claim.deduplicate"):
+            changed = claim.changed(truncates)
+        if changed is None:
+            return (), {}
+        return self._write(claim.fitted, claim.files, changed.sql, files), changed.replaced
+
+    def adopt(self, lake_version: int, fence_number: int, name: str, *, at: datetime, at_version: str) -> None:
+        """Takes over the rows of a version of the table, as changes at the moment `at`. Repeating it does nothing.
+
+        `fence_number`: the last slice whose changes this version has. `name` says in the log where the rows came from.
+        An id that the version lacks has been deleted, at `at_version` if the table has no newer row.
+        """
+        if self._fence() is None:
+            with step(self.on_step, "lake_table.create"):
+                self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
+        fence = self._begun()
+        rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
+        work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
+        fitted = self._follow(work, fence.lake_version)
+        files = self._files(fitted, "")
+        metadata = json.dumps({"snapshot_id": name})
+        with opened_views(self.session) as views:
+            missing = self._name_rows_now(views, fitted, lake_version)
+            if len(files.state.files):
+                count = self._name_differences(views, fitted, missing, at, at_version)
+                work = replace(work, slices=(replace(rows, rows=count),))
+                claim = self._claim(views, fitted, work, files, is_new=False)
+                written, replaced = self._written(claim, {}, max(1, files_for(work)))
+            else:
+                written, replaced = self._write(fitted, files, self._first_periods(fitted, at), None), {}
+            self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
+
+    @property
+    def history(self) -> LakeTable:
+        return history_of(self.table)
+
+    @property
+    def log(self) -> DeltaLog:
+        return DeltaLog(self.store, self._folder)
+
+    @property
+    def _folder(self) -> str:
+        return lake_key(self.history.name)
+
+    def _commit(
+        self, files: LakeFiles, fence_number: int, metadata: str, written: tuple[DataFile, ...], replaced: Places
+    ) -> None:
+        gone = sum(map(len, replaced.values()))
+        counts = Counts(inserted=sum(file.rows for file in written) - gone, updated=gone)
+        commit = RowsCommit(
+            log=self.log, files=files, clock=self.clock, on_step=self.on_step, commit_step="lake_history.commit"
+        )
+        commit.make("CDC HISTORY", fence_number, metadata, counts, replaced, written, self.may_commit)
+        checkpoint_when_due(self.session, self.store, self.log, files.state, self.clock, self.on_step)
+
+    def _write(self, fitted: Fitted, files: LakeFiles, sql: str, count: int | None) -> tuple[DataFile, ...]:
+        folder = f"{files.folder}/history-{uuid.uuid4().hex}"
+        with step(self.on_step, "lake_files.write"):
+            return write_rows(self.session, self.store, fitted, files.state.metadata, sql, folder, files=count)
+
+    def _fence(self) -> Fence | None:
+        with step(self.on_step, "fence.read"):
+            return read_fence(self.log, self.history.app_id)
+
+    def _begun(self) -> Fence:
+        fence = self._fence()
+        if fence is None:
+            raise LakeError(f"there is no lake table {self.history.name}", remedy="retry: the next claim creates it")
+        return fence
+
+    def _follow(self, work: ClaimWork, read: int) -> Fitted:
+        with step(self.on_step, "lake_schema.read"):
+            metadata = self.states.at(self.log, read).metadata
+        reshaper = Reshaper(
+            session=self.session, store=self.store, log=self.log, clock=self.clock, on_step=self.on_step
+        )
+        return follow(
+            self.log,
+            self.history,
+            work,
+            read,
+            metadata,
+            actions_of=reshaper.actions,
+            may_commit=self.may_commit,
+            clock=self.clock,
+            on_step=self.on_step,
+        )
+
+    def _files(self, fitted: Fitted, ending_from: str) -> LakeFiles:
+        with step(self.on_step, "lake_files.read"):
+            state = self.states.at(self.log, fitted.version)
+        if not has_known_features(state.metadata, state.protocol) or state.files.has_files_elsewhere:
+            raise LakeError(
+                f"the history table {self.history.name} has features or files that the pipeline does not maintain",
+                expected="a Delta table as the pipeline created it",
+                remedy="undo what was switched on for it, or move its folder away: a new history begins then",
+            )
+        columns = tuple((column.name, column.type) for column in fitted.shape.columns)
+        return LakeFiles(store=self.store, table=fitted.table, state=state, columns=columns, ending_from=ending_from)
+
+    def _oldest_version(self, work: ClaimWork) -> str:
+        """Returns a version that no event of the claim is older than."""
+        filesystem, root = self.store.filesystem()
+        oldest = [AFTER_ALL]
+        for content in work.slices:
+            with filesystem.open_input_file(f"{root}/{content.key}") as file:
+                metadata = pq.read_metadata(file)
+            place = place_of(metadata, VERSION)
+            for group in range(metadata.num_row_groups):
+                known = metadata.row_group(group).column(place).statistics
+                oldest.append(known.min if known is not None and known.has_min_max else "")
+        return min(oldest)
+
+    def _name_rows_now(self, views: Views, fitted: Fitted, lake_version: int) -> list[str]:
+        """Makes the view of the table's visible rows, with the history's columns.
+
+        Returns the columns that the table does not have; they are NULL.
+        """
+        names = fitted.shape.lake_names(self.table.schema)
+        table_log = DeltaLog(self.store, lake_key(self.table.name))
+        theirs = shape_at(table_log, lake_version).lake_names(self.table.schema)
+        sources = {names[name]: theirs[name] for name in names if name in theirs}
+        values = [
+            f"CAST({identifier(sources[column.name]) if column.name in sources else 'NULL'} AS {column.type})"
+            f" AS {identifier(column.name)}"
+            for column in fitted.shape.columns
+        ]
+        url = self.store.spark_url(lake_key(self.table.name))
+        rows = self.session.read.format("delta").option("versionAsOf", lake_version).load(url)
+        views.name(_NOW, rows.where(f"NOT {HIDDEN}").selectExpr(*values, VERSION))
+        return [name for name in fitted.shape.names if name not in sources]
+
+    def _first_periods(self, fitted: Fitted, at: datetime) -> str:
+        columns = ", ".join(map(identifier, fitted.shape.names))
+        return f"""
+            SELECT {columns}, {VERSION}, false AS {DELETED}, {value_literal(at, "TIMESTAMP")} AS {VALID_FROM},
+                   true AS {CURRENT} FROM {_NOW}"""
+
+    def _name_differences(self, views: Views, fitted: Fitted, missing: list[str], at: datetime, at_version: str) -> int:
+        """Makes the view EVENT of what the table's rows have and the periods that go on have not; returns its length.
+
+        A period that began after the table's version says more than that version, and stays.
+        """
+        shape = ClaimShape(
+            columns=tuple((column.name, column.type) for column in fitted.shape.columns), key=fitted.table.schema.key
+        )
+        compared = [name for name in shape.others if name not in missing]
+        same = " AND ".join(["true", *(f"row.{identifier(name)} <=> was.{identifier(name)}" for name in compared)])
+        names = ", ".join(map(text_literal, missing))
+        own = f"{value_literal(at, 'TIMESTAMP')} AS {COMMIT_TIME}, {NO_NAMES} AS {ABSENT}"
+        columns = ", ".join(f"row.{identifier(name)}" for name in shape.names)
+        nothing = ", ".join(
+            f"was.{identifier(name)}" if name in shape.key else f"CAST(NULL AS {type_}) AS {identifier(name)}"
+            for name, type_ in shape.columns
+        )
+        periods_now = f"""(SELECT * FROM {table_at(self.store.spark_url(self._folder))}
+                           WHERE {CURRENT} AND NOT {HIDDEN})"""
+        newest = f"(SELECT greatest(max({VERSION}), {text_literal(at_version)}) AS {VERSION} FROM {_NOW})"
+        events = views.keep_sql(
+            EVENT,
+            f"""
+            SELECT 'u' AS {OPERATION}, row.{VERSION}, {own},
+                   CAST(array({names}) AS ARRAY<STRING>) AS {LACKING}, {columns}
+            FROM {_NOW} AS row LEFT JOIN {periods_now} AS was ON {shape.same("row", "was")}
+            WHERE was.{VERSION} IS NULL OR (was.{VERSION} <= row.{VERSION} AND NOT ({same}))
+            UNION ALL
+            SELECT 'd', newest.{VERSION}, {own}, {NO_NAMES}, {nothing}
+            FROM {periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
+            CROSS JOIN {newest} AS newest WHERE was.{VERSION} < newest.{VERSION}""",
+        )
+        return events.count()

@@ -1,0 +1,188 @@
+"""History tables: snapshots, changes of columns, maintenance, and workers that are killed between both commits."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake import KeyRange, LakeTable
+from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
+from cdc_pipeline.lake.quoting import table_at
+from cdc_pipeline.lake.reader_view import reader_view_sql
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.lake.table_state import LakeTableStates
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import CURRENT, VALID_FROM, VALID_TO, VERSION, Column, TableSchema
+from cdc_pipeline.steps import Moment
+from tests.support.history_tables import Span, number_of, publish, spans
+from tests.support.lake import NOW, Feed, commit_time, event, lake_table_rows, lake_values, table_of, version
+
+
+@pytest.fixture
+def table(lake: SparkLake) -> LakeTable:
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    return table
+
+
+@pytest.fixture
+def feed(store: LocalObjectStore, table: LakeTable) -> Feed:
+    return Feed(store=store, table=table)
+
+
+def test_a_snapshot_begins_a_history_and_a_truncate_ends_all_rows(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    publish(lake, store, table, [(1, "n1", 1), (2, "n2", 2)], at=5, fence=0)
+    assert {row[VALID_FROM] for row in lake_table_rows(store, history_of(table))} == {commit_time(version(5))}
+    lake.upsert(
+        table, feed.claim([event("i", 6, 3, name="n3", age=3), event("t", 7), event("i", 8, 5, name="n5", age=5)])
+    )
+    assert spans(store, table) == {1: [("n1", 5, 7)], 2: [("n2", 5, 7)], 3: [("n3", 6, 7)], 5: [("n5", 8, None)]}
+    rows = lake_table_rows(store, history_of(table))
+    assert {row["id"]: row[VALID_TO] for row in rows if not row[CURRENT]} == dict.fromkeys(
+        (1, 2, 3), commit_time(version(7))
+    )
+
+
+def test_another_snapshot_adds_what_differs_and_keeps_what_was(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    publish(lake, store, table, [(1, "n1", 1), (2, "n2", 2), (3, "n3", 3)], at=5, fence=0)
+    lake.upsert(table, feed.claim([event("u", 6, 1, name="m1", age=1)]))
+    publish(lake, store, table, [(1, "m1", 1), (2, "m2", 2), (4, "n4", 4)], at=9, fence=1)
+    wanted: dict[Any, list[Span]] = {
+        1: [("n1", 5, 6), ("m1", 6, None)],
+        2: [("n2", 5, 9), ("m2", 9, None)],
+        3: [("n3", 5, 9)],
+        4: [("n4", 9, None)],
+    }
+    assert spans(store, table) == wanted
+    publish(lake, store, table, [(1, "m1", 1), (2, "m2", 2), (4, "n4", 4)], at=10, fence=1)
+    assert spans(store, table) == wanted
+    lake.upsert(table, feed.claim([event("d", 11, 4)]))
+    assert spans(store, table)[4] == [("n4", 9, 11)]
+    publish(lake, store, table, [], at=12, fence=2)
+    assert {found[-1][2] for found in spans(store, table).values()} == {9, 11, 12}
+
+
+def test_a_history_that_is_switched_on_later_begins_with_the_rows_of_that_moment(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    without = replace(table, keeps_history=False)
+    lake.upsert(without, feed.claim([event("i", 1, 1, name="a", age=1), event("i", 1, 2, name="b", age=1)]))
+    lake.upsert(without, feed.claim([event("u", 2, 2, name="c", age=1)]))
+    lake.upsert(table, feed.claim([event("u", 3, 1, name="d", age=1)]))
+    assert spans(store, table) == {1: [("a", 1, 3), ("d", 3, None)], 2: [("c", 2, None)]}
+
+
+def test_the_history_follows_changed_columns(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    before, city = TableSchema(columns=numbered("name", "age"), key=("id",)), Column(name="city", type="text", number=4)
+    renamed = Column(name="years", type="int8", number=3)
+    after = TableSchema(
+        columns=(*before.columns[:2], renamed, replace(city, missing="Rome")), key=("id",), generation=2
+    )
+    table = replace(table, schema=before, name=replace(table.name, table="others"))
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, 1, name="a", age=1), event("i", 1, 2, name="b", age=1)]))
+    lake.upsert(table, feed.claim([event("u", 2, 1, years=2, city="Oslo")], schema=after))
+    table = replace(table, schema=after)
+    rows = lake_table_rows(store, history_of(table))
+    found = {(row["id"], number_of(row[VERSION])): (row["name"], row["years"], row["city"]) for row in rows}
+    assert found == {(1, 1): ("a", 1, "Rome"), (1, 2): ("a", 2, "Oslo"), (2, 1): ("b", 1, "Rome")}
+    assert spans(store, table) == {1: [("a", 1, 2), ("a", 2, None)], 2: [("b", 1, None)]}
+    lake.upsert(table, feed.claim([event("d", 3, 2)], schema=after))
+    assert spans(store, table)[2] == [("b", 1, 3)]
+
+
+def numbered(*names: str) -> tuple[Column, ...]:
+    types = {"name": "text", "age": "int4"}
+    others = (Column(name=name, type=types[name], number=number) for number, name in enumerate(names, 2))
+    return (Column(name="id", type="int8", number=1), *others)
+
+
+@pytest.mark.parametrize(
+    ("place", "moment"),
+    [
+        ("lake_history.commit", Moment.AFTER),
+        pytest.param("lake_history.commit", Moment.BEFORE, marks=pytest.mark.nightly),
+        pytest.param("lake_table.merge", Moment.AFTER, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_claim_that_was_killed_on_the_way_counts_once(
+    lake: SparkLake, feed: Feed, store: LocalObjectStore, session: SparkSession, place: str, moment: Moment
+) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    work = feed.claim([event("u", 2, 1, name="b", age=1), event("d", 3, 2), event("i", 4, 2, name="c", age=1)])
+
+    def die(step: str, at: Moment) -> None:
+        if (step, at) == (place, moment):
+            raise InterruptedError
+
+    dying = SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=die)
+    with pytest.raises(InterruptedError):
+        dying.upsert(feed.table, work)
+    # whoever comes next may take the same slices as another claim
+    lake.upsert(feed.table, replace(work, claim_id="another"))
+    assert spans(store, feed.table) == {1: [("a", 1, 2), ("b", 2, None)], 2: [("a", 1, 3), ("c", 4, None)]}
+    assert lake_values(store, feed.table) == {(1,): ("b", 1), (2,): ("c", 1)}
+    assert lake.read_version(history_of(feed.table)) == 3
+
+
+def test_closed_periods_lie_in_files_that_no_later_claim_reads(
+    lake: SparkLake, store: LocalObjectStore, feed: Feed
+) -> None:
+    for at in range(1, 6):
+        lake.upsert(feed.table, feed.claim([event("u", at, id_, name=f"n{at}", age=1) for id_ in range(20)]))
+    before = spans(store, feed.table)
+    lake.optimize(feed.table)
+    history = history_of(feed.table)
+    log = DeltaLog(store, lake_key(history.name))
+    state = LakeTableStates().at(log, log.latest_version() or 0)
+    files = LakeFiles(store=store, table=history, state=state, columns=(("id", "BIGINT"),))
+    kind_of = {path: files.file(path)["partitionValues"][CURRENT] for path in state.files.paths()}
+    assert sorted(kind_of.values()) == ["false", "true"]
+    in_order, late = (replace(files, ending_from=oldest) for oldest in (AFTER_ALL, version(5)))
+    one_person = (KeyRange(3, 3),)
+    assert [kind_of[path] for path in in_order.candidates(one_person)] == ["true"]
+    assert sorted(kind_of[path] for path in late.candidates(one_person)) == ["false", "true"]
+    assert spans(store, feed.table) == before
+    lake.vacuum(feed.table, timedelta(days=7))
+    assert spans(store, feed.table) == before
+
+
+def test_readers_get_a_view_of_each_version(
+    lake: SparkLake, store: LocalObjectStore, session: SparkSession, feed: Feed
+) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    lake.upsert(feed.table, feed.claim([event("u", 5, 1, name="b", age=1), event("d", 9, 1)]))
+    history = history_of(feed.table)
+    url = store.spark_url(lake_key(history.name))
+    session.sql(reader_view_sql(history, url, lake.read_columns(history))).collect()
+    at = commit_time(version(3)).isoformat()
+    found = session.sql(
+        f"SELECT id, name FROM public_people_history WHERE {VALID_FROM} <= TIMESTAMP '{at}'"
+        f" AND ({VALID_TO} > TIMESTAMP '{at}' OR {CURRENT})"
+    )
+    assert [tuple(row) for row in found.collect()] == [(1, "a")]
+
+
+def test_a_history_with_features_of_others_is_refused_before_anything_changes(
+    lake: SparkLake, store: LocalObjectStore, session: SparkSession, feed: Feed
+) -> None:
+    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    url = store.spark_url(lake_key(history_of(feed.table).name))
+    session.sql(f"ALTER TABLE {table_at(url)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')").collect()
+    work = feed.claim([event("d", 2, 1)])
+    with pytest.raises(LakeError, match="has features or files"):
+        lake.upsert(feed.table, work)
+    assert lake_values(store, feed.table) == {(1,): ("a", 1)}

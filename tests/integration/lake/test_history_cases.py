@@ -1,0 +1,95 @@
+"""The acceptance cases of SCD type 2 whose events come in any order."""
+
+from dataclasses import replace
+
+from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import DELETED, Column, TableSchema
+from tests.support.history_tables import Span, spans
+from tests.support.lake import PEOPLE, Feed, event, lake_table_rows, table_of, version
+from tests.support.reference.model import Event
+
+CASES: dict[str, tuple[list[list[Event]], dict[int, list[Span]]]] = {
+    "9, a later value": (
+        [[event("u", 10, 1, name="100")], [event("u", 20, 1, name="150")]],
+        {1: [("100", 10, 20), ("150", 20, None)]},
+    ),
+    "11, the employees whose events come out of order": (
+        [
+            [event("u", 6, 5, name="owner"), event("d", 8, 6)],
+            [event("u", 5, 5, name="manager")],
+            [event("i", 7, 6, name="mechanic")],
+        ],
+        {5: [("manager", 5, 6), ("owner", 6, None)], 6: [("mechanic", 7, 8)]},
+    ),
+    "13, a delete of an unknown id, then an older update": (
+        [[event("d", 20, 1)], [event("u", 10, 1, name="x")]],
+        {1: [("x", 10, 20)]},
+    ),
+    "19, a life, a delete and another life": (
+        [[event("u", 10, 1, name="a"), event("u", 20, 1, name="b")], [event("d", 30, 1), event("u", 40, 1, name="c")]],
+        {1: [("a", 10, 20), ("b", 20, 30), ("c", 40, None)]},
+    ),
+    "20, an older event": (
+        [[event("u", 10, 1, name="a")], [event("u", 5, 1, name="b")]],
+        {1: [("b", 5, 10), ("a", 10, None)]},
+    ),
+    "21, an event between two": (
+        [[event("u", 10, 1, name="a"), event("u", 20, 1, name="c")], [event("u", 15, 1, name="b")]],
+        {1: [("a", 10, 15), ("b", 15, 20), ("c", 20, None)]},
+    ),
+    "23, events that change nothing count once another comes between them": (
+        [
+            [event("u", at, 1, name="Alice") for at in (5, 10, 15)],
+            [event("u", 20, 1, name="Charlie")],
+            [event("u", 12, 1, name="Bob")],
+        ],
+        {1: [("Alice", 5, 12), ("Bob", 12, 15), ("Alice", 15, 20), ("Charlie", 20, None)]},
+    ),
+    "a late value for an update that lacked it": (
+        [
+            [event("i", 10, 1, name="a", age=1), event("u", 30, 1, age=2)],
+            [event("u", 20, 1, name="b", age=1)],
+        ],
+        {1: [("a", 10, 20), ("b", 20, 30), ("b", 30, None)]},
+    ),
+}
+
+
+def whole(values: dict[str, object]) -> dict[str, object]:
+    return {"age": 0, **values} if "name" in values else values
+
+
+PLACES = TableSchema(
+    columns=(*PEOPLE.columns[1:], Column(name="case", type="int4"), Column(name="id", type="int8")), key=("case", "id")
+)
+
+
+def test_every_case_of_events_in_any_order(lake: SparkLake, store: LocalObjectStore) -> None:
+    """All cases side by side, each with ids of its own: the first claim has the first events of each."""
+    table = table_of(PLACES, ordered=False, keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    arrivals: list[list[Event]] = [[], [], []]
+    wanted: dict[object, list[Span]] = {}
+    for case, (claims, expected) in enumerate(CASES.values()):
+        wanted |= {(case, id_): found for id_, found in expected.items()}
+        for number, events in enumerate(claims):
+            arrivals[number] += [
+                replace(
+                    each,
+                    id=(case, *each.id),
+                    values={"age": 0, **each.values} if each.values.get("name") else each.values,
+                )
+                for each in events
+            ]
+    for events in arrivals:
+        lake.upsert(table, feed.claim(events))
+    assert spans(store, table) == wanted
+    before = lake.read_version(history_of(table))
+    lake.upsert(table, feed.claim([each for events in arrivals for each in events]))
+    assert (spans(store, table), lake.read_version(history_of(table))) == (wanted, before)
+    lake.purge(table, version(100))
+    assert spans(store, table) == wanted
+    assert not any(row[DELETED] for row in lake_table_rows(store, history_of(table)))

@@ -1,0 +1,69 @@
+"""What history tables hold, in a form that tests can write down, and snapshots that begin and follow them."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_pipeline.areas import staging_prefix
+from cdc_pipeline.lake import Compaction, Lake, LakePublication, LakeTable
+from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.ledger_values import PublishedTable
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import DELETED, END_VERSION, VERSION
+from cdc_pipeline.types import arrow_schema
+from tests.support.lake import commit_time, lake_table_rows, version
+
+Span = tuple[Any, int, int | None]
+"""The name that a row had, and the numbers of the versions from which and to which it had it."""
+
+
+def spans(store: ObjectStore, table: LakeTable) -> dict[Any, list[Span]]:
+    """By id, oldest first."""
+    found: dict[Any, list[Span]] = {}
+    rows = [row for row in lake_table_rows(store, history_of(table)) if not row[DELETED]]
+    for row in sorted(rows, key=lambda each: each[VERSION]):
+        ids = [row[name] for name in table.schema.key]
+        end = None if row[END_VERSION] is None else number_of(row[END_VERSION])
+        found.setdefault(ids[0] if len(ids) == 1 else tuple(ids), []).append(
+            (row["name"], number_of(row[VERSION]), end)
+        )
+    return found
+
+
+def number_of(version: str) -> int:
+    return int(version.partition("-")[0], 16)
+
+
+def publish(
+    lake: Lake, store: ObjectStore, table: LakeTable, people: Sequence[tuple[Any, ...]], at: int, fence: int
+) -> None:
+    """A snapshot of this content, `at` a position behind the slices up to `fence`."""
+    rows = [dict(zip(table.schema.names, each, strict=True)) for each in people]
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), content)
+    name = f"s{at}"
+    key = f"{staging_prefix(table.name, name)}/rows.parquet"
+    store.put_if_absent(key, content.getvalue())
+    lake.create_table(table, snapshot_id=name)
+    work = Compaction(snapshot_id=name, attempt="1", staged_keys=(key,), target_files=1, version=version(at))
+    files = lake.compact(table, work)
+    known = PublishedTable(
+        table_uuid=UUID(int=1),
+        source_oid=16_400,
+        stream={},
+        settings={},
+        schema=table.schema,
+        snapshot_id=name,
+        fence_number=fence,
+        cutoff_offset="",
+        cutoff_version=version(at),
+        cutoff_time=commit_time(version(at)),
+        rows=len(rows),
+        files=len(files),
+        bytes=0,
+    )
+    lake.publish(table, LakePublication(snapshot_id=name, files=files, fence_number=fence, table=known))
