@@ -99,9 +99,10 @@ def filled_table(
     *,
     schema: TableSchema = SCHEMA,
     deletes: Literal["hard", "soft"] = "hard",
+    keeps_history: bool = False,
 ) -> LakeTable:
     """Columns other than those of SCHEMA are NULL."""
-    table = table_of(schema, name=f"bench.public.{name}", deletes=deletes)
+    table = table_of(schema, name=f"bench.public.{name}", deletes=deletes, keeps_history=keeps_history)
     pipeline.lake.create_table(table)
     insert = f"INSERT INTO {world.target(table)} BY NAME SELECT *, false AS {DELETED} FROM ({filling(world.rows)})"
     world.session().sql(insert).collect()

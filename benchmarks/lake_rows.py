@@ -1,7 +1,7 @@
 """lake-rows: claims that need the lake's rows, beside claims of whole rows, into a narrow and a wide table.
 
 The updates of all arms leave one text as it is. The slices of one arm lack it, as where PostgreSQL stores a text apart
-(TOAST). The table of another arm would keep deleted rows.
+(TOAST). The table of another arm would keep deleted rows, and that of the last has a history table.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from benchmarks.results import RowFigures
 from benchmarks.slice_files import SCHEMA, Flags, Integers, MadeSlice, SliceMaker, claim_work, values_of
 from cdc_pipeline.record import ABSENT, Column, TableSchema
 
-WHOLE, PARTIAL, SOFT = "whole rows", "partial rows", "whole rows, soft deletes"
+WHOLE, PARTIAL, SOFT, HISTORY = "whole rows", "partial rows", "whole rows, soft deletes", "whole rows, with a history"
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,9 @@ def measure(bench: Bench) -> RowFigures:
         with opened_world(bench, sizes["rows"]) as world:
             found = measured(world, with_columns(columns), sizes["changes"])
         contests.append(found)
-        values |= {f"{columns} columns: {arm} over {WHOLE}": found.ratio(arm, WHOLE) for arm in (PARTIAL, SOFT)}
+        values |= {
+            f"{columns} columns: {arm} over {WHOLE}": found.ratio(arm, WHOLE) for arm in (PARTIAL, SOFT, HISTORY)
+        }
     return RowFigures(contests=tuple(contests), values=plus(values), sizes=sizes)
 
 
@@ -72,6 +74,7 @@ def measured(world: ClaimWorld, schema: TableSchema, changes: int) -> ContestFig
         WHOLE: filled_table(world, pipeline, "whole", schema=schema),
         PARTIAL: filled_table(world, pipeline, "partial", schema=schema),
         SOFT: filled_table(world, pipeline, "soft", schema=schema, deletes="soft"),
+        HISTORY: filled_table(world, pipeline, "history", schema=schema, keeps_history=True),
     }
 
     def run(name: str) -> int:

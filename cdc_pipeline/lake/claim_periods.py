@@ -131,12 +131,12 @@ class ClaimPeriods:
             rows = self.files.name_located(self.views, f"{PERIOD}_file", live.places, self._columns)
             self.views.name_sql(PERIOD, rows)
             return live.places, partial
-        firsts = f"SELECT {shape.keys()}, min({VERSION}) AS first FROM {EVENT} GROUP BY {shape.keys()}"
-        condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= first"
+        firsts = f"SELECT {shape.keys()}, min({VERSION}) AS _cdc_first FROM {EVENT} GROUP BY {shape.keys()}"
+        condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= _cdc_first"
         join = f"JOIN ({firsts}) AS wanted"
         if truncates:
             join = f"LEFT JOIN ({firsts}) AS wanted"
-            first = f"least(coalesce(first, {text_literal(AFTER_ALL)}), {text_literal(min(truncates))})"
+            first = f"least(coalesce(_cdc_first, {text_literal(AFTER_ALL)}), {text_literal(min(truncates))})"
             condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= {first}"
         if ranges:
             condition += f" AND {within_ranges(shape.key[0], ranges)}"

@@ -45,24 +45,19 @@ def periods(
     `keeps_confirmed`: the period remembers each event that confirmed it; otherwise only the last one.
     """
     others = "".join(f", {identifier(name)}" for name in shape.others)
-    first = "".join(f", first.{identifier(name)}" for name in shape.others)
-    later = "later" if keeps_confirmed else "slice(later, -1, 1)"
-    kept = "act <> 0" if keeps_tombstones else f"act = {_UPSERT}"
+    values = "".join(f", _cdc_first.{identifier(name)}" for name in shape.others)
+    confirmed = "_cdc_later" if keeps_confirmed else "slice(_cdc_later, -1, 1)"
+    kept = f"_cdc_act <> {_END}" if keeps_tombstones else f"_cdc_act = {_UPSERT}"
+    is_of_period = f"at = {VERSION} OR coalesce(map_contains_key({CONFIRMED}, at), false)"
     return f"""
-        SELECT {shape.keys()}{first}, {VERSION}, act <> {_UPSERT} OR first.is_incomplete AS {DELETED},
-               {END_VERSION}, first.time AS {VALID_FROM}, {VALID_TO}, {CONFIRMED},
+        SELECT {shape.keys()}{values}, {VERSION}, {END_VERSION}, _cdc_first._cdc_time AS {VALID_FROM}, {VALID_TO},
+               _cdc_act <> {_UPSERT} OR _cdc_first._cdc_is_incomplete AS {DELETED}, {CONFIRMED},
                IF(size({PARTIAL}) = 0, NULL, {PARTIAL}) AS {PARTIAL}, {END_VERSION} IS NULL AS {CURRENT}
         FROM (SELECT *, lead({VERSION}) OVER by_version AS {END_VERSION},
-                     lead(first.time) OVER by_version AS {VALID_TO},
-                     map_filter(map_from_entries(partial),
-                                (at, names) -> at = {VERSION} OR coalesce(map_contains_key({CONFIRMED}, at), false))
-                         AS {PARTIAL}
-              FROM (SELECT *, IF(size(later) = 0, NULL, map_from_entries({later})) AS {CONFIRMED}
-                    FROM (SELECT {shape.keys()}, min(at) AS {VERSION}, min(act) AS act,
-                                 min_by(struct(time, is_incomplete{others}), at) AS first,
-                                 array_sort(collect_list(struct(at, time)) FILTER (WHERE NOT is_first)) AS later,
-                                 collect_list(struct(at, absent)) FILTER (WHERE size(absent) > 0) AS partial
-                          FROM ({_numbered(shape, fills, truncates)}) GROUP BY {shape.keys()}, period))
+                     lead(_cdc_first._cdc_time) OVER by_version AS {VALID_TO},
+                     map_filter(map_from_entries(_cdc_blanks), (at, names) -> {is_of_period}) AS {PARTIAL}
+              FROM (SELECT *, IF(size(_cdc_later) = 0, NULL, map_from_entries({confirmed})) AS {CONFIRMED}
+                    FROM ({_gathered(shape, fills, truncates, others)}))
               WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY {VERSION}))
         WHERE {kept}"""
 
@@ -70,27 +65,37 @@ def periods(
 def new_events(shape: ClaimShape) -> str:
     """Returns SQL of the events of EVENT that PERIOD does not know yet, so that applying a claim again does nothing."""
     starts = f"concat(array({VERSION}), coalesce(map_keys({CONFIRMED}), {NO_NAMES}))"
-    known = f"transform({starts}, at -> struct(at, false AS is_end))"
-    ends = f"filter(array(struct({END_VERSION} AS at, true AS is_end)), each -> each.at IS NOT NULL)"
+    known = f"transform({starts}, at -> struct(at AS _cdc_at, false AS _cdc_is_end))"
+    ends = f"IF({END_VERSION} IS NULL, array(), array(struct({END_VERSION} AS _cdc_at, true AS _cdc_is_end)))"
     return f"""
         SELECT event.* FROM {EVENT} AS event
-        LEFT ANTI JOIN (SELECT {shape.keys()}, known.at, known.is_end
-                        FROM (SELECT {shape.keys()}, explode(concat({known}, {ends})) AS known FROM {PERIOD})) AS known
-            ON {shape.same("event", "known")} AND known.at = event.{VERSION}
-               AND (NOT known.is_end OR event.{OPERATION} = 'd')"""
+        LEFT ANTI JOIN (SELECT {shape.keys()}, inline(concat({known}, {ends})) FROM {PERIOD}) AS known
+            ON {shape.same("event", "known")} AND known._cdc_at = event.{VERSION}
+               AND (NOT known._cdc_is_end OR event.{OPERATION} = 'd')"""
+
+
+def _gathered(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str], others: str) -> str:
+    """Gathers the events of each period: the first one with its values, the later ones, and those that lack values."""
+    return f"""
+        SELECT {shape.keys()}, min(_cdc_at) AS {VERSION}, min(_cdc_act) AS _cdc_act,
+               min_by(struct(_cdc_time, _cdc_is_incomplete{others}), _cdc_at) AS _cdc_first,
+               array_sort(collect_list(struct(_cdc_at, _cdc_time)) FILTER (WHERE NOT _cdc_is_first)) AS _cdc_later,
+               collect_list(struct(_cdc_at, _cdc_absent)) FILTER (WHERE size(_cdc_absent) > 0) AS _cdc_blanks
+        FROM ({_numbered(shape, fills, truncates)}) GROUP BY {shape.keys()}, _cdc_period"""
 
 
 def _numbered(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str]) -> str:
     """Adds to the events the number of their period, and whether they are the first of it."""
-    content = ", ".join(["is_incomplete", *(f"{identifier(name)}" for name in shape.others)])
+    content = ", ".join(["_cdc_is_incomplete", *map(identifier, shape.others)])
     return f"""
-        SELECT *, count_if(is_first) OVER by_version AS period
-        FROM (SELECT *, CASE WHEN act <> coalesce(act_before, -1) THEN true
-                             WHEN act = {_UPSERT} THEN NOT (content <=> content_before) ELSE false END AS is_first
-              FROM (SELECT *, lag(act) OVER by_version AS act_before, lag(content) OVER by_version AS content_before
-                    FROM (SELECT *, struct({content}) AS content FROM ({_filled(shape, fills, truncates)}))
-                    WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY at)))
-        WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY at)"""
+        SELECT *, count_if(_cdc_is_first) OVER by_version AS _cdc_period
+        FROM (SELECT *, coalesce(_cdc_act <> _cdc_act_before, true)
+                        OR (_cdc_act = {_UPSERT} AND NOT (_cdc_content <=> _cdc_content_before)) AS _cdc_is_first
+              FROM (SELECT *, lag(_cdc_act) OVER by_version AS _cdc_act_before,
+                           lag(_cdc_content) OVER by_version AS _cdc_content_before
+                    FROM (SELECT *, struct({content}) AS _cdc_content FROM ({_filled(shape, fills, truncates)}))
+                    WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)))
+        WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)"""
 
 
 def _filled(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str]) -> str:
@@ -99,78 +104,81 @@ def _filled(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str
     The first period of an id keeps its values: those of the period before it were taken when it was written.
     """
     wanted = set(fills)
-    chosen = {name: number for number, name in enumerate(shape.others) if name in wanted}
-    values, incomplete = [], ["false"]
-    for name in shape.others:
-        column, number = identifier(name), chosen.get(name)
-        values.append(
-            column if number is None else f"IF(fill_{number} IS NULL, {column}, fill_{number}.value) AS {column}"
-        )
-    for name, number in chosen.items():
-        asked = f"array_contains(blank, {text_literal(name)}) AND NOT array_contains(lacking, {text_literal(name)})"
-        incomplete.append(f"(act = {_UPSERT} AND fill_{number} IS NULL AND {asked})")
+    chosen = {name: f"_cdc_fill_{number}" for number, name in enumerate(shape.others) if name in wanted}
+    values = [
+        f"IF({chosen[name]} IS NULL, {identifier(name)}, {chosen[name]}.value) AS {identifier(name)}"
+        if name in chosen
+        else identifier(name)
+        for name in shape.others
+    ]
+    incomplete = [
+        f"(_cdc_act = {_UPSERT} AND {fill} IS NULL AND array_contains(_cdc_blank, {text_literal(name)})"
+        f" AND NOT array_contains(_cdc_lacking, {text_literal(name)}))"
+        for name, fill in chosen.items()
+    ]
     found = "".join(
-        f""", last_value(IF(act <> {_UPSERT} OR array_contains(blank, {text_literal(name)}), NULL,
-                            struct({identifier(name)} AS value)), true) OVER until_here AS fill_{number}"""
-        for name, number in chosen.items()
+        f""", last_value(IF(_cdc_act <> {_UPSERT} OR array_contains(_cdc_blank, {text_literal(name)}), NULL,
+                            struct({identifier(name)} AS value)), true) OVER until_here AS {fill}"""
+        for name, fill in chosen.items()
     )
+    known = "_cdc_is_known AND NOT _cdc_is_hidden AND row_number() OVER by_version = 1"
     return f"""
-        SELECT {", ".join([shape.keys(), *values])}, at, time, act, absent, {" OR ".join(incomplete)} AS is_incomplete
+        SELECT {", ".join([shape.keys(), *values])}, _cdc_at, _cdc_time, _cdc_act, _cdc_absent,
+               {" OR ".join(["false", *incomplete])} AS _cdc_is_incomplete
         FROM (SELECT *{found}
-              FROM (SELECT *, IF(is_known AND NOT is_hidden AND row_number() OVER by_version = 1, {NO_NAMES},
-                                 array_union(absent, lacking)) AS blank,
-                           count_if(act <> {_UPSERT}) OVER by_version AS life
+              FROM (SELECT *, IF({known}, {NO_NAMES}, array_union(_cdc_absent, _cdc_lacking)) AS _cdc_blank,
+                           count_if(_cdc_act <> {_UPSERT}) OVER by_version AS _cdc_life
                     FROM ({_distinct(shape, truncates)})
-                    WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY at))
-              WINDOW until_here AS (PARTITION BY {shape.keys()}, life ORDER BY at
+                    WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at))
+              WINDOW until_here AS (PARTITION BY {shape.keys()}, _cdc_life ORDER BY _cdc_at
                                     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))"""
 
 
 def _distinct(shape: ClaimShape, truncates: Mapping[str, str]) -> str:
     """Returns one event per id and version. At one version an upsert wins over a delete, as in the table itself."""
+    order = "_cdc_at, _cdc_act DESC, _cdc_is_known DESC, _cdc_operation DESC"
     return f"""
         SELECT * FROM (
-            SELECT *, row_number() OVER (PARTITION BY {shape.keys()}, at
-                                         ORDER BY act DESC, is_known DESC, operation DESC) AS place
+            SELECT *, lag(_cdc_at) OVER (PARTITION BY {shape.keys()} ORDER BY {order}) AS _cdc_at_before
             FROM ({" UNION ALL ".join(_events(shape, truncates))}))
-        WHERE place = 1"""
+        WHERE coalesce(_cdc_at <> _cdc_at_before, true)"""
 
 
 def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
     """Returns relations of events: those that PERIOD came from, the ends of its periods, those of EVENT, truncates."""
-    columns = ", ".join(identifier(name) for name in shape.names)
-    types = dict(shape.columns)
+    values = ", ".join(map(identifier, shape.names))
     no_values = ", ".join(
-        identifier(name) if name in shape.key else f"CAST(NULL AS {types[name]}) AS {identifier(name)}"
-        for name in shape.names
+        identifier(name) if name in shape.key else f"CAST(NULL AS {type_}) AS {identifier(name)}"
+        for name, type_ in shape.columns
     )
-    act = f"IF({DELETED} AND {PARTIAL} IS NULL, {_DELETE}, {_UPSERT}) AS act"
-    known = f"{NO_NAMES} AS lacking, true AS is_known, {DELETED} AS is_hidden, '' AS operation"
-    nothing = f"{NO_NAMES} AS absent, {NO_NAMES} AS lacking, true AS is_known, false AS is_hidden, '' AS operation"
-    of_period = f"SELECT {columns}, {VERSION} AS at, {VALID_FROM} AS time, {act}, {_absent_at(VERSION)}, {known}"
-    confirmed = f"(SELECT *, explode(map_entries({CONFIRMED})) AS later FROM {PERIOD})"
-    of_later = f"SELECT {columns}, later.key AS at, later.value AS time, {act}, {_absent_at('later.key')}, {known}"
-    of_end = f"SELECT {no_values}, {END_VERSION} AS at, {VALID_TO} AS time, {_END} AS act, {nothing}"
-    of_claim = f"""
-        SELECT {columns}, {VERSION} AS at, {COMMIT_TIME} AS time, IF({OPERATION} = 'd', {_DELETE}, {_UPSERT}) AS act,
-               IF({OPERATION} = 'd', {NO_NAMES}, {ABSENT}) AS absent, {LACKING} AS lacking,
-               false AS is_known, false AS is_hidden, {OPERATION} AS operation
-        FROM {EVENT}"""
+
+    def relation(columns: str, at: str, time: str, act: str, absent: str, more: str, source: str) -> str:
+        return (
+            f"SELECT {columns}, {at} AS _cdc_at, {time} AS _cdc_time, {act} AS _cdc_act, {absent} AS _cdc_absent,"
+            f" {more} FROM {source}"
+        )
+
+    def absent_at(version: str) -> str:
+        return f"coalesce(try_element_at({PARTIAL}, {version}), {NO_NAMES})"
+
+    act = f"IF({DELETED} AND {PARTIAL} IS NULL, {_DELETE}, {_UPSERT})"
+    known = f"{NO_NAMES} AS _cdc_lacking, true AS _cdc_is_known, {DELETED} AS _cdc_is_hidden, '' AS _cdc_operation"
+    end = f"{NO_NAMES} AS _cdc_lacking, true AS _cdc_is_known, false AS _cdc_is_hidden, '' AS _cdc_operation"
+    given = f"{LACKING} AS _cdc_lacking, false AS _cdc_is_known, false AS _cdc_is_hidden, {OPERATION} AS _cdc_operation"
+    deletes = f"{OPERATION} = 'd'"
+    later = f"(SELECT *, explode(map_entries({CONFIRMED})) AS _cdc_later FROM {PERIOD})"
+    at, time = "_cdc_later.key", "_cdc_later.value"
+    absent, given_act = f"IF({deletes}, {NO_NAMES}, {ABSENT})", f"IF({deletes}, {_DELETE}, {_UPSERT})"
+    ended = f"{PERIOD} WHERE {END_VERSION} IS NOT NULL"
     found = [
-        f"{of_period} FROM {PERIOD}",
-        f"{of_later} FROM {confirmed}",
-        f"{of_end} FROM {PERIOD} WHERE {END_VERSION} IS NOT NULL",
-        of_claim,
+        relation(values, VERSION, VALID_FROM, act, absent_at(VERSION), known, PERIOD),
+        relation(values, at, time, act, absent_at(at), known, later),
+        relation(no_values, END_VERSION, VALID_TO, str(_END), NO_NAMES, end, ended),
+        relation(values, VERSION, COMMIT_TIME, given_act, absent, given, EVENT),
     ]
     if truncates:
-        moments = ", ".join(f"({text_literal(at)}, {time})" for at, time in truncates.items())
-        found.append(
-            f"SELECT {no_values}, at, time, {_END} AS act, {nothing}"
-            f" FROM (SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})"
-            f" CROSS JOIN (VALUES {moments} AS truncates(at, time))"
-        )
+        moments = ", ".join(f"({text_literal(version)}, {moment})" for version, moment in truncates.items())
+        ids = f"(SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})"
+        source = f"{ids} CROSS JOIN (VALUES {moments} AS truncates(_cdc_version, _cdc_moment))"
+        found.append(relation(no_values, VERSION, "_cdc_moment", str(_END), NO_NAMES, end, source))
     return found
-
-
-def _absent_at(version: str) -> str:
-    return f"coalesce(try_element_at({PARTIAL}, {version}), {NO_NAMES}) AS absent"

@@ -20,13 +20,14 @@ from tests.support.lake import version as version_of
 from tests.support.reference.history import Period, periods_of
 from tests.support.reference.model import Event, Id
 
-OTHERS = ("name", "full name", "age")
+OTHERS = ("name", "first name", "at")
+"""Names that need column mapping, and that SQL might take for its own."""
 SCHEMA = TableSchema(
     columns=(
         Column(name="id", type="int8"),
         Column(name="name", type="text"),
-        Column(name="full name", type="text"),
-        Column(name="age", type="int4"),
+        Column(name="first name", type="text"),
+        Column(name="at", type="int4"),
     ),
     key=("id",),
 )
@@ -74,8 +75,8 @@ def history_rows(store: LocalObjectStore, table: LakeTable) -> dict[Id, list[Per
 def random_event(chance: Random, number: int, *, partial: bool) -> list[Event]:
     values: dict[str, object] = {
         "name": chance.choice(["a", "b", None]),
-        "full name": chance.choice(["x", "y"]),
-        "age": chance.choice([1, 1, 2]),
+        "first name": chance.choice(["x", "y"]),
+        "at": chance.choice([1, 1, 2]),
     }
     kind = chance.choice("iuuuud")
     if kind == "d":
@@ -142,10 +143,10 @@ def test_a_claim_applied_again_changes_nothing(session: SparkSession, store: Loc
     lake = lake_of(session, store)
     lake.create_table(table)
     feed = Feed(store=store, table=table)
-    person = {"name": "a", "full name": "x"}
-    lake.upsert(table, feed.claim([event("i", 1, 9, age=1, **person)]))
-    first = feed.claim([event("i", 1, 1, age=1, **person), event("u", 2, 1, age=2, **person)])
-    second = feed.claim([event("d", 3, 1), event("i", 4, 2, age=1, **person)])
+    person = {"name": "a", "first name": "x"}
+    lake.upsert(table, feed.claim([event("i", 1, 9, at=1, **person)]))
+    first = feed.claim([event("i", 1, 1, at=1, **person), event("u", 2, 1, at=2, **person)])
+    second = feed.claim([event("d", 3, 1), event("i", 4, 2, at=1, **person)])
     lake.upsert(table, first)
     lake.upsert(table, second)
     before, version = history_rows(store, table), lake.read_version(history_of(table))
