@@ -21,7 +21,7 @@ from cdc_pipeline.lake.fence import claim_metadata
 from cdc_pipeline.lake.few_events import FewEvents
 from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, LakeFiles
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile
-from cdc_pipeline.lake.rows_commit import RowsCommit
+from cdc_pipeline.lake.rows_commit import rows_commit
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.session import claim_tag, tagged
 from cdc_pipeline.lake.write_claim import files_for, write_rows
@@ -84,11 +84,33 @@ class ClaimAppend:
                     found, written = self._find_and_write(fitted, work, rows)
         counts = rows.counts or _counts(found, written)
         if found.deleted or written:
-            commit = RowsCommit(log=self.log, files=self.files, clock=self.clock, on_step=self.on_step)
-            commit.make(
-                "CDC UPSERT", work.last_number, claim_metadata(work), counts, found.deleted, written, may_commit
-            )
+            self._commit(work, found, written, counts, may_commit)
         return AppendedClaim(counts=counts, is_committed=bool(found.deleted or written))
+
+    def _commit(
+        self,
+        work: ClaimWork,
+        found: _Found,
+        written: tuple[DataFile, ...],
+        counts: Counts,
+        may_commit: Callable[[], None],
+    ) -> None:
+        state, metadata, now = self.files.state, claim_metadata(work), self.clock()
+        actions = rows_commit(
+            self.files,
+            "CDC UPSERT",
+            work.last_number,
+            metadata,
+            counts,
+            found.deleted,
+            written,
+            now=now,
+            on_step=self.on_step,
+        )
+        may_commit()
+        with step(self.on_step, "lake_table.merge"):
+            self.log.append(state.version + 1, actions)
+        state.follow(actions, state.version + 1)
 
     def _rows(self, views: Views, fitted: Fitted, work: ClaimWork, *, in_general: bool) -> ClaimRows:
         shape = claim_shape(fitted.table, work, fitted.shape)

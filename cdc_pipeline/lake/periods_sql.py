@@ -7,10 +7,13 @@ events arrive. Source: Databricks' AUTO CDC with SCD type 2, and the cases of ap
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from cdc_pipeline.lake.claim_view import NO_NAMES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
-from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.lake.quoting import text_literal
+from cdc_pipeline.lake.registers import Register
 from cdc_pipeline.record import (
     ABSENT,
     COMMIT_TIME,
@@ -44,8 +47,8 @@ def periods(
     of the commit time. `keeps_tombstones`: a delete leaves a hidden row against older events that arrive later.
     `keeps_confirmed`: the period remembers each event that confirmed it; otherwise only the last one.
     """
-    others = "".join(f", {identifier(name)}" for name in shape.others)
-    values = "".join(f", _cdc_first.{identifier(name)}" for name in shape.others)
+    shape = _in_registers(shape, set(fills))
+    values = "".join(f", {part}" for each in shape.registers for part in each.columns(f"_cdc_first.{_value(each)}"))
     confirmed = "_cdc_later" if keeps_confirmed else "slice(_cdc_later, -1, 1)"
     kept = f"_cdc_act <> {_END}" if keeps_tombstones else f"_cdc_act = {_UPSERT}"
     is_of_period = f"at = {VERSION} OR coalesce(map_contains_key({CONFIRMED}, at), false)"
@@ -57,7 +60,7 @@ def periods(
                      lead(_cdc_first._cdc_time) OVER by_version AS {VALID_TO},
                      map_filter(map_from_entries(_cdc_blanks), (at, names) -> {is_of_period}) AS {PARTIAL}
               FROM (SELECT *, IF(size(_cdc_later) = 0, NULL, map_from_entries({confirmed})) AS {CONFIRMED}
-                    FROM ({_gathered(shape, fills, truncates, others)}))
+                    FROM ({_gathered(shape, set(fills), truncates)}))
               WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY {VERSION}))
         WHERE {kept}"""
 
@@ -74,57 +77,66 @@ def new_events(shape: ClaimShape) -> str:
                AND (NOT known._cdc_is_end OR event.{OPERATION} = 'd')"""
 
 
-def _gathered(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str], others: str) -> str:
+def _in_registers(shape: ClaimShape, fills: AbstractSet[str]) -> ClaimShape:
+    """Puts the columns of which each event has a value into one register: Spark plans them as one column."""
+    together = tuple(name for name in shape.others if name not in fills)
+    alone = [(name,) for name in shape.others if name in fills]
+    return replace(shape, joint=(*alone, together) if together else tuple(alone))
+
+
+def _value(register: Register) -> str:
+    return f"_cdc_value_{register.number}"
+
+
+def _values(shape: ClaimShape) -> str:
+    return "".join(f", {_value(each)}" for each in shape.registers)
+
+
+def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str]) -> str:
     """Gathers the events of each period: the first one with its values, the later ones, and those that lack values."""
     return f"""
         SELECT {shape.keys()}, min(_cdc_at) AS {VERSION}, min(_cdc_act) AS _cdc_act,
-               min_by(struct(_cdc_time, _cdc_is_incomplete{others}), _cdc_at) AS _cdc_first,
+               min_by(struct(_cdc_time, _cdc_is_incomplete{_values(shape)}), _cdc_at) AS _cdc_first,
                array_sort(collect_list(struct(_cdc_at, _cdc_time)) FILTER (WHERE NOT _cdc_is_first)) AS _cdc_later,
                collect_list(struct(_cdc_at, _cdc_absent)) FILTER (WHERE size(_cdc_absent) > 0) AS _cdc_blanks
         FROM ({_numbered(shape, fills, truncates)}) GROUP BY {shape.keys()}, _cdc_period"""
 
 
-def _numbered(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str]) -> str:
+def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str]) -> str:
     """Adds to the events the number of their period, and whether they are the first of it."""
-    content = ", ".join(["_cdc_is_incomplete", *map(identifier, shape.others)])
     return f"""
         SELECT *, count_if(_cdc_is_first) OVER by_version AS _cdc_period
         FROM (SELECT *, coalesce(_cdc_act <> _cdc_act_before, true)
                         OR (_cdc_act = {_UPSERT} AND NOT (_cdc_content <=> _cdc_content_before)) AS _cdc_is_first
               FROM (SELECT *, lag(_cdc_act) OVER by_version AS _cdc_act_before,
                            lag(_cdc_content) OVER by_version AS _cdc_content_before
-                    FROM (SELECT *, struct({content}) AS _cdc_content FROM ({_filled(shape, fills, truncates)}))
+                    FROM (SELECT *, struct(_cdc_is_incomplete{_values(shape)}) AS _cdc_content
+                          FROM ({_filled(shape, fills, truncates)}))
                     WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)))
         WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)"""
 
 
-def _filled(shape: ClaimShape, fills: Iterable[str], truncates: Mapping[str, str]) -> str:
+def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str]) -> str:
     """Gives each event the values that it lacks, from the event before it, unless a delete is between them.
 
     The first period of an id keeps its values: those of the period before it were taken when it was written.
     """
-    wanted = set(fills)
-    chosen = {name: f"_cdc_fill_{number}" for number, name in enumerate(shape.others) if name in wanted}
-    values = [
-        f"IF({chosen[name]} IS NULL, {identifier(name)}, {chosen[name]}.value) AS {identifier(name)}"
-        if name in chosen
-        else identifier(name)
-        for name in shape.others
-    ]
-    incomplete = [
-        f"(_cdc_act = {_UPSERT} AND {fill} IS NULL AND array_contains(_cdc_blank, {text_literal(name)})"
-        f" AND NOT array_contains(_cdc_lacking, {text_literal(name)}))"
-        for name, fill in chosen.items()
-    ]
-    found = "".join(
-        f""", last_value(IF(_cdc_act <> {_UPSERT} OR array_contains(_cdc_blank, {text_literal(name)}), NULL,
-                            struct({identifier(name)} AS value)), true) OVER until_here AS {fill}"""
-        for name, fill in chosen.items()
-    )
+    values, incomplete, found = "", "false", ""
+    for register in shape.registers:
+        value, fill, name = _value(register), f"_cdc_fill_{register.number}", text_literal(register.first)
+        if register.first not in fills:
+            values += f", {value}"
+            continue
+        lacks = f"array_contains(_cdc_blank, {name})"
+        values += f", IF({fill} IS NULL, {value}, {fill}.value) AS {value}"
+        incomplete += (
+            f" OR (_cdc_act = {_UPSERT} AND {fill} IS NULL AND {lacks} AND NOT array_contains(_cdc_lacking, {name}))"
+        )
+        found += f""", last_value(IF(_cdc_act <> {_UPSERT} OR {lacks}, NULL, struct({value} AS value)), true)
+                         OVER until_here AS {fill}"""
     known = "_cdc_is_known AND NOT _cdc_is_hidden AND row_number() OVER by_version = 1"
     return f"""
-        SELECT {", ".join([shape.keys(), *values])}, _cdc_at, _cdc_time, _cdc_act, _cdc_absent,
-               {" OR ".join(["false", *incomplete])} AS _cdc_is_incomplete
+        SELECT {shape.keys()}{values}, _cdc_at, _cdc_time, _cdc_act, _cdc_absent, {incomplete} AS _cdc_is_incomplete
         FROM (SELECT *{found}
               FROM (SELECT *, IF({known}, {NO_NAMES}, array_union(_cdc_absent, _cdc_lacking)) AS _cdc_blank,
                            count_if(_cdc_act <> {_UPSERT}) OVER by_version AS _cdc_life
@@ -146,11 +158,8 @@ def _distinct(shape: ClaimShape, truncates: Mapping[str, str]) -> str:
 
 def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
     """Returns relations of events: those that PERIOD came from, the ends of its periods, those of EVENT, truncates."""
-    values = ", ".join(map(identifier, shape.names))
-    no_values = ", ".join(
-        identifier(name) if name in shape.key else f"CAST(NULL AS {type_}) AS {identifier(name)}"
-        for name, type_ in shape.columns
-    )
+    values = shape.keys() + "".join(f", {each.value()} AS {_value(each)}" for each in shape.registers)
+    no_values = shape.keys() + "".join(f", NULL AS {_value(each)}" for each in shape.registers)
 
     def relation(columns: str, at: str, time: str, act: str, absent: str, more: str, source: str) -> str:
         return (

@@ -20,7 +20,7 @@ from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places
 from cdc_pipeline.lake.claim_view import NO_NAMES, Views, opened_views
-from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.columns import HISTORY_TYPES, history_of
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, read_fence
@@ -38,7 +38,7 @@ from cdc_pipeline.lake.protocol import (
 )
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
-from cdc_pipeline.lake.rows_commit import RowsCommit
+from cdc_pipeline.lake.rows_commit import rows_commit
 from cdc_pipeline.lake.schema_change import Fitted, follow, shape_at
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
@@ -92,7 +92,8 @@ class RowHistory:
         files = self._files(fitted, AFTER_ALL if is_new else self._oldest_version(work))
         with opened_views(self.session) as views:
             claim = self._claim(views, fitted, work, files, is_new=is_new)
-            truncates = claim.name_events()
+            with step(self.on_step, "lake_claim.deduplicate"):
+                truncates = claim.name_events()
             written, replaced = self._written(claim, truncates, None if truncates else max(1, files_for(work)))
             if written or replaced:
                 self._commit(files, max(fence.number, work.last_number), claim_metadata(work), written, replaced)
@@ -133,9 +134,11 @@ class RowHistory:
         files = self._files(fitted, "")
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
-            missing = self._name_rows_now(views, fitted, lake_version)
+            with step(self.on_step, "lake_claim.deduplicate"):
+                missing = self._name_rows_now(views, fitted, lake_version)
             if len(files.state.files):
-                count = self._name_differences(views, fitted, missing, at, at_version)
+                with step(self.on_step, "lake_claim.deduplicate"):
+                    count = self._name_differences(views, fitted, missing, at, at_version)
                 work = replace(work, slices=(replace(rows, rows=count),))
                 claim = self._claim(views, fitted, work, files, is_new=False)
                 written, replaced = self._written(claim, {}, max(1, files_for(work)))
@@ -160,10 +163,22 @@ class RowHistory:
     ) -> None:
         gone = sum(map(len, replaced.values()))
         counts = Counts(inserted=sum(file.rows for file in written) - gone, updated=gone)
-        commit = RowsCommit(
-            log=self.log, files=files, clock=self.clock, on_step=self.on_step, commit_step="lake_history.commit"
+        state, now = files.state, self.clock()
+        actions = rows_commit(
+            files,
+            "CDC HISTORY",
+            fence_number,
+            metadata,
+            counts,
+            replaced,
+            written,
+            now=now,
+            on_step=self.on_step,
         )
-        commit.make("CDC HISTORY", fence_number, metadata, counts, replaced, written, self.may_commit)
+        self.may_commit()
+        with step(self.on_step, "lake_history.commit"):
+            self.log.append(state.version + 1, actions)
+        state.follow(actions, state.version + 1)
         checkpoint_when_due(self.session, self.store, self.log, files.state, self.clock, self.on_step)
 
     def _write(self, fitted: Fitted, files: LakeFiles, sql: str, count: int | None) -> tuple[DataFile, ...]:
@@ -244,10 +259,9 @@ class RowHistory:
         return [name for name in fitted.shape.names if name not in sources]
 
     def _first_periods(self, fitted: Fitted, at: datetime) -> str:
-        columns = ", ".join(map(identifier, fitted.shape.names))
-        return f"""
-            SELECT {columns}, {VERSION}, false AS {DELETED}, {value_literal(at, "TIMESTAMP")} AS {VALID_FROM},
-                   true AS {CURRENT} FROM {_NOW}"""
+        given = {DELETED: "false", VALID_FROM: value_literal(at, "TIMESTAMP"), CURRENT: "true", VERSION: VERSION}
+        own = (f"{given.get(name, f'CAST(NULL AS {type_})')} AS {name}" for name, type_ in HISTORY_TYPES)
+        return f"SELECT {', '.join([*map(identifier, fitted.shape.names), *own])} FROM {_NOW}"
 
     def _name_differences(self, views: Views, fitted: Fitted, missing: list[str], at: datetime, at_version: str) -> int:
         """Makes the view EVENT of what the table's rows have and the periods that go on have not; returns its length.

@@ -1,12 +1,8 @@
-"""Commits new files, and rows that they replace, in one commit that the pipeline writes itself, without Spark.
-
-The replaced rows are marked in deletion vectors. The commit becomes exactly the version after the one that was read, or
-it fails.
-"""
+"""The actions of a commit without Spark that adds files, and marks the rows that they replace in deletion vectors."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 import pyarrow.parquet
@@ -14,62 +10,49 @@ from pyroaring import BitMap64
 
 from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.deletion_vectors import vector_file
-from cdc_pipeline.lake.delta_log import Action, DeltaLog
+from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.fence import commit_info, fence_action
 from cdc_pipeline.lake.lake_files import LakeFiles
-from cdc_pipeline.lake.protocol import Clock, DataFile
+from cdc_pipeline.lake.protocol import DataFile
 from cdc_pipeline.lake.publication import add, remove
 from cdc_pipeline.steps import OnStep, step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsCommit:
-    """Commits to the table whose log is `log`, after the version of `files`. `commit_step`: the name of that step."""
+def rows_commit(
+    files: LakeFiles,
+    operation: str,
+    fence_number: int,
+    user_metadata: str,
+    counts: Counts,
+    deleted: Mapping[str, BitMap64],
+    written: Sequence[DataFile],
+    *,
+    now: datetime,
+    on_step: OnStep,
+) -> list[Action]:
+    """Returns the actions for the version right after that of `files`. `deleted`: path -> indexes of replaced rows.
 
-    log: DeltaLog
-    files: LakeFiles
-    clock: Clock
-    on_step: OnStep
-    commit_step: str = "lake_table.merge"
-
-    def make(
-        self,
-        operation: str,
-        fence_number: int,
-        user_metadata: str,
-        counts: Counts,
-        deleted: Mapping[str, BitMap64],
-        written: Sequence[DataFile],
-        may_commit: Callable[[], None],
-    ) -> None:
-        """Makes the commit; it is durable and visible on return. `deleted`: path -> indexes of the replaced rows.
-
-        Raises VersionTaken if another writer committed after the version of `files`.
-        """
-        files, state, now = self.files, self.files.state, self.clock()
-        milliseconds = int(now.timestamp() * 1000)
-        info = commit_info(operation=operation, user_metadata=user_metadata, read_version=state.version, now=now)
-        info["commitInfo"]["operationMetrics"] = {
-            "numTargetRowsInserted": str(counts.inserted),
-            "numTargetRowsUpdated": str(counts.updated),
-            "numTargetRowsDeleted": str(counts.deleted),
-        }
-        vectors = {path: files.vector(path) | rows for path, rows in deleted.items()}
-        old = {path: files.file(path) for path in vectors}
-        rows_of = {path: _records(files, old[path]) for path in vectors}
-        marked = {path: rows for path, rows in vectors.items() if len(rows) < rows_of[path]}
-        actions = [info, fence_action(files.table.app_id, fence_number, now)]
-        actions += [remove(file, milliseconds) for file in old.values()]
-        if marked:
-            vector_path, content, descriptors = vector_file(marked)
-            actions += [_marked(old[path], rows_of[path], descriptors[path]) for path in marked]
-            with step(self.on_step, "lake_vectors.put"):
-                files.store.put_if_absent(f"{files.folder}/{vector_path}", content)
-        actions += [add(files.table, file, milliseconds) for file in written]
-        may_commit()
-        with step(self.on_step, self.commit_step):
-            self.log.append(state.version + 1, actions)
-        state.follow(actions, state.version + 1)
+    The file of the new deletion vectors is durable on return; no commit refers to it yet.
+    """
+    state, milliseconds = files.state, int(now.timestamp() * 1000)
+    info = commit_info(operation=operation, user_metadata=user_metadata, read_version=state.version, now=now)
+    info["commitInfo"]["operationMetrics"] = {
+        "numTargetRowsInserted": str(counts.inserted),
+        "numTargetRowsUpdated": str(counts.updated),
+        "numTargetRowsDeleted": str(counts.deleted),
+    }
+    vectors = {path: files.vector(path) | rows for path, rows in deleted.items()}
+    old = {path: files.file(path) for path in vectors}
+    rows_of = {path: _records(files, old[path]) for path in vectors}
+    marked = {path: rows for path, rows in vectors.items() if len(rows) < rows_of[path]}
+    actions = [info, fence_action(files.table.app_id, fence_number, now)]
+    actions += [remove(file, milliseconds) for file in old.values()]
+    if marked:
+        vector_path, content, descriptors = vector_file(marked)
+        actions += [_marked(old[path], rows_of[path], descriptors[path]) for path in marked]
+        with step(on_step, "lake_vectors.put"):
+            files.store.put_if_absent(f"{files.folder}/{vector_path}", content)
+    return actions + [add(files.table, file, milliseconds) for file in written]
 
 
 def _records(files: LakeFiles, file: Action) -> int:

@@ -185,6 +185,8 @@ ON_SPARK = frozenset(
     }
 )
 """What a lake on Spark does besides: killed by `make chaos`."""
+OF_HISTORIES = frozenset({"lake_history.commit"})
+"""Of tables with a history, before the commit of the table: killed in tests/integration/lake/test_history.py."""
 OTHER_VERBS = frozenset(
     {
         "horizon.promise",
@@ -227,7 +229,7 @@ IN_TESTS_ALONE = frozenset({"lake_file.put"})
 """Of the fast lake."""
 ALL = frozenset().union(
     *(READS, SET_UP, STREAM_TO_SLICES, RESIDENT_WORKER, SNAPSHOT_TO_STAGING, STAGING_TO_LAKE, RETENTION),
-    *(AFTER_FAULTS, IN_TIME, ON_SPARK, OTHER_VERBS, SHARED_STREAMS),
+    *(AFTER_FAULTS, IN_TIME, OF_HISTORIES, ON_SPARK, OTHER_VERBS, SHARED_STREAMS),
 )
 
 _AWAY: dict[type[CdcError], frozenset[str]] = {

@@ -1,7 +1,7 @@
 """History tables: snapshots, changes of columns, maintenance, and workers that are killed between both commits."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import CURRENT, VALID_FROM, VALID_TO, VERSION, Column, TableSchema
 from cdc_pipeline.steps import Moment
+from tests.support.doc_pages import blocks
 from tests.support.history_tables import Span, number_of, publish, spans
 from tests.support.lake import NOW, Feed, commit_time, event, lake_table_rows, lake_values, table_of, version
 
@@ -160,20 +161,25 @@ def test_closed_periods_lie_in_files_that_no_later_claim_reads(
     assert spans(store, feed.table) == before
 
 
-def test_readers_get_a_view_of_each_version(
-    lake: SparkLake, store: LocalObjectStore, session: SparkSession, feed: Feed
+def test_readers_see_the_rows_as_of_a_moment_by_the_query_of_the_page(
+    lake: SparkLake, store: LocalObjectStore, session: SparkSession
 ) -> None:
-    lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
-    lake.upsert(feed.table, feed.claim([event("u", 5, 1, name="b", age=1), event("d", 9, 1)]))
-    history = history_of(feed.table)
+    table = table_of(name="shop.public.customers", keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    march = int((datetime(2026, 3, 1, tzinfo=UTC) - NOW).total_seconds())
+    lake.upsert(table, feed.claim([event("i", march - 9, id_, name="a", age=1) for id_ in (1, 2)]))
+    changes = [
+        event("u", march - 1, 1, name="b", age=1),
+        event("u", march + 1, 1, name="c", age=1),
+        event("d", march + 2, 2),
+    ]
+    lake.upsert(table, feed.claim(changes))
+    history = history_of(table)
     url = store.spark_url(lake_key(history.name))
     session.sql(reader_view_sql(history, url, lake.read_columns(history))).collect()
-    at = commit_time(version(3)).isoformat()
-    found = session.sql(
-        f"SELECT id, name FROM public_people_history WHERE {VALID_FROM} <= TIMESTAMP '{at}'"
-        f" AND ({VALID_TO} > TIMESTAMP '{at}' OR {CURRENT})"
-    )
-    assert [tuple(row) for row in found.collect()] == [(1, "a")]
+    (query,) = blocks("docs/how-to/history.md", "sql")
+    assert {(row["id"], row["name"]) for row in session.sql(query).collect()} == {(1, "b"), (2, "a")}
 
 
 def test_a_history_with_features_of_others_is_refused_before_anything_changes(
