@@ -129,7 +129,8 @@ class ClaimPeriods:
         live = few_events.live(ranges) if self.is_new and not truncates else None
         if live is not None:
             rows = self.files.name_located(self.views, f"{PERIOD}_file", live.places, self._columns)
-            self.views.name_sql(PERIOD, rows)
+            within = f" WHERE {within_ranges(shape.key[0], ranges)}" if ranges else ""
+            self.views.name_sql(PERIOD, f"SELECT * FROM ({rows}) AS lake{within}")
             return live.places, partial
         firsts = f"SELECT {shape.keys()}, min({VERSION}) AS _cdc_first FROM {EVENT} GROUP BY {shape.keys()}"
         condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= _cdc_first"

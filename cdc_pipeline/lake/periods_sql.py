@@ -157,37 +157,34 @@ def _distinct(shape: ClaimShape, truncates: Mapping[str, str]) -> str:
 
 
 def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
-    """Returns relations of events: those that PERIOD came from, the ends of its periods, those of EVENT, truncates."""
+    """Returns relations of events: those that PERIOD came from with the ends of its periods, those of EVENT, truncates.
+
+    An end has the values of its period, which do not matter.
+    """
     values = shape.keys() + "".join(f", {each.value()} AS {_value(each)}" for each in shape.registers)
     no_values = shape.keys() + "".join(f", NULL AS {_value(each)}" for each in shape.registers)
-
-    def relation(columns: str, at: str, time: str, act: str, absent: str, more: str, source: str) -> str:
-        return (
-            f"SELECT {columns}, {at} AS _cdc_at, {time} AS _cdc_time, {act} AS _cdc_act, {absent} AS _cdc_absent,"
-            f" {more} FROM {source}"
-        )
-
-    def absent_at(version: str) -> str:
-        return f"coalesce(try_element_at({PARTIAL}, {version}), {NO_NAMES})"
-
     act = f"IF({DELETED} AND {PARTIAL} IS NULL, {_DELETE}, {_UPSERT})"
-    known = f"{NO_NAMES} AS _cdc_lacking, true AS _cdc_is_known, {DELETED} AS _cdc_is_hidden, '' AS _cdc_operation"
-    end = f"{NO_NAMES} AS _cdc_lacking, true AS _cdc_is_known, false AS _cdc_is_hidden, '' AS _cdc_operation"
-    given = f"{LACKING} AS _cdc_lacking, false AS _cdc_is_known, false AS _cdc_is_hidden, {OPERATION} AS _cdc_operation"
-    deletes = f"{OPERATION} = 'd'"
-    later = f"(SELECT *, explode(map_entries({CONFIRMED})) AS _cdc_later FROM {PERIOD})"
-    at, time = "_cdc_later.key", "_cdc_later.value"
-    absent, given_act = f"IF({deletes}, {NO_NAMES}, {ABSENT})", f"IF({deletes}, {_DELETE}, {_UPSERT})"
-    ended = f"{PERIOD} WHERE {END_VERSION} IS NOT NULL"
+    first = f"array(struct({VERSION} AS key, {VALID_FROM} AS value))"
+    moments = f"concat({first}, coalesce(map_entries({CONFIRMED}), array()))"
+    known = f"transform({moments}, each -> struct(each.key AS _cdc_at, each.value AS _cdc_time, {act} AS _cdc_act))"
+    end = f"struct({END_VERSION} AS _cdc_at, {VALID_TO} AS _cdc_time, {_END} AS _cdc_act)"
+    of_period = f"inline(concat({known}, IF({END_VERSION} IS NULL, array(), array({end}))))"
+    absent = f"IF(_cdc_act = {_END}, {NO_NAMES}, coalesce(try_element_at({PARTIAL}, _cdc_at), {NO_NAMES}))"
+    nothing = f"{NO_NAMES} AS _cdc_lacking, true AS _cdc_is_known"
     found = [
-        relation(values, VERSION, VALID_FROM, act, absent_at(VERSION), known, PERIOD),
-        relation(values, at, time, act, absent_at(at), known, later),
-        relation(no_values, END_VERSION, VALID_TO, str(_END), NO_NAMES, end, ended),
-        relation(values, VERSION, COMMIT_TIME, given_act, absent, given, EVENT),
+        f"""
+        SELECT {values}, _cdc_at, _cdc_time, _cdc_act, {absent} AS _cdc_absent, {nothing},
+               {DELETED} AS _cdc_is_hidden, '' AS _cdc_operation
+        FROM (SELECT *, {of_period} FROM {PERIOD})""",
+        f"""
+        SELECT {values}, {VERSION}, {COMMIT_TIME}, IF({OPERATION} = 'd', {_DELETE}, {_UPSERT}),
+               IF({OPERATION} = 'd', {NO_NAMES}, {ABSENT}), {LACKING}, false, false, {OPERATION}
+        FROM {EVENT}""",
     ]
     if truncates:
-        moments = ", ".join(f"({text_literal(version)}, {moment})" for version, moment in truncates.items())
-        ids = f"(SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})"
-        source = f"{ids} CROSS JOIN (VALUES {moments} AS truncates(_cdc_version, _cdc_moment))"
-        found.append(relation(no_values, VERSION, "_cdc_moment", str(_END), NO_NAMES, end, source))
+        listed = ", ".join(f"({text_literal(version)}, {moment})" for version, moment in truncates.items())
+        found.append(f"""
+        SELECT {no_values}, _cdc_at, _cdc_time, {_END}, {NO_NAMES}, {nothing}, false, ''
+        FROM (SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})
+        CROSS JOIN (VALUES {listed} AS truncates(_cdc_at, _cdc_time))""")
     return found
