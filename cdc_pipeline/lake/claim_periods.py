@@ -68,7 +68,7 @@ class ClaimPeriods:
         return FewEvents(files=self.files, fitted=self.fitted, work=self.work, key=self._shape.key, most_rows=most_rows)
 
     def name_events(self) -> Mapping[str, str]:
-        """Makes the view EVENT. Returns version -> SQL of the commit time, of the truncates that matter."""
+        """Makes the view EVENT. Returns version -> SQL of the commit time, of the claim's truncates."""
         views, work = self.views, self.work
         rows = slice_rows(views.session, self.files.store, work, self.fitted.shape, self._shape)
         counts = f"{VERSION} >= {text_literal(work.cutoff_version)}"
@@ -81,16 +81,20 @@ class ClaimPeriods:
         views.name(EVENT, rows.where(f"{OPERATION} <> 't' AND {counts}"))
         if work.key_changes:
             self._resolve_moves(tuple(sorted(truncates)))
-        if work.truncated_at and not self.is_new and work.truncated_at not in truncates:
-            truncates[work.truncated_at] = "CAST(NULL AS TIMESTAMP)"
         return truncates
 
     def changed(self, truncates: Mapping[str, str]) -> ChangedPeriods | None:
-        """Returns None if no event of EVENT changes a period. `truncates`: as `name_events` returned them."""
+        """Returns None if no event of EVENT changes a period. `truncates`: as `name_events` returned them.
+
+        They end the periods of all ids. A truncate of an earlier claim ends those of this claim's ids alone, whose
+        events may be older than it; when it was committed is not known any more.
+        """
         found = self._name_periods(truncates)
         if found is None:
             return None
         replaced, partial = found
+        if self.work.truncated_at and not self.is_new:
+            truncates = {self.work.truncated_at: "CAST(NULL AS TIMESTAMP)", **truncates}
         is_ordered = self.fitted.table.ordered
         sql = periods(
             self._shape,

@@ -184,7 +184,7 @@ def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
     if truncates:
         listed = ", ".join(f"({text_literal(version)}, {moment})" for version, moment in truncates.items())
         found.append(f"""
-        SELECT {no_values}, _cdc_at, _cdc_time, {_END}, {NO_NAMES}, {nothing}, false, ''
+        SELECT {no_values}, _cdc_at, _cdc_time, {_END}, {NO_NAMES}, {NO_NAMES}, false, false, ''
         FROM (SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})
         CROSS JOIN (VALUES {listed} AS truncates(_cdc_at, _cdc_time))""")
     return found

@@ -74,7 +74,7 @@ from tests.support.memory_shape import described, described_again, reshaped, sto
 
 
 class MemoryLake:
-    """Follows `cdc_pipeline.lake.protocol.Lake`; data partitions make no difference."""
+    """Follows `cdc_pipeline.lake.protocol.Lake`; data partitions make no difference, and histories are not kept."""
 
     def __init__(self, *, store: ObjectStore, clock: Clock, on_step: OnStep) -> None:
         self._store = store

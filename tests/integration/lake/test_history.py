@@ -52,6 +52,23 @@ def test_a_snapshot_begins_a_history_and_a_truncate_ends_all_rows(
     )
 
 
+def test_a_truncate_of_an_earlier_claim_ends_older_events_and_touches_no_other_ids(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", at, id_, name="a", age=1) for at, id_ in ((1, 1), (9, 2), (9, 3))]))
+    lake.upsert(table, feed.claim([event("t", 5)]))
+    lake.upsert(table, feed.claim([event("i", 2, 4, name="b", age=1), event("u", 3, 1, name="c", age=1)]))
+    log = DeltaLog(store, lake_key(history_of(table).name))
+    commit = log.read(log.latest_version() or 0)
+    assert commit is not None
+    assert commit.info["operationMetrics"]["numTargetRowsUpdated"] == "1"
+    wanted = {1: [("a", 1, 3), ("c", 3, 5)], 2: [("a", 9, None)], 3: [("a", 9, None)], 4: [("b", 2, 5)]}
+    assert spans(store, table) == wanted
+
+
 def test_another_snapshot_adds_what_differs_and_keeps_what_was(
     lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
 ) -> None:
