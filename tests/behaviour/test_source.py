@@ -16,6 +16,7 @@ from cdc_pipeline.sources.protocol import Proof
 from cdc_pipeline.wiring import Pipeline, utc_now
 from tests.support.dynamodb_arm import DynamodbArm
 from tests.support.event_files import events_of
+from tests.support.kafka_arm import KafkaArm
 from tests.support.kinesis_arm import KinesisArm
 from tests.support.mariadb import fresh_mysql_database
 from tests.support.memory_source import Change
@@ -26,7 +27,6 @@ from tests.support.shards import KinesisStreams
 from tests.support.source_arms import (
     ChangeFilesArm,
     FilesArm,
-    KafkaArm,
     MemoryArm,
     MysqlArm,
     PostgresArm,
@@ -56,6 +56,7 @@ ARMS = (
     "kinesis",
     "dynamodb",
     pytest.param("kafka", marks=pytest.mark.kafka),
+    pytest.param("kafka with transactions", marks=pytest.mark.kafka),
 )
 
 
@@ -77,8 +78,9 @@ def arm(
                 yield files
             case "unordered files":
                 yield replace(files, more=UNORDERED)
-            case "kafka":
-                yield KafkaArm(folder=tmp_path, servers=request.getfixturevalue("kafka"), store_url=store_url)
+            case "kafka" | "kafka with transactions" as kind:
+                servers, announced = request.getfixturevalue("kafka"), kind != "kafka"
+                yield KafkaArm(folder=tmp_path, servers=servers, store_url=store_url, announced=announced)
             case "kinesis" | "dynamodb" as kind:
                 endpoint = request.getfixturevalue(f"{kind}_endpoint")
                 yield on_shards(kind, tmp_path, store_url, endpoint)
@@ -275,7 +277,8 @@ def test_order_is_what_the_capabilities_say(written: SourceArm) -> None:
     with written.opened() as pipeline:
         capabilities = pipeline.source.capabilities
         assert capabilities.orders_ids(1) is capabilities.keeps_order
-        assert pipeline.lake_table(written.table).ordered is capabilities.orders_ids(1)
+        partitions = len(pipeline.store.streams.stream_partitions(pipeline.settings.name))
+        assert pipeline.lake_table(written.table).ordered is capabilities.orders_ids(partitions)
         assert capabilities.orders_ids(2) is (capabilities.keeps_order and capabilities.keeps_ids_together)
 
 

@@ -1,7 +1,6 @@
 """A source of each kind with one table, for the suite that holds all of them to the same promises."""
 
 import json
-import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ from cdc_pipeline.settings import Settings
 from cdc_pipeline.wiring import Pipeline
 from tests.support.command_line import query
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
-from tests.support.kafka import Topics
 from tests.support.mariadb import run_mysql
 from tests.support.memory_source import Change, MemoryLog, MemorySource
 from tests.support.pipelines import mysql_settings, opened_pipeline, pipeline_settings
@@ -138,47 +136,6 @@ class FilesArm:
     def made(self) -> list[Any]:
         """Nothing but the files that are there: their names."""
         return sorted(str(path) for path in (self.folder / "events").rglob("*"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaArm:
-    """One topic with one partition on a broker that other tests use, too."""
-
-    folder: Path
-    servers: str
-    store_url: str
-    topic: str = field(default_factory=lambda: f"shop{secrets.token_hex(4)}.public.orders")
-    transactions: Iterator[int] = field(default_factory=lambda: count(1))
-
-    def __post_init__(self) -> None:
-        Topics(servers=self.servers).create(self.topic)
-
-    @property
-    def table(self) -> TableName:
-        return TableName.parse("shop.public.orders")
-
-    def opened(self) -> AbstractContextManager[Pipeline]:
-        pattern = self.topic.replace("public.orders", "{schema}.{table}")
-        document = {
-            "folder": self.folder,
-            "name": "shop",
-            "lake": "lake",
-            "slice_length": "1h",
-            "source": {"kind": "kafka", "servers": self.servers, "topic": pattern},
-            "tables": [{"name": str(self.table), "id": ["id"], "columns": {"id": "int", "note": "text"}}],
-        }
-        settings = Settings.model_validate(document)
-        return opened_pipeline(settings, store_url=self.store_url, spark_url=NOBODY_LISTENS)
-
-    def commit(self, *changes: Change) -> None:
-        topics = Topics(servers=self.servers)
-        for event in debezium_events(next(self.transactions), *changes):
-            key = {"id": (event["after"] or event["before"])["id"]}
-            topics.write(self.topic, event, key=key)
-
-    def made(self) -> list[Any]:
-        """Nothing but the topic that is there."""
-        return [name.rpartition(".")[2] for name in Topics(servers=self.servers).names() if name == self.topic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
