@@ -82,6 +82,16 @@ def check_partitions(table: LakeTable) -> None:
             )
 
 
+def check_history(table: LakeTable) -> None:
+    """Raises UsageError for a history of a keyless table. Events alone may show that a table is one."""
+    if table.keeps_history and table.schema.is_keyless:
+        raise UsageError(
+            f"the events of {table.name} have no key, and its history is to be kept",
+            expected="an id, by which the versions of a row belong together",
+            remedy="leave history out of pipeline.yml for this table, or give it an id",
+        )
+
+
 def stats_columns(table: LakeTable) -> list[str]:
     """Returns the columns whose minimum and maximum each file records.
 

@@ -20,7 +20,7 @@ from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places
 from cdc_pipeline.lake.claim_view import NO_NAMES, Views, opened_views
-from cdc_pipeline.lake.columns import HISTORY_TYPES, history_of
+from cdc_pipeline.lake.columns import HISTORY_TYPES, check_history, history_of
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, read_fence
@@ -28,14 +28,8 @@ from cdc_pipeline.lake.few_events import place_of
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import HIDDEN
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
-from cdc_pipeline.lake.protocol import (
-    ClaimWork,
-    Clock,
-    DataFile,
-    Fence,
-    LakeTable,
-    SliceInput,
-)
+from cdc_pipeline.lake.new_shape import physical_fields
+from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
@@ -44,15 +38,7 @@ from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import (
-    ABSENT,
-    COMMIT_TIME,
-    CURRENT,
-    DELETED,
-    OPERATION,
-    VALID_FROM,
-    VERSION,
-)
+from cdc_pipeline.record import ABSENT, COMMIT_TIME, CURRENT, DELETED, END_VERSION, OPERATION, VALID_FROM, VERSION
 from cdc_pipeline.steps import OnStep, step
 
 _NOW = "cdc_row_now"
@@ -80,6 +66,7 @@ class RowHistory:
         A history that was not begun yet begins with the rows of that version. Raises VersionTaken if another writer
         was first.
         """
+        check_history(self.table)
         fence = self._fence()
         if fence is None or (not fence.number and fence.snapshot_id is None):
             name = f"lake version {lake_version}"
@@ -199,6 +186,12 @@ class RowHistory:
     def _follow(self, work: ClaimWork, read: int) -> Fitted:
         with step(self.on_step, "lake_schema.read"):
             metadata = self.states.at(self.log, read).metadata
+        if END_VERSION not in physical_fields(metadata):
+            raise LakeError(
+                f"the lake has a table {self.history.name}, which is no history table of {self.table.name}",
+                expected="no other table of this name",
+                remedy="leave history out of pipeline.yml for the one table, or remove the other",
+            )
         reshaper = Reshaper(
             session=self.session, store=self.store, log=self.log, clock=self.clock, on_step=self.on_step
         )

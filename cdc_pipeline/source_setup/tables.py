@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -33,8 +32,7 @@ class TableRegistration:
         """Registers a table, or the changes of a registered one. Durable on return, idempotent.
 
         `begins_again`: a new snapshot will follow, so what was registered of the table before is replaced. Raises
-        SettingsError, before anything is registered, if the table is new and another pipeline owns it in the lake, or
-        if its history is to be kept and it has no id.
+        SettingsError, before anything is registered, if the table is new and another pipeline owns it in the lake.
         """
         if self.store.tables.find(found.name) is None:
             own_lake_table(found.name, pipeline=self.registered.name, objects=self.objects, on_step=self.on_step)
@@ -82,10 +80,4 @@ class TableRegistration:
             self.store.tables.record_schema(row.table_id, found.schema, first_offset=first_offset)
 
     def _settings(self, name: TableName, key: Sequence[str]) -> dict[str, Any]:
-        if self.table_settings(name).history and not key:
-            raise SettingsError(
-                f"the table {name} has no id, and its history is to be kept",
-                expected="an id, by which the versions of a row belong together",
-                remedy="leave history out of pipeline.yml for this table, or give it an id",
-            )
         return self.table_settings(name).model_dump(mode="json", exclude={"name"}) | {"id": list(key)}

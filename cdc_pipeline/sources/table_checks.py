@@ -32,6 +32,16 @@ def check_folder(settings: TableSettings, listed: Iterable[TableSettings]) -> No
             )
 
 
+def check_history(settings: TableSettings, key: Collection[str]) -> None:
+    """Raises SourceError for a keyless table whose history is to be kept."""
+    if settings.history and not key:
+        raise SourceError(
+            f"the table {settings.name} has no id, and its history is to be kept",
+            expected="an id, by which the versions of a row belong together",
+            remedy="leave history out of pipeline.yml for this table, or give it an id",
+        )
+
+
 def check_named_columns(settings: TableSettings, key: tuple[str, ...], names: Collection[str]) -> None:
     """Raises SourceError if the key or pipeline.yml names a column that is not among `names`."""
     partitions = (part.column for part in settings.partition_by)

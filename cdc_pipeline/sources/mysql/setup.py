@@ -14,7 +14,7 @@ from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTab
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_images, check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
-from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_named_columns
+from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_history, check_named_columns
 from cdc_pipeline.types.mysql_charsets import KNOWN
 
 MARK = "row"
@@ -209,4 +209,5 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
                 remedy=f"run ALTER TABLE … MODIFY {column.name} … CHARACTER SET utf8mb4, or leave the table out",
             )
     check_named_columns(settings, key, found.shape.names)
+    check_history(settings, key)
     check_column_names(settings, found.shape.names)

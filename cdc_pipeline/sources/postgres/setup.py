@@ -18,7 +18,7 @@ from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres.tables import CatalogueTable, read_table
-from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_named_columns
+from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_history, check_named_columns
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -229,6 +229,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
     key = settings.id or found.primary_key
     names = [column.name for column in found.shape.columns]
     check_named_columns(settings, key, names)
+    check_history(settings, key)
     check_generated(found, key)
     check_column_names(settings, names)
     _check_identity(settings, found, key)

@@ -77,6 +77,8 @@ def test_a_table_without_an_id_is_named_with_the_statement_that_makes_it_keyless
     tables = [{"name": f"{cdc.name}.public.orders"}]
     cdc.write_settings(tables=[tables[0] | {"deletes": "soft"}])
     assert "has no id, and its deletes are to be soft" in refusal(cdc, "setup-source")
+    cdc.write_settings(tables=[tables[0] | {"history": True}])
+    assert "has no id, and its history is to be kept" in refusal(cdc, "setup-source")
     cdc.write_settings(tables=tables)
     assert cdc.run("setup-source").exit_code == 0
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.errors import LakeError
+from cdc_pipeline.errors import LakeError, UsageError
 from cdc_pipeline.lake import KeyRange, LakeTable
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
@@ -22,7 +22,7 @@ from cdc_pipeline.record import CURRENT, VALID_FROM, VALID_TO, VERSION, Column, 
 from cdc_pipeline.steps import Moment
 from tests.support.doc_pages import blocks
 from tests.support.history_tables import Span, number_of, publish, spans
-from tests.support.lake import NOW, Feed, commit_time, event, lake_table_rows, lake_values, table_of, version
+from tests.support.lake import NOW, PEOPLE, Feed, commit_time, event, lake_table_rows, lake_values, table_of, version
 
 
 @pytest.fixture
@@ -197,6 +197,20 @@ def test_readers_see_the_rows_as_of_a_moment_by_the_query_of_the_page(
     session.sql(reader_view_sql(history, url, lake.read_columns(history))).collect()
     (query,) = blocks("docs/how-to/history.md", "sql")
     assert {(row["id"], row["name"]) for row in session.sql(query).collect()} == {(1, "b"), (2, "a")}
+
+
+def test_a_table_without_an_id_has_no_history(lake: SparkLake) -> None:
+    bag = table_of(replace(PEOPLE, key=()), name="shop.public.bag", keeps_history=True)
+    with pytest.raises(UsageError, match="have no key, and its history is to be kept"):
+        lake.create_table(bag)
+
+
+def test_another_table_of_the_name_stays_as_it_is(lake: SparkLake, feed: Feed) -> None:
+    other = replace(table_of(), name=history_of(feed.table).name)
+    lake.create_table(other)
+    with pytest.raises(LakeError, match="which is no history table"):
+        lake.upsert(feed.table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    assert lake.read_version(other) == 0
 
 
 def test_a_history_with_features_of_others_is_refused_before_anything_changes(

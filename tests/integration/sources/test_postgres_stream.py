@@ -248,6 +248,17 @@ def test_new_tables_whose_folders_differ_only_in_capitals_are_refused_by_both_na
             plan_source(connection, source, tables)
 
 
+def test_a_table_with_the_name_of_the_history_of_another_is_refused(database: str) -> None:
+    run_sql(database, CREATE, CREATE.replace("items", '"items.history"'))
+    history = TableSettings(name=f'{database_of(database)}.public."items.history"')
+    source = PostgresSource(kind="postgres", url=database, publication="p", slot="s")
+    with closing(connect(database)) as connection:
+        assert plan_source(connection, source, [items(database), history]).tables
+        kept = items(database).model_copy(update={"history": True})
+        with pytest.raises(SourceError, match=r"has the name of the history table of .*public\.items"):
+            plan_source(connection, source, [kept, history])
+
+
 def test_a_detached_partition_of_a_table_that_is_not_read_any_more_stops_no_table_with_the_same_columns(
     database: str,
 ) -> None:

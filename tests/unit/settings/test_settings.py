@@ -204,6 +204,11 @@ def test_what_files_cannot_do_is_refused_with_its_line(old: str, new: str, words
     assert words in refusal(FILES.replace(old, new))
 
 
+def test_a_history_without_deletion_vectors_is_refused_with_its_line() -> None:
+    text = FILES.replace("  - name:", "  - history: true\n    deletion_vectors: false\n    name:")
+    assert "a history needs deletion vectors" in refusal(text)
+
+
 def test_a_list_in_a_variable_is_json() -> None:
     environment = {"CDC_SOURCE__ORDERED": "false", "CDC_SOURCE__SEQUENCE_BY": '["source.lsn", "ts_ms"]'}
     source = parsed(FILES, environment).source
