@@ -29,6 +29,8 @@ from cdc_pipeline.record import (
 )
 
 PERIOD = "cdc_period"
+_UNKNOWN = ""
+"""In PARTIAL, instead of a version: the columns that make the period incomplete. No event had a value for them."""
 _UPSERT, _DELETE, _END = 2, 1, 0
 """What an event does, in the order of precedence at one version. An end leaves no tombstone."""
 
@@ -51,14 +53,17 @@ def periods(
     values = "".join(f", {part}" for each in shape.registers for part in each.columns(f"_cdc_first.{_value(each)}"))
     confirmed = "_cdc_later" if keeps_confirmed else "slice(_cdc_later, -1, 1)"
     kept = f"_cdc_act <> {_END}" if keeps_tombstones else f"_cdc_act = {_UPSERT}"
-    is_of_period = f"at = {VERSION} OR coalesce(map_contains_key({CONFIRMED}, at), false)"
+    is_of_period = f"at IN ({VERSION}, '{_UNKNOWN}') OR coalesce(map_contains_key({CONFIRMED}, at), false)"
+    unknown = "_cdc_first._cdc_unknown"
+    whole = f"filter(array(struct('{_UNKNOWN}' AS _cdc_at, {unknown} AS _cdc_absent)), it -> size(it._cdc_absent) > 0)"
+    blanks = f"concat(_cdc_blanks, {whole})"
     return f"""
         SELECT {shape.keys()}{values}, {VERSION}, {END_VERSION}, _cdc_first._cdc_time AS {VALID_FROM}, {VALID_TO},
-               _cdc_act <> {_UPSERT} OR _cdc_first._cdc_is_incomplete AS {DELETED}, {CONFIRMED},
+               _cdc_act <> {_UPSERT} OR size({unknown}) > 0 AS {DELETED}, {CONFIRMED},
                IF(size({PARTIAL}) = 0, NULL, {PARTIAL}) AS {PARTIAL}, {END_VERSION} IS NULL AS {CURRENT}
         FROM (SELECT *, lead({VERSION}) OVER by_version AS {END_VERSION},
                      lead(_cdc_first._cdc_time) OVER by_version AS {VALID_TO},
-                     map_filter(map_from_entries(_cdc_blanks), (at, names) -> {is_of_period}) AS {PARTIAL}
+                     map_filter(map_from_entries({blanks}), (at, names) -> {is_of_period}) AS {PARTIAL}
               FROM (SELECT *, IF(size(_cdc_later) = 0, NULL, map_from_entries({confirmed})) AS {CONFIRMED}
                     FROM ({_gathered(shape, set(fills), truncates)}))
               WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY {VERSION}))
@@ -96,7 +101,7 @@ def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str
     """Gathers the events of each period: the first one with its values, the later ones, and those that lack values."""
     return f"""
         SELECT {shape.keys()}, min(_cdc_at) AS {VERSION}, min(_cdc_act) AS _cdc_act,
-               min_by(struct(_cdc_time, _cdc_is_incomplete{_values(shape)}), _cdc_at) AS _cdc_first,
+               min_by(struct(_cdc_time, _cdc_unknown{_values(shape)}), _cdc_at) AS _cdc_first,
                array_sort(collect_list(struct(_cdc_at, _cdc_time)) FILTER (WHERE NOT _cdc_is_first)) AS _cdc_later,
                collect_list(struct(_cdc_at, _cdc_absent)) FILTER (WHERE size(_cdc_absent) > 0) AS _cdc_blanks
         FROM ({_numbered(shape, fills, truncates)}) GROUP BY {shape.keys()}, _cdc_period"""
@@ -110,7 +115,7 @@ def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str
                         OR (_cdc_act = {_UPSERT} AND NOT (_cdc_content <=> _cdc_content_before)) AS _cdc_is_first
               FROM (SELECT *, lag(_cdc_act) OVER by_version AS _cdc_act_before,
                            lag(_cdc_content) OVER by_version AS _cdc_content_before
-                    FROM (SELECT *, struct(_cdc_is_incomplete{_values(shape)}) AS _cdc_content
+                    FROM (SELECT *, struct(_cdc_unknown{_values(shape)}) AS _cdc_content
                           FROM ({_filled(shape, fills, truncates)}))
                     WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)))
         WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)"""
@@ -121,7 +126,7 @@ def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, 
 
     The first period of an id keeps its values: those of the period before it were taken when it was written.
     """
-    values, incomplete, found = "", "false", ""
+    values, found, unknown = "", "", list[str]()
     for register in shape.registers:
         value, fill, name = _value(register), f"_cdc_fill_{register.number}", text_literal(register.first)
         if register.first not in fills:
@@ -129,19 +134,20 @@ def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, 
             continue
         lacks = f"array_contains(_cdc_blank, {name})"
         values += f", IF({fill} IS NULL, {value}, {fill}.value) AS {value}"
-        incomplete += (
-            f" OR (_cdc_act = {_UPSERT} AND {fill} IS NULL AND {lacks} AND NOT array_contains(_cdc_lacking, {name}))"
-        )
+        is_unknown = f"_cdc_act = {_UPSERT} AND {fill} IS NULL AND {lacks} AND NOT array_contains(_cdc_lacking, {name})"
+        unknown.append(f"IF({is_unknown}, {name}, NULL)")
         found += f""", last_value(IF(_cdc_act <> {_UPSERT} OR {lacks}, NULL, struct({value} AS value)), true)
                          OVER until_here AS {fill}"""
-    known = "_cdc_is_known AND NOT _cdc_is_hidden AND row_number() OVER by_version = 1"
+    lacked = f"array_compact(array({', '.join(unknown)}))" if unknown else NO_NAMES
     return f"""
-        SELECT {shape.keys()}{values}, _cdc_at, _cdc_time, _cdc_act, _cdc_absent, {incomplete} AS _cdc_is_incomplete
+        SELECT {shape.keys()}{values}, _cdc_at, _cdc_time, _cdc_act, _cdc_absent,
+               IF(_cdc_begins, _cdc_unknown_before, {lacked}) AS _cdc_unknown
         FROM (SELECT *{found}
-              FROM (SELECT *, IF({known}, {NO_NAMES}, array_union(_cdc_absent, _cdc_lacking)) AS _cdc_blank,
-                           count_if(_cdc_act <> {_UPSERT}) OVER by_version AS _cdc_life
-                    FROM ({_distinct(shape, truncates)})
-                    WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at))
+              FROM (SELECT *, IF(_cdc_begins, _cdc_unknown_before, array_union(_cdc_absent, _cdc_lacking)) AS _cdc_blank
+                    FROM (SELECT *, _cdc_is_known AND row_number() OVER by_version = 1 AS _cdc_begins,
+                                 count_if(_cdc_act <> {_UPSERT}) OVER by_version AS _cdc_life
+                          FROM ({_distinct(shape, truncates)})
+                          WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)))
               WINDOW until_here AS (PARTITION BY {shape.keys()}, _cdc_life ORDER BY _cdc_at
                                     ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))"""
 
@@ -174,17 +180,18 @@ def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
     found = [
         f"""
         SELECT {values}, _cdc_at, _cdc_time, _cdc_act, {absent} AS _cdc_absent, {nothing},
-               {DELETED} AS _cdc_is_hidden, '' AS _cdc_operation
+               coalesce(try_element_at({PARTIAL}, '{_UNKNOWN}'), {NO_NAMES}) AS _cdc_unknown_before,
+               '' AS _cdc_operation
         FROM (SELECT *, {of_period} FROM {PERIOD})""",
         f"""
         SELECT {values}, {VERSION}, {COMMIT_TIME}, IF({OPERATION} = 'd', {_DELETE}, {_UPSERT}),
-               IF({OPERATION} = 'd', {NO_NAMES}, {ABSENT}), {LACKING}, false, false, {OPERATION}
+               IF({OPERATION} = 'd', {NO_NAMES}, {ABSENT}), {LACKING}, false, {NO_NAMES}, {OPERATION}
         FROM {EVENT}""",
     ]
     if truncates:
         listed = ", ".join(f"({text_literal(version)}, {moment})" for version, moment in truncates.items())
         found.append(f"""
-        SELECT {no_values}, _cdc_at, _cdc_time, {_END}, {NO_NAMES}, {NO_NAMES}, false, false, ''
+        SELECT {no_values}, _cdc_at, _cdc_time, {_END}, {NO_NAMES}, {NO_NAMES}, false, {NO_NAMES}, ''
         FROM (SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})
         CROSS JOIN (VALUES {listed} AS truncates(_cdc_at, _cdc_time))""")
     return found
