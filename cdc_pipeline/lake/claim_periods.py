@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 
 from cdc_pipeline.lake.claim_changes import has_few_rows, safe_ranges
 from cdc_pipeline.lake.claim_view import Views, claim_shape, slice_rows
-from cdc_pipeline.lake.columns import HISTORY_TYPES
+from cdc_pipeline.lake.columns import HISTORY_IN_FILES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
 from cdc_pipeline.lake.few_events import FewEvents
 from cdc_pipeline.lake.lake_files import AFTER_ALL, FILE, ROW, LakeFiles
@@ -19,7 +19,6 @@ from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.record import (
     COMMIT_TIME,
-    CURRENT,
     DELETED,
     END_VERSION,
     OLD_ID_PREFIX,
@@ -174,4 +173,4 @@ class ClaimPeriods:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        return (*self._shape.names, *(name for name, _ in HISTORY_TYPES if name != CURRENT))
+        return (*self._shape.names, *HISTORY_IN_FILES)

@@ -60,7 +60,7 @@ def claim_shape(table: LakeTable, work: ClaimWork, lake: Shape) -> ClaimShape:
     known = [set(lake.lake_names(content.schema).values()) for content in work.slices]
     anywhere, everywhere = set.union(*known), set.intersection(*known)
     return ClaimShape(
-        columns=tuple((column.name, column.type) for column in lake.columns),
+        columns=lake.types,
         key=table.schema.key,
         lacking=frozenset(name for name in lake.names if name not in everywhere),
         dropped=frozenset(name for name in lake.names if name not in anywhere),

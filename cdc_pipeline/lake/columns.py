@@ -35,6 +35,8 @@ HISTORY_TYPES = (
     (CURRENT, "BOOLEAN"),
 )
 """The pipeline's own columns of a history table."""
+HISTORY_IN_FILES = tuple(name for name, _ in HISTORY_TYPES if name != CURRENT)
+"""Those that its files have: CURRENT is a data partition."""
 
 _FORMATS = {"year": "yyyy", "month": "yyyy-MM", "day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _MOMENTS = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ")

@@ -5,26 +5,16 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.functions import expr
 
-from cdc_pipeline.lake.columns import partition_expression
+from cdc_pipeline.lake.columns import HISTORY_TYPES, partition_expression
 from cdc_pipeline.lake.compaction import named
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.shape import LakeColumn, ShapeChange
-from cdc_pipeline.record import (
-    CONFIRMED,
-    CURRENT,
-    DELETED,
-    END_VERSION,
-    PARTIAL,
-    STATE,
-    VALID_FROM,
-    VALID_TO,
-    VERSION,
-)
+from cdc_pipeline.record import PARTIAL, STATE
 from cdc_pipeline.settings import PartitionBy
 
-_UNCHANGED = (VERSION, DELETED, END_VERSION, VALID_FROM, VALID_TO, CONFIRMED, CURRENT)
+_UNCHANGED = tuple(name for name, _ in HISTORY_TYPES if name != PARTIAL)
 
 
 def rewritten_rows(

@@ -33,7 +33,7 @@ from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTa
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
-from cdc_pipeline.lake.schema_change import Fitted, follow, shape_at
+from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark, shape_at
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
@@ -195,17 +195,7 @@ class RowHistory:
         reshaper = Reshaper(
             session=self.session, store=self.store, log=self.log, clock=self.clock, on_step=self.on_step
         )
-        return follow(
-            self.log,
-            self.history,
-            work,
-            read,
-            metadata,
-            actions_of=reshaper.actions,
-            may_commit=self.may_commit,
-            clock=self.clock,
-            on_step=self.on_step,
-        )
+        return follow_by_spark(reshaper, self.history, work, read, metadata, self.may_commit)
 
     def _files(self, fitted: Fitted, ending_from: str) -> LakeFiles:
         with step(self.on_step, "lake_files.read"):
@@ -216,8 +206,9 @@ class RowHistory:
                 expected="a Delta table as the pipeline created it",
                 remedy="undo what was switched on for it, or move its folder away: a new history begins then",
             )
-        columns = tuple((column.name, column.type) for column in fitted.shape.columns)
-        return LakeFiles(store=self.store, table=fitted.table, state=state, columns=columns, ending_from=ending_from)
+        return LakeFiles(
+            store=self.store, table=fitted.table, state=state, columns=fitted.shape.types, ending_from=ending_from
+        )
 
     def _oldest_version(self, work: ClaimWork) -> str:
         """Returns a version that no event of the claim is older than."""
@@ -261,9 +252,7 @@ class RowHistory:
 
         A period that began after the table's version says more than that version, and stays.
         """
-        shape = ClaimShape(
-            columns=tuple((column.name, column.type) for column in fitted.shape.columns), key=fitted.table.schema.key
-        )
+        shape = ClaimShape(columns=fitted.shape.types, key=fitted.table.schema.key)
         compared = [name for name in shape.others if name not in missing]
         same = " AND ".join(["true", *(f"row.{identifier(name)} <=> was.{identifier(name)}" for name in compared)])
         names = ", ".join(map(text_literal, missing))

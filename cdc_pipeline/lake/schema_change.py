@@ -12,7 +12,7 @@ from cdc_pipeline.lake.fence import commit_info
 from cdc_pipeline.lake.fitting import fitted
 from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
-from cdc_pipeline.lake.reshaping import Reshaping, configuration_of, reshaping_of
+from cdc_pipeline.lake.reshaping import Reshaper, Reshaping, configuration_of, reshaping_of
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import PartitionBy
@@ -73,6 +73,23 @@ def follow(
         table=_of_claim(table, work, after, reshaping.partitions),
         shape=after,
         version=read if reshaping.is_none else read + 1,
+    )
+
+
+def follow_by_spark(
+    reshaper: Reshaper, table: LakeTable, work: ClaimWork, read: int, metadata: Action, may_commit: Callable[[], None]
+) -> Fitted:
+    """Does what `follow` does; Spark writes the rows that change."""
+    return follow(
+        reshaper.log,
+        table,
+        work,
+        read,
+        metadata,
+        actions_of=reshaper.actions,
+        may_commit=may_commit,
+        clock=reshaper.clock,
+        on_step=reshaper.on_step,
     )
 
 

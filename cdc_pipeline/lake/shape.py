@@ -66,6 +66,11 @@ class Shape:
         return tuple(column.name for column in self.columns)
 
     @property
+    def types(self) -> tuple[tuple[str, str], ...]:
+        """Name and Spark type of each column."""
+        return tuple((column.name, column.type) for column in self.columns)
+
+    @property
     def shown(self) -> tuple[str, ...]:
         """Names of the columns that the source still has."""
         return tuple(column.name for column in self.columns if not column.dropped)

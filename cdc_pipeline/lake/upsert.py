@@ -30,7 +30,7 @@ from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.row_history import RowHistory
-from cdc_pipeline.lake.schema_change import Fitted, follow
+from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store import ObjectStore
@@ -174,24 +174,13 @@ class ClaimUpsert:
         with step(self.on_step, "lake_schema.read"):
             metadata = self._log.metadata(read) if self.way == "merge" else self.states.at(self._log, read).metadata
         reshaper = Reshaper(session=session, store=self.store, log=self._log, clock=self.clock, on_step=self.on_step)
-        return follow(
-            self._log,
-            self.table,
-            self.work,
-            read,
-            metadata,
-            actions_of=reshaper.actions,
-            may_commit=self.may_commit,
-            clock=self.clock,
-            on_step=self.on_step,
-        )
+        return follow_by_spark(reshaper, self.table, self.work, read, metadata, self.may_commit)
 
     def _files(self, fitted: Fitted) -> LakeFiles:
         """Returns the table's files for an append."""
         with step(self.on_step, "lake_files.read"):
             state = self.states.at(self._log, fitted.version)
-        columns = tuple((column.name, column.type) for column in fitted.shape.columns)
-        return LakeFiles(store=self.store, table=fitted.table, state=state, columns=columns)
+        return LakeFiles(store=self.store, table=fitted.table, state=state, columns=fitted.shape.types)
 
     def _append(self, session: SparkSession, fitted: Fitted, files: LakeFiles) -> _Done | None:
         claim = ClaimAppend(

@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.functions import expr
 
-from cdc_pipeline.lake.columns import partition_expression
+from cdc_pipeline.lake.columns import HISTORY_IN_FILES, partition_expression
 from cdc_pipeline.lake.compaction import named, write_files, written_files
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
@@ -13,20 +13,9 @@ from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.lake.table_ddl import STATS
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import (
-    CONFIRMED,
-    CURRENT,
-    DELETED,
-    END_VERSION,
-    PARTIAL,
-    STATE,
-    VALID_FROM,
-    VALID_TO,
-    VERSION,
-)
+from cdc_pipeline.record import CURRENT, STATE
 
 _ROWS_PER_FILE = 1_000_000
-_OF_HISTORY = (VERSION, DELETED, END_VERSION, VALID_FROM, VALID_TO, CONFIRMED, PARTIAL)
 
 
 def files_for(work: ClaimWork) -> int:
@@ -53,8 +42,8 @@ def write_rows(
     physical = physical_fields(metadata)
     source = session.sql(sql)
     is_history = fitted.table.is_history  # its columns are known without asking Spark, which takes a tenth of a second
-    names = (*fitted.shape.names, *_OF_HISTORY) if is_history else source.columns
-    values = {name: identifier(name) for name in (*fitted.shape.names, *_OF_HISTORY) if name in names}
+    names = (*fitted.shape.names, *HISTORY_IN_FILES) if is_history else source.columns
+    values = {name: identifier(name) for name in (*fitted.shape.names, *HISTORY_IN_FILES) if name in names}
     if STATE in names:
         values[STATE] = _state(*map(identifier, physical_parts(metadata, STATE)))
     for partition in fitted.table.partition_by:
