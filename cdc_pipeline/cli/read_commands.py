@@ -71,9 +71,9 @@ def verify(
 ) -> None:
     """Compare all rows of source and lake at one position.
 
-    Compares every column that the source has now. Each table gets its own verdict. Exit code 3 when a table differs
-    or could not be compared. With --against, the lake as it is now is compared with a database at rest, for a source
-    that is no database; registered slices are applied first.
+    Compares every column that the source has now, and a table's history as of the position. Each table gets its own
+    verdict. Exit code 3 when a table differs or could not be compared. With --against, the lake as it is now is
+    compared with a database at rest, for a source that is no database; registered slices are applied first.
     """
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_AND_SPARK, command="verify") as pipeline:
@@ -84,12 +84,10 @@ def verify(
             from cdc_pipeline.wiring.against import verify_against
 
             verdicts = verify_against(pipeline, names, against)
-    differences = [found for verdict in verdicts for found in _differences(verdict)]
     if as_json:
-        context.show(
-            [_verdict(verdict) | {"differences": _of(str(verdict.table), differences)} for verdict in verdicts]
-        )
+        context.show([_verdict(verdict) | {"differences": _differences(verdict)} for verdict in verdicts])
     else:
+        differences = [found for verdict in verdicts for found in _differences(verdict)]
         is_equal = all(verdict.is_equal for verdict in verdicts)
         title = "lake equals source" if is_equal else "lake does NOT equal source"
         context.show([_verdict(verdict) for verdict in verdicts], title=title)
@@ -137,6 +135,7 @@ def _verdict(verdict: "Verified") -> dict[str, Any]:
         "source_rows": None if found is None else found.source_rows,
         "lake_rows": None if found is None else found.lake_rows,
         "differing_rows": None if found is None else found.differing_rows,
+        "differing_in_history": None if verdict.history is None else verdict.history.differing_rows,
         "rows_withheld": verdict.rows_withheld,
         "problem": _problem_of(verdict),
         "position": verdict.position,
@@ -154,14 +153,17 @@ def _problem_of(verdict: "Verified") -> str | None:
 
 
 def _differences(verdict: "Verified") -> list[dict[str, Any]]:
+    from cdc_pipeline.record import history_name
+
     return [
         {
-            "table": str(verdict.table),
+            "table": str(name),
             "id": json.dumps(found.id, default=str),
             "kind": found.kind,
             "columns": list(found.columns),
         }
-        for found in (verdict.comparison.differences if verdict.comparison else ())
+        for name, compared in ((verdict.table, verdict.comparison), (history_name(verdict.table), verdict.history))
+        for found in (compared.differences if compared else ())
     ]
 
 
@@ -244,7 +246,3 @@ def _parameter(text: str) -> tuple[str, str]:
     if not separator:
         raise UsageError(f"--set {text!r} has no equals sign", expected="NAME=VALUE")
     return name, value
-
-
-def _of(table: str, differences: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [found for found in differences if found["table"] == table]

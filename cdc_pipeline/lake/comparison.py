@@ -1,6 +1,6 @@
-"""Compares one version of a lake table with rows of its source, row by row, on Spark."""
+"""Compares the rows of a lake table with rows of its source, row by row, on Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -10,19 +10,38 @@ from pyspark.sql.connect import functions as spark_functions
 from cdc_pipeline.lake.columns import definition
 from cdc_pipeline.lake.differences import MOST_SHOWN, Comparison, Difference
 from cdc_pipeline.lake.protocol import LakeTable
-from cdc_pipeline.lake.quoting import identifier
-from cdc_pipeline.record import DELETED, OPERATION, Operation
+from cdc_pipeline.lake.quoting import identifier, text_literal
+from cdc_pipeline.record import CURRENT, DELETED, END_VERSION, OPERATION, VERSION, Operation
 
 _IN_SOURCE, _IN_LAKE = "_cdc_in_source", "_cdc_in_lake"
 
 
-def compare(session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int) -> Comparison:
-    """Counts and shows the rows that differ between a source file and what readers see of `lake_version`.
+def visible_rows(
+    session: SparkSession, table: LakeTable, url: str, lake_version: int, names: Mapping[str, str], as_of: str | None
+) -> DataFrame:
+    """Returns what readers see of a version of a lake table: the schema's columns, without hidden rows.
 
-    `source_url` names a Parquet file with the columns of the table's schema; the lake has them too. NULL equals NULL
-    and NaN equals NaN.
+    Of a history, that is the rows that it has for `as_of`, a version of the source; None: those of the periods that go
+    on. `names`: column of the schema -> column of the lake table. A column that the table lacks is NULL.
     """
-    source, lake = _both(session, table, source_url, lake_url, lake_version)
+    rows = session.read.format("delta").option("versionAsOf", lake_version).load(url)
+    if DELETED in rows.columns:
+        rows = rows.where(f"NOT coalesce({identifier(DELETED)}, false)")
+    if table.is_history:
+        moment = text_literal(as_of or "")
+        went_on = f"{VERSION} <= {moment} AND ({END_VERSION} IS NULL OR {END_VERSION} > {moment})"
+        rows = rows.where(CURRENT if as_of is None else went_on)
+    values = [_quoted(names[name]) if name in names else spark_functions.lit(None) for name in table.schema.names]
+    return rows.select(*(value.alias(name) for value, name in zip(values, table.schema.names, strict=True)))
+
+
+def compare(session: SparkSession, table: LakeTable, source_url: str, lake: DataFrame) -> Comparison:
+    """Counts and shows the rows that differ between a source file and the rows of a lake table.
+
+    `source_url` names a Parquet file with the columns of the table's schema; `lake` has them too. NULL equals NULL and
+    NaN equals NaN.
+    """
+    source = _source_rows(session, table, source_url)
     if table.schema.is_keyless:
         return _compare_copies(source, lake)
     joined = _joined(source, lake, table)
@@ -35,15 +54,13 @@ def compare(session: SparkSession, table: LakeTable, source_url: str, lake_url: 
     return Comparison(source_rows=counts[0], lake_rows=counts[1], differing_rows=counts[2], differences=shown)
 
 
-def differing_rows(
-    session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int, *, most: int
-) -> pa.Table:
+def differing_rows(session: SparkSession, table: LakeTable, source_url: str, lake: DataFrame, *, most: int) -> pa.Table:
     """Returns at most `most` rows of a keyed table that differ, as events without a version.
 
     OPERATION is 'i', with the source's values, for a row that the lake lacks or has with other values. It is 'd', with
     nothing but the id, for a row that only the lake has.
     """
-    source, lake = _both(session, table, source_url, lake_url, lake_version)
+    source = _source_rows(session, table, source_url)
     extra = _quoted(_IN_SOURCE).isNull()
     columns = [
         spark_functions.when(extra, _side(_IN_LAKE, name)).otherwise(_side(_IN_SOURCE, name))
@@ -57,16 +74,8 @@ def differing_rows(
     return found.select(*named, operation.alias(OPERATION)).limit(most).toArrow()
 
 
-def _both(
-    session: SparkSession, table: LakeTable, source_url: str, lake_url: str, lake_version: int
-) -> tuple[DataFrame, DataFrame]:
-    """Returns the rows of source and lake with the schema's columns only; of the lake, without hidden rows."""
-    lake = session.read.format("delta").option("versionAsOf", lake_version).load(lake_url)
-    if DELETED in lake.columns:
-        lake = lake.where(f"NOT coalesce({identifier(DELETED)}, false)")
-    lake = lake.select(*(_quoted(name) for name in table.schema.names))
-    definitions = ", ".join(map(definition, table.schema.columns))
-    return session.read.schema(definitions).parquet(source_url), lake
+def _source_rows(session: SparkSession, table: LakeTable, url: str) -> DataFrame:
+    return session.read.schema(", ".join(map(definition, table.schema.columns))).parquet(url)
 
 
 def _joined(source: DataFrame, lake: DataFrame, table: LakeTable) -> DataFrame:

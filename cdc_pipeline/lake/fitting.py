@@ -1,5 +1,6 @@
 """Plans how a lake table follows a changed source table, and which slices one claim may contain; pure."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -108,7 +109,7 @@ class _Plan:
         """Returns the planned change. A dropped column gets another name if another column has its name."""
         names = Counter(column.name.lower() for column, _ in self.after)
         self.after = [
-            (replace(own, name=f"{DROPPED_PREFIX}{own.number or 0}_{own.name}"), was)
+            (replace(own, name=_free_name(own, names)), was)
             if own.dropped and names[own.name.lower()] > 1
             else (own, was)
             for own, was in self.after
@@ -123,7 +124,8 @@ class _Plan:
         )
 
     def _shape(self) -> Shape:
-        return Shape(columns=tuple(column for column, _ in self.after), highest=self.highest)
+        columns = tuple(column for column, _ in self.after)
+        return replace(self.before, columns=columns, highest=self.highest, generation=self.generation)
 
     def _add(self, column: Column, *, dropped: bool = False) -> None:
         new = replace(new_column(column), dropped=dropped)
@@ -135,6 +137,42 @@ class _Plan:
         self.problems.append(
             f"{column.name!r} is {column.type} ({resolve(column.type).spark}) and {own.type} in the lake"
         )
+
+
+def taken_over(before: Shape, schema: TableSchema, source_id: int, *, keeps_dropped: bool) -> ShapeChange:
+    """Returns the change after which a history can take over rows that have this schema.
+
+    A new snapshot may follow a change that no stream shows. Then a column that cannot hold the new values counts as
+    dropped, and a new one begins beside it. In another source table of the same name, column numbers mean other
+    columns: there, columns are the same if their names are. Only the id cannot change its type.
+    """
+    is_same = source_id == before.source_id or 0 in (source_id, before.source_id)
+    columns = tuple(_taken_over(own, before, schema, is_same=is_same) for own in before.columns)
+    marked = replace(before, columns=columns, source_id=source_id, generation=min(before.generation, schema.generation))
+    change = replace(fitted(marked, schema, keeps_dropped=keeps_dropped), before=before)
+    ended = {own.name for own, was in zip(columns, before.columns, strict=True) if own.dropped and not was.dropped}
+    ids = tuple(f"the id column {name!r} has another type in the history" for name in schema.key if name in ended)
+    return replace(change, problems=(*change.problems, *ids))
+
+
+def _taken_over(own: LakeColumn, before: Shape, schema: TableSchema, *, is_same: bool) -> LakeColumn:
+    ended = replace(own, number=None, dropped=True)
+    if is_same:
+        wanted = next((column for column in schema.columns if before.find(column) == own), None)
+    else:
+        wanted = next((column for column in schema.columns if column.name == own.name and not own.dropped), None)
+    if wanted is None:
+        return own if is_same else ended
+    type_ = resolve(wanted.type).spark
+    return replace(own, number=wanted.number) if wider(own.type, type_) == type_ else ended
+
+
+def _free_name(own: LakeColumn, names: Counter[str]) -> str:
+    """Returns a name for a dropped column that no column has, and counts it among the `names`."""
+    candidates = (f"{DROPPED_PREFIX}{number}_{own.name}" for number in chain((own.number or 0,), itertools.count()))
+    name = next(name for name in candidates if not names[name.lower()])
+    names[name.lower()] += 1
+    return name
 
 
 def in_one_claim(schemas: Iterable[TableSchema | None]) -> int:

@@ -37,7 +37,7 @@ class LakeTable:
     `table_uuid` identifies the table in its own Delta log and never changes. `ordered`: the events of one id arrive in
     the order of their versions; if False, deletes leave tombstones. `keeps_dropped`: columns that the source dropped
     keep their values. `deletion_vectors`: deletes may mark rows in vectors; if False, they rewrite data files.
-    `keeps_history`: the table has a history table, see `row_history`; `is_history`: it is one.
+    `keeps_history`: it has a history table; `is_history`: it is one. `source_id`: the source's number of it, or 0.
     """
 
     name: TableName
@@ -52,6 +52,7 @@ class LakeTable:
     deletion_vectors: bool = True
     keeps_history: bool = False
     is_history: bool = False
+    source_id: int = 0
 
     @property
     def app_id(self) -> str:
@@ -119,10 +120,10 @@ class ClaimWork:
 class Fence:
     """The last applied slice, as the lake's own log records it.
 
-    `slices` are those of the last claim. If the log before a checkpoint was cleaned, only the number is known: `slices`
-    is empty and `claim_id` is "". `snapshot_id` is set if a publication moved the fence. `rewound_from`: the fence
-    number before a rewind, if a rewind moved the fence. `repeated_at`: the first lake version in which some slices were
-    applied a second time; this changes the rows of keyless tables only.
+    `slices`: of the last claim. If the log before a checkpoint was cleaned, only the number is known: `slices` is empty
+    and `claim_id` is "". `snapshot_id` is set if a publication moved the fence. `rewound_from`: the fence number before
+    a rewind moved it. `repeated_at`: the first lake version in which slices were applied a second time; this changes
+    the rows of keyless tables only.
     """
 
     number: int
@@ -260,17 +261,17 @@ class Lake(Protocol):
         Raises LakeError if that version's log or files may have been deleted.
         """
 
-    def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
+    def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
         """Compares one Parquet file of source rows, in the lake's object store, with what readers see of a version.
 
-        File and lake table have all columns of the table's schema. Reads only.
+        Both have all columns of the schema. `as_of`: of a history, a version of the source; None: what goes on.
         """
 
     def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
         """Returns at most `most` rows of a keyed table that differ, as events without a version.
 
         OPERATION is 'i', with the source's values, for a row that the lake lacks or has with other values. It is 'd',
-        with nothing but the id, for a row that only the lake has.
+        with nothing but the id, for a row that only the lake has. Of a history, compares what goes on.
         """
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
@@ -284,7 +285,7 @@ class Lake(Protocol):
     ) -> Optimization:
         """Rewrites files that have decayed by `need`. The content does not change.
 
-        After a claim, whose version is `claimed_at`, it looks for them only if enough versions came since it last did.
+        After a claim with version `claimed_at`, looks for them only if enough versions came since it last did.
         """
 
     def purge(self, table: LakeTable, below_version: str) -> None:

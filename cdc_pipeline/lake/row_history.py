@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
@@ -33,7 +34,8 @@ from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTa
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
-from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark, shape_at
+from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark, planned_for_snapshot, shape_at
+from cdc_pipeline.lake.shape import Shape, ShapeChange
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
@@ -117,7 +119,7 @@ class RowHistory:
         fence = self._begun()
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
         work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
-        fitted = self._follow(work, fence.lake_version)
+        fitted = self._follow(work, fence.lake_version, partial(planned_for_snapshot, self.history))
         files = self._files(fitted, "")
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
@@ -183,7 +185,7 @@ class RowHistory:
             raise LakeError(f"there is no lake table {self.history.name}", remedy="retry: the next claim creates it")
         return fence
 
-    def _follow(self, work: ClaimWork, read: int) -> Fitted:
+    def _follow(self, work: ClaimWork, read: int, plan: Callable[[Shape], ShapeChange] | None = None) -> Fitted:
         with step(self.on_step, "lake_schema.read"):
             metadata = self.states.at(self.log, read).metadata
         if END_VERSION not in physical_fields(metadata):
@@ -195,7 +197,7 @@ class RowHistory:
         reshaper = Reshaper(
             session=self.session, store=self.store, log=self.log, clock=self.clock, on_step=self.on_step
         )
-        return follow_by_spark(reshaper, self.history, work, read, metadata, self.may_commit)
+        return follow_by_spark(reshaper, self.history, work, read, metadata, self.may_commit, plan)
 
     def _files(self, fitted: Fitted, ending_from: str) -> LakeFiles:
         with step(self.on_step, "lake_files.read"):

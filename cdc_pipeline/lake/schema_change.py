@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import commit_info
-from cdc_pipeline.lake.fitting import fitted
+from cdc_pipeline.lake.fitting import fitted, taken_over
 from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
 from cdc_pipeline.lake.reshaping import Reshaper, Reshaping, configuration_of, reshaping_of
@@ -45,19 +46,20 @@ def follow(
     read: int,
     metadata: Action,
     *,
+    plan: Callable[[Shape], ShapeChange] | None = None,
     actions_of: Callable[[LakeTable, Reshaping], list[Action]],
     may_commit: Callable[[], None],
     clock: Clock,
     on_step: OnStep,
 ) -> Fitted:
-    """Gives the lake's table the claim's columns, in version `read + 1`. Makes no commit if it has them.
+    """Gives the lake's table the claim's columns, or those of `plan`, in version `read + 1`.
 
-    `read` is the lake version at which the claim's fence was read; `metadata` is that version's. The commit is durable
-    on return. Raises SchemaConflict if the lake cannot follow, LakeError (retryable) if another writer was first.
+    Makes no commit if it has them. `read` is the lake version at which the claim's fence was read; `metadata` is that
+    version's. The commit is durable on return. Raises SchemaConflict if the lake cannot follow, LakeError (retryable)
+    if another writer was first.
     """
-    reshaping = reshaping_of(
-        metadata, read, lambda before: planned(table, work, before), vectors=table.deletion_vectors
-    )
+    plan = plan or partial(planned, table, work)
+    reshaping = reshaping_of(metadata, read, plan, vectors=table.deletion_vectors)
     if not reshaping.is_none:
         words = reshaping.change.words()
         info = commit_info(
@@ -77,7 +79,13 @@ def follow(
 
 
 def follow_by_spark(
-    reshaper: Reshaper, table: LakeTable, work: ClaimWork, read: int, metadata: Action, may_commit: Callable[[], None]
+    reshaper: Reshaper,
+    table: LakeTable,
+    work: ClaimWork,
+    read: int,
+    metadata: Action,
+    may_commit: Callable[[], None],
+    plan: Callable[[Shape], ShapeChange] | None = None,
 ) -> Fitted:
     """Does what `follow` does; Spark writes the rows that change."""
     return follow(
@@ -86,6 +94,7 @@ def follow_by_spark(
         work,
         read,
         metadata,
+        plan=plan,
         actions_of=reshaper.actions,
         may_commit=may_commit,
         clock=reshaper.clock,
@@ -112,11 +121,21 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     others = dict.fromkeys((each.schema, each.late) for each in work.slices if each.schema != work.leading)
     earlier, late = ([schema for schema, is_late in others if is_late == kind] for kind in (False, True))
     change = fitted(before, work.leading, earlier, late, keeps_dropped=table.keeps_dropped)
+    return _checked(change, table, "take a new snapshot of the table: cdc snapshot")
+
+
+def planned_for_snapshot(history: LakeTable, before: Shape) -> ShapeChange:
+    """Returns the change that a history needs for the rows of a snapshot. Raises SchemaConflict if the id changed."""
+    change = taken_over(before, history.schema, history.source_id, keeps_dropped=history.keeps_dropped)
+    return _checked(change, history, "move the folder of the history away: a new one begins")
+
+
+def _checked(change: ShapeChange, table: LakeTable, remedy: str) -> ShapeChange:
     if change.problems:
         raise SchemaConflict(
             f"the schema of {table.name} no longer fits its lake table: {'; '.join(change.problems)}",
             expected="the lake's columns with types that hold the lake's values, and new ones beside them",
-            remedy="take a new snapshot of the table: cdc snapshot",
+            remedy=remedy,
         )
     return change
 

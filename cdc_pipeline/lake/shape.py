@@ -14,7 +14,7 @@ import pyarrow as pa
 from cdc_pipeline.record import OWN_PREFIX, Column, TableSchema
 from cdc_pipeline.types import parse_text, resolve
 
-COLUMNS, HIGHEST, GENERATION = "cdc.columns", "cdc.highest_column", "cdc.generation"
+COLUMNS, HIGHEST, GENERATION, SOURCE = "cdc.columns", "cdc.highest_column", "cdc.generation", "cdc.source_table"
 """Properties of the Delta table. COLUMNS is a JSON object: column name -> what Delta's own schema cannot express."""
 DROPPED_PREFIX = f"{OWN_PREFIX}dropped_"
 
@@ -55,11 +55,13 @@ class Shape:
     """The source's columns in a lake table. `highest`: the greatest number that any column ever had.
 
     `generation`: that of the last schema that the table followed. An older schema never changes the table back.
+    `source_id`: the source table whose column numbers these are; 0 where that is not recorded.
     """
 
     columns: tuple[LakeColumn, ...]
     highest: int = 0
     generation: int = 0
+    source_id: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +98,8 @@ class Shape:
             return {}
         known = {column.name: _kept(column) for column in self.columns if column.number is not None or column.dropped}
         properties = {COLUMNS: json.dumps(known, ensure_ascii=False), HIGHEST: str(self.highest)}
-        return properties | {GENERATION: str(self.generation)} if self.generation else properties
+        numbers = {GENERATION: self.generation, SOURCE: self.source_id}
+        return properties | {name: str(number) for name, number in numbers.items() if number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,11 @@ class ShapeChange:
 
     @property
     def is_none(self) -> bool:
-        return set(self.before.columns) == set(self.after.columns) and self.before.highest == self.after.highest
+        before, after = self.before, self.after
+        return set(before.columns) == set(after.columns) and (before.highest, before.source_id) == (
+            after.highest,
+            after.source_id,
+        )
 
     @property
     def renamed(self) -> dict[str, str]:
@@ -169,8 +176,8 @@ def shape_of(fields: Iterable[tuple[str, str]], properties: Mapping[str, str]) -
         for name, type_ in fields
         if not name.startswith(OWN_PREFIX) or name.startswith(DROPPED_PREFIX)
     )
-    numbers = {"highest": int(properties.get(HIGHEST, 0)), "generation": int(properties.get(GENERATION, 0))}
-    return Shape(columns=columns, **numbers)
+    highest, generation, source_id = (int(properties.get(name, 0)) for name in (HIGHEST, GENERATION, SOURCE))
+    return Shape(columns=columns, highest=highest, generation=generation, source_id=source_id)
 
 
 def shape_of_source(schema: TableSchema) -> Shape:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeAway, LakeError
@@ -36,7 +36,7 @@ from cdc_pipeline.lake.protocol import (
     always,
 )
 from cdc_pipeline.lake.row_history import RowHistory
-from cdc_pipeline.lake.schema_change import latest_shape
+from cdc_pipeline.lake.schema_change import latest_shape, shape_at
 from cdc_pipeline.lake.session import CancelSession, OpenSession, claim_tag, leave_lost, session_name, spark_calls
 from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
@@ -180,15 +180,21 @@ class SparkLake:
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
 
-    def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
-        source, lake = self._store.spark_url(source_key), self._url(table)
+    def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
         with step(self._on_step, "lake_table.compare"), self._calls(f"comparing {table.name} with its source"):
-            return comparison.compare(self.session, table, source, lake, lake_version)
+            lake = self._visible(table, lake_version, as_of)
+            return comparison.compare(self.session, table, self._store.spark_url(source_key), lake)
 
     def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
-        source, lake = self._store.spark_url(source_key), self._url(table)
         with step(self._on_step, "lake_table.compare"), self._calls(f"comparing {table.name} with its source"):
-            return comparison.differing_rows(self.session, table, source, lake, lake_version, most=most)
+            lake = self._visible(table, lake_version, None)
+            return comparison.differing_rows(self.session, table, self._store.spark_url(source_key), lake, most=most)
+
+    def _visible(self, table: LakeTable, lake_version: int, as_of: str | None) -> DataFrame:
+        names = {name: name for name in table.schema.names}
+        if table.is_history:
+            names = shape_at(self._log(table), lake_version).lake_names(table.schema)
+        return comparison.visible_rows(self.session, table, self._url(table), lake_version, names, as_of)
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
         with step(self._on_step, "fence.move"):

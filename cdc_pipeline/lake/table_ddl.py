@@ -1,6 +1,7 @@
 """CREATE TABLE statements for lake tables, with the properties that keep upserts cheap."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cdc_pipeline.lake.columns import needs_mapping, own_types, stats_columns
 from cdc_pipeline.lake.protocol import LakeTable
@@ -18,8 +19,9 @@ VECTORS = "delta.enableDeletionVectors"
 
 def create_sql(table: LakeTable, url: str) -> str:
     names = [*table.schema.names, *(partition.lake_column for partition in table.partition_by)]
+    shape = shape_of_source(table.schema)
     return shape_sql(
-        shape_of_source(table.schema),
+        replace(shape, source_id=table.source_id) if table.is_history else shape,
         table.partition_by,
         stats_columns(table),
         url,

@@ -14,6 +14,7 @@ import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.leases import Lease
@@ -130,7 +131,7 @@ class Repair:
     ) -> Repaired:
         lake_table = self.lake_table(table)
         with self.source.copy_at(held.exported) as source, self.copies.of(table, source, lake_table.schema) as copy:
-            found = self.lake.differing_rows(lake_table, copy.key, version, most=MOST_ROWS + 1)
+            found = self._differing(lake_table, copy.key, version)
         if found.num_rows > MOST_ROWS:
             raise CdcError(
                 f"more than {MOST_ROWS:,} rows of {table} differ",
@@ -153,9 +154,25 @@ class Repair:
             slice_number=number,
         )
 
+    def _differing(self, table: LakeTable, source_key: str, version: int) -> pa.Table:
+        """Returns the rows that differ in the lake table, or in the periods of its history that go on."""
+        found = self.lake.differing_rows(table, source_key, version, most=MOST_ROWS + 1)
+        history = history_of(table)
+        latest = self.lake.read_version(history) if table.keeps_history else None
+        if latest is None:
+            return found
+        known = set(_ids(found, table.schema))
+        more = self.lake.differing_rows(history, source_key, latest, most=MOST_ROWS + 1)
+        is_new = pa.array([each not in known for each in _ids(more, table.schema)], pa.bool_())
+        return pa.concat_tables([found, more.filter(is_new)])
+
     def _is_applied(self, table: TableName, number: int) -> bool:
         position = self.store.lake_positions.lake_position(self.store.tables.table(table).table_id)
         return position.applied_through >= number
+
+
+def _ids(rows: pa.Table, schema: TableSchema) -> list[tuple[object, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in schema.key), strict=True))
 
 
 def _events(found: pa.Table, schema: TableSchema, version: str, moment: datetime) -> pa.Table:

@@ -11,6 +11,7 @@ import structlog
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError, LeaseBusy
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.protocol import Lake, LakeTable
@@ -35,8 +36,9 @@ class Verified:
 
     Only columns that both source and lake have at the position are compared. `columns_missing`: columns of the source
     that the lake lacks. `columns_extra`: columns that readers of the lake see and the source lacks. `rows_withheld`:
-    rows of the source with a value that the lake's type cannot hold. `problem`: why nothing was compared; `comparison`
-    is None then.
+    rows of the source with a value that the lake's type cannot hold. `history`: the comparison with the rows that the
+    table's history has for the position; None if no history has begun. `problem`: why nothing was compared;
+    `comparison` is None then.
     """
 
     table: TableName
@@ -44,6 +46,7 @@ class Verified:
     time: datetime
     lake_version: int | None = None
     comparison: Comparison | None = None
+    history: Comparison | None = None
     columns_missing: tuple[str, ...] = ()
     columns_extra: tuple[str, ...] = ()
     rows_withheld: int = 0
@@ -52,7 +55,8 @@ class Verified:
     @property
     def is_equal(self) -> bool:
         differs = self.problem or self.columns_missing or self.columns_extra or self.rows_withheld
-        return not differs and self.comparison is not None and self.comparison.differing_rows == 0
+        found = [self.comparison, *filter(None, (self.history,))]
+        return not differs and all(each is not None and each.differing_rows == 0 for each in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ class Verification:
             fence = self.lake.read_fence(self.lake_table(table))
             if fence is None:
                 return _not_compared(table, held, "the lake has no commit of it: run cdc apply")
-            return self._compared(table, held, fence.lake_version, database)
+            return self._compared(table, held, fence.lake_version, database, as_of=None)
         except CdcError as error:
             log.warning("table not compared", table=str(table), found=str(error))
             return _not_compared(table, held, str(error))
@@ -118,7 +122,9 @@ class Verification:
         """Returns the table's result; None while another worker applies the missing slices."""
         try:
             version = self._lake_version_at(table, boundary)
-            return None if version is None else self._compared(table, held, version, self.source)
+            if version is None:
+                return None
+            return self._compared(table, held, version, self.source, as_of=held.version)
         except CdcError as error:
             log.warning("table not compared", table=str(table), found=str(error))
             return _not_compared(table, held, str(error))
@@ -140,8 +146,13 @@ class Verification:
             raise CdcError(f"{table} cannot be verified: {ended}", remedy="run cdc snapshot first")
         return shown_version(self.store, self.lake, self.lake_table(table), boundary)
 
-    def _compared(self, table: TableName, held: HeldPosition, version: int, database: Source) -> Verified:
-        """Compares the columns that the source's catalogue has at the position, whether or not they are registered."""
+    def _compared(
+        self, table: TableName, held: HeldPosition, version: int, database: Source, *, as_of: str | None
+    ) -> Verified:
+        """Compares the columns that the source's catalogue has at the position, whether or not they are registered.
+
+        `as_of`: the version of the source that a history is compared for; None: what it has now.
+        """
         registered = self.lake_table(table)
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
@@ -165,9 +176,17 @@ class Verification:
                 return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
             known = self.store.tables.known_columns(self.store.tables.table(table).table_id)
             schema = TableSchema(columns=_as_in_lake(registered, known, common), key=registered.schema.key)
+            compared = replace(registered, schema=schema)
             with self.copies.of(table, source, schema) as copy:
-                comparison = self.lake.compare(replace(registered, schema=schema), copy.key, version)
-        return replace(verdict, comparison=comparison, rows_withheld=copy.rows_withheld)
+                comparison = self.lake.compare(compared, copy.key, version)
+                history = self._history(compared, copy.key, as_of)
+        return replace(verdict, comparison=comparison, history=history, rows_withheld=copy.rows_withheld)
+
+    def _history(self, table: LakeTable, source_key: str, as_of: str | None) -> Comparison | None:
+        """Compares the history as it is now, with the rows that it has for the position: it forgets none."""
+        history = history_of(table)
+        version = self.lake.read_version(history) if table.keeps_history else None
+        return None if version is None else self.lake.compare(history, source_key, version, as_of=as_of)
 
 
 def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verified:

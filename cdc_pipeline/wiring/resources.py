@@ -57,6 +57,7 @@ class Resources:
             keeps_dropped=settings.dropped_columns == "keep",
             deletion_vectors=settings.deletion_vectors,
             keeps_history=settings.history,
+            source_id=row.source_oid,
         )
 
     def lake_url(self, name: TableName) -> str:

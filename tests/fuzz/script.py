@@ -17,14 +17,15 @@ import psycopg2
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.launcher.postgres import PostgresServer
-from cdc_pipeline.record import DELETED, TableName
+from cdc_pipeline.record import CURRENT, DELETED, TableName
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from snapshot.wiring import snapshot_runs
 from tests.crash.failpoint import Crash
 from tests.crash.world import AT_ONCE, World, take_snapshot
-from tests.fuzz.shop_changes import CREATE, TABLES
+from tests.fuzz.shop_changes import CREATE, KEYLESS, TABLES
 from tests.fuzz.shop_values import compared, plain
 from tests.support.delta_rows import delta_rows
 from tests.support.pipelines import consume, pipeline_settings
@@ -54,7 +55,14 @@ def shop_world(
         settings = pipeline_settings(
             folder,
             source_url,
-            [{"name": f"public.{table}", "dropped_columns": dropped_columns} for table in TABLES],
+            [
+                {
+                    "name": f"public.{table}",
+                    "dropped_columns": dropped_columns,
+                    "history": bool(spark_url) and table != KEYLESS,
+                }
+                for table in TABLES
+            ],
             source={"stream_partitions": stream_partitions},
             slice_length="1d",
         )
@@ -175,11 +183,25 @@ def check_equal(world: World) -> None:
                 raise Differs(f"{name.table} has the columns {columns}, and the lake shows {sorted(shown)}")
             found = [row for row in delta_rows(pipeline.objects.delta_url(lake_key(name))) if not row[DELETED]]
             in_lake = _counted([row[column] for column, _ in columns] for row in found)
+            check_history(pipeline, name, [column for column, _ in columns], in_lake)
             selected = ", ".join(compared(column, type_) for column, type_ in columns)
             in_source = _counted(world.query(f"SELECT {selected} FROM {name.table}"))
             if in_lake != in_source:
                 only = f"only in the source: {in_source - in_lake}\nonly in the lake: {in_lake - in_source}"
                 raise Differs(f"{name.table} {[column for column, _ in columns]}\n{only}")
+
+
+def check_history(pipeline: Pipeline, name: TableName, columns: list[str], in_lake: Counter[tuple[Any, ...]]) -> None:
+    """The periods that go on have the table's rows."""
+    table = pipeline.lake_table(name)
+    history = history_of(table)
+    if not table.keeps_history or pipeline.lake.read_version(history) is None:
+        return
+    periods = delta_rows(pipeline.objects.delta_url(lake_key(history.name)))
+    found = _counted([row[column] for column in columns] for row in periods if row[CURRENT] and not row[DELETED])
+    if found != in_lake:
+        only = f"only in the table: {in_lake - found}\nonly in its history: {found - in_lake}"
+        raise Differs(f"{history.name} {columns}\n{only}")
 
 
 def _counted(rows: Iterable[Iterable[Any]]) -> Counter[tuple[Any, ...]]:

@@ -18,7 +18,8 @@ LEAVES = tuple(
     for number in range(2)
 )
 NOTES = "CREATE TABLE notes (body text, amount int, at timestamptz); ALTER TABLE notes REPLICA IDENTITY FULL"
-TABLES = ("orders", "customers", "notes")
+KEYLESS = "notes"
+TABLES = ("orders", "customers", KEYLESS)
 CREATE = (
     "CREATE TYPE mood AS ENUM ('calm', 'cross')",
     *(ORDERS, CUSTOMERS, *LEAVES, NOTES),

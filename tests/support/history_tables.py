@@ -38,16 +38,22 @@ def number_of(version: str) -> int:
     return int(version.partition("-")[0], 16)
 
 
+def put_rows(store: ObjectStore, table: LakeTable, name: str, people: Sequence[tuple[Any, ...]]) -> str:
+    """The key of a file with these rows of the source."""
+    rows = [dict(zip(table.schema.names, each, strict=True)) for each in people]
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), content)
+    key = f"{staging_prefix(table.name, name)}/rows.parquet"
+    store.put_if_absent(key, content.getvalue())
+    return key
+
+
 def publish(
     lake: Lake, store: ObjectStore, table: LakeTable, people: Sequence[tuple[Any, ...]], at: int, fence: int
 ) -> None:
     """A snapshot of this content, `at` a position behind the slices up to `fence`."""
-    rows = [dict(zip(table.schema.names, each, strict=True)) for each in people]
-    content = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=arrow_schema(table.schema)), content)
     name = f"s{at}"
-    key = f"{staging_prefix(table.name, name)}/rows.parquet"
-    store.put_if_absent(key, content.getvalue())
+    key = put_rows(store, table, name, people)
     lake.create_table(table, snapshot_id=name)
     work = Compaction(snapshot_id=name, attempt="1", staged_keys=(key,), target_files=1, version=version(at))
     files = lake.compact(table, work)
@@ -62,7 +68,7 @@ def publish(
         cutoff_offset="",
         cutoff_version=version(at),
         cutoff_time=commit_time(version(at)),
-        rows=len(rows),
+        rows=len(people),
         files=len(files),
         bytes=0,
     )

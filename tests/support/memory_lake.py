@@ -150,15 +150,14 @@ class MemoryLake:
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)
 
-    def compare(self, table: LakeTable, source_key: str, lake_version: int) -> Comparison:
-        with step(self._on_step, "lake_table.compare"):
-            source, lake = self._both(table, source_key, lake_version)
-            return compared(table, source.to_pylist(), lake)
+    def compare(self, table: LakeTable, source_key: str, lake_version: int, *, as_of: str | None = None) -> Comparison:
+        assert as_of is None, "its tables keep no histories"
+        source, lake = self._both(table, source_key, lake_version)
+        return compared(table, source.to_pylist(), lake)
 
     def differing_rows(self, table: LakeTable, source_key: str, lake_version: int, *, most: int) -> pa.Table:
-        with step(self._on_step, "lake_table.compare"):
-            source, lake = self._both(table, source_key, lake_version)
-            return differing(table, source.to_pylist(), lake, source.schema, most)
+        source, lake = self._both(table, source_key, lake_version)
+        return differing(table, source.to_pylist(), lake, source.schema, most)
 
     def keep_fence(self, table: LakeTable, *, older_than: timedelta) -> bool:
         with step(self._on_step, "fence.move"):
@@ -210,9 +209,10 @@ class MemoryLake:
         return DeltaLog(self._store, lake_key(table.name))
 
     def _both(self, table: LakeTable, source_key: str, lake_version: int) -> tuple[pa.Table, Rows]:
-        source = pq.read_table(io.BytesIO(self._store.get(source_key)))
-        rows: Rows = self._stored(self._log(table), table, lake_version).rows.to_pylist()
-        return source, [row for row in rows if not row[DELETED]]
+        with step(self._on_step, "lake_table.compare"):
+            source = pq.read_table(io.BytesIO(self._store.get(source_key)))
+            rows: Rows = self._stored(self._log(table), table, lake_version).rows.to_pylist()
+            return source, [row for row in rows if not row[DELETED]]
 
     def _stored(self, log: DeltaLog, table: LakeTable, version: int | None = None) -> Stored:
         """At `version`, or at the latest one."""

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 from cdc_pipeline.errors import UsageError
+from cdc_pipeline.lake.differences import Comparison, Difference
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.operations.repair import Repaired
+from cdc_pipeline.record import history_name
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.support.pipelines import (
@@ -31,7 +34,11 @@ CREATE TABLE parts (id int PRIMARY KEY, name text);
 ALTER TABLE notes REPLICA IDENTITY FULL;
 INSERT INTO things SELECT n, 'name ' || n, n FROM generate_series(1, 9) AS n
 """
-TABLES = [{"name": "public.things", "deletes": "soft"}, {"name": "public.notes"}, {"name": "public.parts"}]
+TABLES: list[dict[str, Any]] = [
+    {"name": "public.things", "deletes": "soft"},
+    {"name": "public.notes"},
+    {"name": "public.parts", "history": True},
+]
 
 
 @pytest.fixture
@@ -78,6 +85,35 @@ def test_only_the_rows_that_differ_are_written_and_flagged_ones_stay(pipeline: P
     assert again == Repaired(table=things, position=again.position, rows_written=0, rows_removed=0, slice_number=None)
     with pytest.raises(UsageError, match="no key that identifies its rows"):
         pipeline.repair().run(notes)
+
+
+def test_a_history_is_verified_as_of_the_position_and_repaired_from_there_on(pipeline: Pipeline, database: str) -> None:
+    *_, name = pipeline.table_names()
+    history = history_name(name)
+    run_sql(database, "INSERT INTO parts VALUES (1, 'one'), (2, 'two'), (3, 'three')", "DELETE FROM parts WHERE id = 3")
+    consume(pipeline)
+    pipeline.slice_worker().slice_to_lake(name)
+    lake = f"delta.`{pipeline.lake_url(history)}`"
+    spark_session(pipeline).sql(f"UPDATE {lake} SET name = 'tampered' WHERE id = 2").collect()
+    (verdict,) = pipeline.verification().verify([name])
+    assert (verdict.comparison, verdict.history) == (
+        compared(2, 2),
+        compared(2, 2, Difference(id={"id": 2}, kind="different", columns=("name",))),
+    )
+    assert not verdict.is_equal
+    repaired = pipeline.repair().run(name)
+    assert (repaired.rows_written, repaired.rows_removed) == (1, 0)
+    (verdict,) = pipeline.verification().verify([name])
+    assert verdict.is_equal, verdict
+    assert verdict.history == compared(2, 2)
+    names = sorted((row["name"], row["_cdc_current"]) for row in lake_rows(pipeline, history))
+    assert names == [("one", True), ("tampered", False), ("three", False), ("two", True)]
+
+
+def compared(source_rows: int, lake_rows: int, *differences: Difference) -> Comparison:
+    return Comparison(
+        source_rows=source_rows, lake_rows=lake_rows, differing_rows=len(differences), differences=differences
+    )
 
 
 class Killed(BaseException):
