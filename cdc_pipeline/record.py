@@ -1,6 +1,7 @@
 """A record's id and version, and the columns that a change event has in addition to those of the source."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -156,6 +157,10 @@ class TableSchema:
     @property
     def is_keyless(self) -> bool:
         return not self.key
+
+    def without(self, excluded: Collection[str]) -> "TableSchema":
+        """Returns the schema without the columns of these names."""
+        return replace(self, columns=tuple(column for column in self.columns if column.name not in excluded))
 
     def to_json(self) -> dict[str, object]:
         """Returns what is hashed and stored. The form of a schema without a generation must never change."""

@@ -19,7 +19,8 @@ def create_snapshot(
     """
     schema_id = row.schema_id
     if found is not None and found.schema is not None:
-        schema_id = store.tables.record_schema(row.table_id, found.schema, first_offset=cutoff.offset)
+        schema = found.schema.without(row.excluded_columns)
+        schema_id = store.tables.record_schema(row.table_id, schema, first_offset=cutoff.offset)
     if schema_id is None:
         raise SnapshotError(f"{row.name} has no schema yet", remedy="run cdc setup-source")
     return store.snapshots.create_snapshot(

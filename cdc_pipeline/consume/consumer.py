@@ -3,26 +3,24 @@
 import gc
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from cdc_pipeline.areas import slice_key
 from cdc_pipeline.consume.cut_chain import CutChain
+from cdc_pipeline.consume.event_filter import EventFilter
 from cdc_pipeline.consume.slice_cutter import CUT, CutSlices, SliceCutter, SliceRows
 from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, QuarantinedEvent, Slice
 from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import OPERATION, Operation, TableName, TableSchema, encode_position
+from cdc_pipeline.record import TableName, TableSchema, encode_position
 from cdc_pipeline.slice_file import event_schema, write_slice_file
-from cdc_pipeline.sources.protocol import ChangeStream, EventBatch, TableEvents, UnfitEvent
+from cdc_pipeline.sources.protocol import ChangeStream, UnfitEvent
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import SliceFileName
 
@@ -54,13 +52,11 @@ class Consumer:
         chain: CutChain,
         clock: Callable[[], datetime],
         on_step: OnStep,
-        ignored_truncates: Collection[TableName] = (),
+        event_filter: EventFilter,
         check_tables: Callable[[], None] = lambda: None,
         changing: Mapping[TableName, TableSchema] | None = None,
     ) -> None:
-        """`ignored_truncates`: tables whose truncates have no effect in the lake.
-
-        `check_tables` raises if a table is no longer published as it was when the stream was opened.
+        """`check_tables` raises if a table is no longer published as it was when the stream was opened.
         `changing`: the new schema of each table whose columns changed; events have it from its `generation` on.
         """
         self._assignment = assignment
@@ -78,7 +74,7 @@ class Consumer:
         self._awaits_heartbeat = self._is_idle = False
         self._sent_at, self._marker_positions = dict[str, datetime](), dict[str, int]()
         self._offsets = dict(assignment.next_offset)
-        self._ignored_truncates = ignored_truncates
+        self._filter = event_filter
         self.check_tables = check_tables
         self._changing = dict(changing or {})
         self.position = self._registered_end = cutter.start
@@ -94,7 +90,7 @@ class Consumer:
         )
         self._awaits_heartbeat &= all(marker.text != CUT for marker in batch.markers)
         ends = {each.commit_position + 1: self._sent_at.pop(each.text) for each in batch.markers if each.is_end}
-        for cut in self._cutter.add(self._without_ignored(batch)):
+        for cut in self._cutter.add(self._filter.kept(batch)):
             yield replace(self._with_silent_changes(cut), read_until=ends.get(cut.end))
             self._last_cut, self.position = time.monotonic(), cut.end
 
@@ -205,12 +201,6 @@ class Consumer:
         with step(self._on_step, "source.mark"):
             self._stream.send_marker(text, is_heartbeat=is_heartbeat)
 
-    def _without_ignored(self, batch: EventBatch) -> EventBatch:
-        events = tuple(
-            _without_truncates(found) if found.table in self._ignored_truncates else found for found in batch.events
-        )
-        return replace(batch, events=events)
-
     def _with_silent_changes(self, cut: CutSlices) -> CutSlices:
         """Adds an empty slice for each table whose columns changed before the cut and that has no event in the cut."""
         shown = {name for name, _ in cut.slices}
@@ -269,20 +259,6 @@ class Consumer:
             self._schema_ids[table_id, schema] = known
             self._schemas[known] = schema
         return known
-
-
-def _without_truncates(events: TableEvents) -> TableEvents:
-    """Returns the events without truncates, for a table whose truncates have no effect in the lake."""
-    kept = np.asarray(pc.not_equal(events.rows[OPERATION], Operation.TRUNCATE.value))
-    if kept.all():
-        return events
-    log.warning("truncate ignored, as pipeline.yml says", table=str(events.table), truncates=int((~kept).sum()))
-    return replace(
-        events,
-        rows=events.rows.filter(pa.array(kept)),
-        commit_position=events.commit_position[kept],
-        stream_partition=events.stream_partition[kept],
-    )
 
 
 @contextmanager

@@ -1,11 +1,12 @@
 """Replays quarantined events: decodes them again with the table's present columns and registers late slices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import structlog
 
+from cdc_pipeline.consume.event_filter import without_columns
 from cdc_pipeline.metadata_store.ledger.quarantine import QuarantineEntry
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import QuarantineState, SnapshotState
@@ -98,12 +99,13 @@ class Replay:
         )
 
     def _decode(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> Sequence[DecodedEvents]:
-        return self.source.decode_quarantined(
+        found = self.source.decode_quarantined(
             known_table(self.store, table),
             entries,
             columns=self.store.tables.known_columns(table.table_id),
             stream_partitions=self.store.streams.stream_partitions(table.stream),
         )
+        return [_kept(decoded, table.excluded_columns) for decoded in found]
 
     def _not_ready(self, table: SourceTable, entries: Sequence[QuarantineEntry]) -> dict[int, str]:
         """Returns by id why events cannot be replayed yet.
@@ -120,3 +122,11 @@ class Replay:
             for entry in entries
             if entry.snapshot_id is not None and states[entry.snapshot_id] is not SnapshotState.PUBLISHED
         }
+
+
+def _kept(decoded: DecodedEvents, excluded: Sequence[str]) -> DecodedEvents:
+    """Returns the events without the excluded columns, which a quarantined line of Debezium has."""
+    if not excluded:
+        return decoded
+    rows, schema = without_columns(decoded.rows, decoded.schema, excluded)
+    return replace(decoded, rows=rows, schema=schema)

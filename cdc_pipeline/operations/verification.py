@@ -157,7 +157,8 @@ class Verification:
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
         with database.copy_at(held.exported) as source:
-            columns = source.columns(table)
+            excluded = self.store.tables.table(table).excluded_columns
+            columns = tuple(column for column in source.columns(table) if column.name not in excluded)
             if not columns:
                 raise CdcError(
                     f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml"

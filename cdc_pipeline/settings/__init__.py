@@ -75,6 +75,9 @@ class TableSettings(Frozen):
     as_text: tuple[str, ...] = Field(
         default=(), description="columns that the lake stores as the source's text, whatever their type"
     )
+    exclude_columns: tuple[str, ...] = Field(
+        default=(), description="columns that never reach the lake, nor the files and quarantine of the pipeline"
+    )
     deletion_vectors: bool = Field(
         default=True, description="off: Delta rewrites files instead, for readers that do not support deletion vectors"
     )
@@ -88,6 +91,26 @@ class TableSettings(Frozen):
     @cached_property
     def table(self) -> TableName:
         return TableName.parse(self.name)
+
+    @property
+    def read_as_text(self) -> tuple[str, ...]:
+        """Columns that a database source reads as texts, so that no value of an excluded column is refused."""
+        return (*self.as_text, *self.exclude_columns)
+
+    @field_validator("exclude_columns")
+    @classmethod
+    def _in_order(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(set(names)))
+
+    @model_validator(mode="after")
+    def _excluded_is_not_used(self) -> "TableSettings":
+        used = {*self.id, self.create_time, self.update_time, *self.as_text, *self.columns}
+        used |= {partition.column for partition in self.partition_by}
+        both = next((name for name in self.exclude_columns if name in used), None)
+        if both is not None:
+            message = f"exclude_columns names {both!r}, which another setting of the table uses"
+            raise ValueError(message)
+        return self
 
     @model_validator(mode="after")
     def _history_has_vectors(self) -> "TableSettings":

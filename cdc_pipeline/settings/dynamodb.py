@@ -14,7 +14,8 @@ class DynamodbSource(AwsStreams):
     """Tables of AWS DynamoDB, read by their streams. Credentials are found as those of Kinesis are."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "as_text": "a stream does not contain texts of the values, so leave it out"
+        "as_text": "a stream does not contain texts of the values, so leave it out",
+        "exclude_columns": "only the columns that columns lists are read, so leave it out",
     }
     kind: Literal["dynamodb"]
     table: str = Field(

@@ -10,6 +10,7 @@ import structlog
 
 from cdc_pipeline.consume.consumer import Consumer
 from cdc_pipeline.consume.cut_chain import CutChain
+from cdc_pipeline.consume.event_filter import EventFilter
 from cdc_pipeline.consume.slice_cutter import SliceCutter
 from cdc_pipeline.errors import SourceChanged, SourceError, StreamMoved, TableStale
 from cdc_pipeline.metadata_store.ledger.records import Assignment, Boundary
@@ -31,12 +32,11 @@ _SET_UP = "run cdc setup-source"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOpening:
-    """Opens consumers of a stream. `ignored_truncates`: tables whose truncate events are dropped."""
+    """Opens consumers of a stream."""
 
     owner: str
     slice_length: timedelta
     slice_rows: int
-    ignored_truncates: frozenset[TableName]
     registered: RegisteredStream
     source: Source
     store: MetadataStore
@@ -142,8 +142,9 @@ class ConsumerOpening:
 
     def _consumer(self, survey: SourceSurvey, assignment: Assignment, stream: ChangeStream) -> Consumer:
         ids = self.registered.table_ids()
+        settings = {name: self.tables.table_settings(name) for name in ids}
         changing = {
-            table.name: table.schema
+            table.name: table.schema.without(settings[table.name].exclude_columns)
             for table in survey.tables
             if table.is_changing and table.schema is not None and table.name in ids
         }
@@ -164,7 +165,7 @@ class ConsumerOpening:
             chain=self.chain,
             clock=self.clock,
             on_step=self.on_step,
-            ignored_truncates=self.ignored_truncates,
+            event_filter=EventFilter(tables=settings),
             check_tables=partial(self._check_tables, stream, LogWatch(source_log=self.source_log)),
             changing=changing,
         )

@@ -77,7 +77,8 @@ class TableRegistration:
             row = self.store.tables.set_shapes(row.table_id, description)
         if found.schema is not None and (begins_again or row.schema_id is None):
             first_offset = self.registered.next_offset() or encode_position(0)
-            self.store.tables.record_schema(row.table_id, found.schema, first_offset=first_offset)
+            schema = found.schema.without(row.excluded_columns)
+            self.store.tables.record_schema(row.table_id, schema, first_offset=first_offset)
 
     def _settings(self, name: TableName, key: Sequence[str]) -> dict[str, Any]:
         return self.table_settings(name).model_dump(mode="json", exclude={"name"}) | {"id": list(key)}

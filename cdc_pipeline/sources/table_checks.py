@@ -54,6 +54,21 @@ def check_named_columns(settings: TableSettings, key: tuple[str, ...], names: Co
             )
 
 
+def check_excluded(settings: TableSettings, key: Collection[str], names: Collection[str]) -> None:
+    """Raises SourceError if pipeline.yml excludes a column of the id, or one that a new table does not have.
+
+    A misspelt name would let the column into the lake.
+    """
+    for name in settings.exclude_columns:
+        if name in key or name not in names:
+            found = "in its id" if name in key else "not in the table"
+            raise SourceError(
+                f"exclude_columns of {settings.name} names {name!r}, which is {found}",
+                expected=f"one of {', '.join(sorted(set(names) - set(key)))}",
+                remedy="correct exclude_columns in pipeline.yml",
+            )
+
+
 def check_column_names(settings: TableSettings, names: Collection[str]) -> None:
     """Raises SourceError for reserved names, and for names that differ only in capitals, which Spark ignores."""
     reserved = next((name for name in sorted(names) if name.lower().startswith(OWN_PREFIX)), None)

@@ -95,7 +95,6 @@ class Pipeline(Resources):
             owner=self.owner,
             slice_length=self.settings.slice_length,
             slice_rows=self.settings.source.slice_rows,
-            ignored_truncates=frozenset(table.table for table in self.settings.tables if table.truncate == "ignore"),
             registered=self.registered_stream(),
             source=self.source,
             store=self.store,

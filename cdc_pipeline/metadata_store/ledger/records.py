@@ -84,6 +84,11 @@ class SourceTable:
     cleaned_through: int
 
     @property
+    def excluded_columns(self) -> tuple[str, ...]:
+        """Columns of the source that do not reach the lake."""
+        return tuple(self.settings.get("exclude_columns", ()))
+
+    @property
     def name(self) -> TableName:
         return TableName(database=self.database_name, schema=self.schema_name, table=self.table_name)
 

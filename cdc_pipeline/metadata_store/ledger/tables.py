@@ -17,7 +17,7 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import Column, TableName, TableSchema
 
-FIXED_SETTINGS = ("id", "partition_by", "deletes")
+FIXED_SETTINGS = ("id", "partition_by", "deletes", "exclude_columns")
 """Settings that the lake's files depend on: they change only before the first snapshot."""
 _TABLE, _SCHEMA = models.source_table, models.table_schema
 
@@ -239,7 +239,7 @@ def _check_same(known: SourceTable, new: NewTable) -> None:
             expected=f"oid {known.source_oid}",
             remedy="another table has the name now: run cdc snapshot on it",
         )
-    changed = [name for name in FIXED_SETTINGS if known.settings.get(name) != new.settings.get(name)]
+    changed = [name for name in FIXED_SETTINGS if (known.settings.get(name) or []) != (new.settings.get(name) or [])]
     if changed and known.state is not TableState.REGISTERED:
         raise RegistryError(
             f"the settings of {new.name} changed in {', '.join(changed)}",

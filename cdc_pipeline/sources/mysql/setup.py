@@ -14,7 +14,13 @@ from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTab
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_images, check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
-from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_history, check_named_columns
+from cdc_pipeline.sources.table_checks import (
+    check_column_names,
+    check_excluded,
+    check_folder,
+    check_history,
+    check_named_columns,
+)
 from cdc_pipeline.types.mysql_charsets import KNOWN
 
 MARK = "row"
@@ -63,7 +69,7 @@ def plan_source(
     `known`: the registered tables. If it is given, a problem of one table does not stop the others; if it is None, that
     problem is raised, too. Treats the tables in `begun_again` as new ones.
     """
-    listed = {table.table: table.as_text for table in tables}
+    listed = {table.table: table.read_as_text for table in tables}
     found = read_tables(connection, list(listed), listed)
     # Read after the tables, so that the catalogue is never newer than this end of the log.
     server = read_server(connection)
@@ -107,6 +113,8 @@ class _Look:
                 if before is None:
                     check_folder(settings, () if name in registered else self.listed)
                 new = self.new(settings)
+                if before is None:
+                    check_excluded(settings, new.key, new.shapes[-1].names)
                 ready.append(new if before is None else self.known(settings, before, new))
             except TableStale as error:
                 self.stop(name, error)

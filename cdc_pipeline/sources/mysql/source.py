@@ -221,7 +221,7 @@ class MysqlServer:
 
     @property
     def _as_text(self) -> dict[TableName, tuple[str, ...]]:
-        return {table.table: table.as_text for table in self.tables}
+        return {table.table: table.read_as_text for table in self.tables}
 
 
 def _refuse_shorter_log(connection: "Connection[Any]", server: BinlogServer, registered: int) -> None:

@@ -98,7 +98,11 @@ def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceSh
     if known.schema is None:
         return
     numbers = {column.number for column in known.schema.columns}
-    lacking = [column.name for column in shape.columns if column.generated is not None and column.number not in numbers]
+    lacking = [
+        column.name
+        for column in shape.columns
+        if column.generated is not None and column.number not in numbers and column.name not in settings.exclude_columns
+    ]
     if lacking:
         raise _changed(settings, f"its generated columns ({', '.join(lacking)}) are not in the lake yet")
 
@@ -108,7 +112,7 @@ def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) 
 
     Raises TableStale unless the columns of the newest slice are those of the catalogue.
     """
-    now = found.shape.schema(known.key)
+    now = found.shape.schema(known.key).without(settings.exclude_columns)
     if known.schema is None:
         return found.shape
     numbered = any(column.number is not None for column in known.schema.columns)

@@ -18,7 +18,13 @@ from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
 from cdc_pipeline.sources.postgres.statements import publication_statements, slot_statements
 from cdc_pipeline.sources.postgres.tables import CatalogueTable, read_table
-from cdc_pipeline.sources.table_checks import check_column_names, check_folder, check_history, check_named_columns
+from cdc_pipeline.sources.table_checks import (
+    check_column_names,
+    check_excluded,
+    check_folder,
+    check_history,
+    check_named_columns,
+)
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -118,10 +124,12 @@ class _Look:
             before = None if table.table in self.begun_again else registered.get(table.table)
             in_catalogue = None
             try:
-                in_catalogue = read_table(self.connection, types, table.table, table.as_text)
+                in_catalogue = read_table(self.connection, types, table.table, table.read_as_text)
                 if before is None:
                     check_folder(table, () if table.table in registered else self.listed)
-                    found.append(self.new(table, in_catalogue))
+                    new = self.new(table, in_catalogue)
+                    check_excluded(table, new.key, [column.name for column in new.shapes[-1].columns])
+                    found.append(new)
                 else:
                     found.append(self.known(table, before, in_catalogue))
             except TableStale as error:

@@ -11,6 +11,7 @@ import pytest
 from cdc_pipeline.record import OPERATION
 from tests.support.mariadb import connected, is_mariadb, is_older
 from tests.support.mysql_source import MysqlShop, read_copy, read_stream
+from tests.support.pipelines import consume, set_up_and_consume
 
 VALUES = {
     "TINYINT": ["-128", "127"],
@@ -151,6 +152,19 @@ def test_as_text_keeps_what_does_not_fit(shop: MysqlShop) -> None:
     (row,) = copied.to_pylist()
     assert {name: rows[0][name] for name in row} == row
     assert (row["day"], row["code"], row["at"]) == ("0000-00-00", "\\x010000", "2024-01-01 00:00:00.50+00")
+
+
+def test_an_excluded_column_is_in_no_row_and_refuses_none(shop: MysqlShop) -> None:
+    shop.run("CREATE TABLE drawn (id INT PRIMARY KEY, day DATE, name TEXT)")
+    with shop.opened("drawn", drawn={"exclude_columns": ["day"]}) as pipeline:
+        set_up_and_consume(pipeline)
+        shop.run("SET SESSION sql_mode = ''", "INSERT INTO drawn VALUES (1, '0000-00-00', 'one')")
+        consume(pipeline)
+        table = pipeline.store.tables.table(shop.name("drawn"))
+        (found,) = pipeline.store.slices.slices(table.table_id, 1, 9)
+        schema = pipeline.store.tables.schema(table.table_id, table.schema_id or "")
+        assert pipeline.store.inspection.run("quarantine") == []
+    assert (found.rows, schema.names) == (1, ("id", "name"))
 
 
 def random_document(chance: Random, depth: int = 0) -> Any:

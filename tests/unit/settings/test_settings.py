@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, ValidationError
 
 from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.debezium_files import DebeziumFilesSource
 from cdc_pipeline.settings.file import json_schema, load_settings, parse_settings, settings_path
 from cdc_pipeline.settings.work import EMBEDDED, parse_duration
@@ -17,6 +18,21 @@ from tests.support.settings_texts import FILE, WHOLE, changed, parsed, refusal
 from tests.support.streams import postgres_of
 
 TEMPLATES = sorted((Path(__file__).parents[3] / "cdc_pipeline" / "demo").glob("*.yml"))
+
+
+def test_a_column_that_another_setting_uses_cannot_be_excluded() -> None:
+    for other in (
+        {"id": ["a"]},
+        {"create_time": "a"},
+        {"update_time": "a"},
+        {"as_text": ["a"]},
+        {"columns": {"a": "text"}},
+        {"partition_by": [{"column": "a"}]},
+    ):
+        with pytest.raises(ValueError, match="exclude_columns names 'a', which another setting"):
+            TableSettings.model_validate({"name": "d.s.t", "exclude_columns": ["b", "a"], **other})
+    table = TableSettings.model_validate({"name": "d.s.t", "exclude_columns": ["b", "a", "b"], "as_text": ["c"]})
+    assert (table.exclude_columns, table.read_as_text) == (("a", "b"), ("c", "a", "b"))
 
 
 def test_what_is_left_out_has_a_default() -> None:
