@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from cdc_pipeline.lake.claim_changes import has_few_rows, safe_ranges
 from cdc_pipeline.lake.claim_view import Views, claim_shape, slice_rows
 from cdc_pipeline.lake.columns import HISTORY_IN_FILES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
-from cdc_pipeline.lake.few_events import FewEvents
+from cdc_pipeline.lake.few_events import FewEvents, place_of
 from cdc_pipeline.lake.lake_files import AFTER_ALL, FILE, ROW, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.moves_sql import resolve_moves
@@ -17,6 +18,7 @@ from cdc_pipeline.lake.periods_sql import PERIOD, new_events, periods
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange
 from cdc_pipeline.lake.quoting import identifier, text_literal, value_literal
 from cdc_pipeline.lake.schema_change import Fitted
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import (
     COMMIT_TIME,
     DELETED,
@@ -174,3 +176,17 @@ class ClaimPeriods:
     @property
     def _columns(self) -> tuple[str, ...]:
         return (*self._shape.names, *HISTORY_IN_FILES)
+
+
+def oldest_version(store: ObjectStore, work: ClaimWork) -> str:
+    """Returns a version that no event of the claim is older than."""
+    filesystem, root = store.filesystem()
+    oldest = [AFTER_ALL]
+    for content in work.slices:
+        with filesystem.open_input_file(f"{root}/{content.key}") as file:
+            metadata = pq.read_metadata(file)
+        place = place_of(metadata, VERSION)
+        for group in range(metadata.num_row_groups):
+            known = metadata.row_group(group).column(place).statistics
+            oldest.append(known.min if known is not None and known.has_min_max else "")
+    return min(oldest)

@@ -22,20 +22,22 @@ def fitted(
     late: Sequence[TableSchema] = (),
     *,
     keeps_dropped: bool = True,
+    keeps_wider: bool = False,
 ) -> ShapeChange:
     """Returns the change after which the table can hold rows of all these schemas.
 
     The `leading` schema decides how the table looks afterwards. A column that only `earlier` schemas have is already
     dropped. A column that only `late` schemas have is new if its number is higher than all known numbers; otherwise the
     source has dropped it, and it is not added. A `leading` schema that is older than the last one that the table
-    followed does not lead: then all schemas are late.
+    followed does not lead: then all schemas are late. `keeps_wider`: a column whose type became narrower stays as wide
+    as it is, as in a history, whose older rows may need it.
     """
     if leading is not None and leading.generation < before.generation:
         late = (leading, *earlier, *late)
         leading, earlier = None, ()
     plan = _Plan(before=before, generation=before.generation if leading is None else leading.generation)
     for column in leading.columns if leading is not None else ():
-        plan.follow(column)
+        plan.follow(column, keeps_wider=keeps_wider)
     plan.leave(leading, keeps_dropped=keeps_dropped)
     for column in chain.from_iterable(schema.columns for schema in earlier):
         plan.make_room(column, dropped=column.number is not None, wanted=column.number is None or keeps_dropped)
@@ -62,13 +64,15 @@ class _Plan:
     def __post_init__(self) -> None:
         self.highest = self.before.highest
 
-    def follow(self, column: Column) -> None:
+    def follow(self, column: Column, *, keeps_wider: bool) -> None:
         was, wanted = self.before.find(column), resolve(column.type).spark
         self.highest = max(self.highest, column.number or 0)
         if was is None:
             self._add(column)
             return
-        if wider(was.type, wanted) != wanted:
+        if keeps_wider and wider(wanted, was.type):
+            wanted = was.type
+        if wider(was.type, wanted) is None:
             self._refuse(column, was)
         known = was if was.number is not None or column.number is None else new_column(column)
         self.after.append((replace(known, name=column.name, type=wanted, dropped=False), was.name))
@@ -144,15 +148,18 @@ def taken_over(before: Shape, schema: TableSchema, source_id: int, *, keeps_drop
 
     A new snapshot may follow a change that no stream shows. Then a column that cannot hold the new values counts as
     dropped, and a new one begins beside it. In another source table of the same name, column numbers mean other
-    columns: there, columns are the same if their names are. Only the id cannot change its type.
+    columns: there, columns are the same if their names are.
     """
     is_same = source_id == before.source_id or 0 in (source_id, before.source_id)
     columns = tuple(_taken_over(own, before, schema, is_same=is_same) for own in before.columns)
     marked = replace(before, columns=columns, source_id=source_id, generation=min(before.generation, schema.generation))
-    change = replace(fitted(marked, schema, keeps_dropped=keeps_dropped), before=before)
-    ended = {own.name for own, was in zip(columns, before.columns, strict=True) if own.dropped and not was.dropped}
-    ids = tuple(f"the id column {name!r} has another type in the history" for name in schema.key if name in ended)
-    return replace(change, problems=(*change.problems, *ids))
+    return replace(fitted(marked, schema, keeps_dropped=keeps_dropped, keeps_wider=True), before=before)
+
+
+def begins_ids(before: Shape, schema: TableSchema, source_id: int) -> bool:
+    """Returns whether no row of a history has one of the ids that rows of this schema have."""
+    sources = taken_over(before, schema, source_id, keeps_dropped=True).sources
+    return any(sources.get(name) is None for name in schema.key)
 
 
 def _taken_over(own: LakeColumn, before: Shape, schema: TableSchema, *, is_same: bool) -> LakeColumn:
@@ -164,7 +171,7 @@ def _taken_over(own: LakeColumn, before: Shape, schema: TableSchema, *, is_same:
     if wanted is None:
         return own if is_same else ended
     type_ = resolve(wanted.type).spark
-    return replace(own, number=wanted.number) if wider(own.type, type_) == type_ else ended
+    return replace(own, number=wanted.number) if wider(own.type, type_) or wider(type_, own.type) else ended
 
 
 def _free_name(own: LakeColumn, names: Counter[str]) -> str:

@@ -12,20 +12,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_changes import Counts
-from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places
+from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_version
 from cdc_pipeline.lake.claim_view import NO_NAMES, Views, opened_views
 from cdc_pipeline.lake.columns import HISTORY_TYPES, check_history, history_of
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, read_fence
-from cdc_pipeline.lake.few_events import place_of
+from cdc_pipeline.lake.fitting import begins_ids
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import HIDDEN
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
@@ -40,7 +39,17 @@ from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import ABSENT, COMMIT_TIME, CURRENT, DELETED, END_VERSION, OPERATION, VALID_FROM, VERSION
+from cdc_pipeline.record import (
+    ABSENT,
+    COMMIT_TIME,
+    CURRENT,
+    DELETED,
+    END_VERSION,
+    OPERATION,
+    VALID_FROM,
+    VALID_TO,
+    VERSION,
+)
 from cdc_pipeline.steps import OnStep, step
 
 _NOW = "cdc_row_now"
@@ -78,7 +87,7 @@ class RowHistory:
             return
         fitted = self._follow(work, fence.lake_version)
         is_new = self.table.ordered and not work.late and fence.number < work.first_number
-        files = self._files(fitted, AFTER_ALL if is_new else self._oldest_version(work))
+        files = self._files(fitted, AFTER_ALL if is_new else oldest_version(self.store, work))
         with opened_views(self.session) as views:
             claim = self._claim(views, fitted, work, files, is_new=is_new)
             with step(self.on_step, "lake_claim.deduplicate"):
@@ -117,6 +126,11 @@ class RowHistory:
             with step(self.on_step, "lake_table.create"):
                 self.session.sql(create_sql(self.history, self.store.spark_url(self._folder))).collect()
         fence = self._begun()
+        with step(self.on_step, "lake_schema.read"):
+            shape = shape_at(self.log, fence.lake_version)
+        if begins_ids(shape, self.table.schema, self.table.source_id):
+            self._end_all(at, at_version)
+            fence = self._begun()
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
         work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
         fitted = self._follow(work, fence.lake_version, partial(planned_for_snapshot, self.history))
@@ -134,6 +148,16 @@ class RowHistory:
             else:
                 written, replaced = self._write(fitted, files, self._first_periods(fitted, at), None), {}
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
+
+    def _end_all(self, at: datetime, at_version: str) -> None:
+        """Ends all periods that go on, of a table whose rows have other ids now. Repeating it does nothing."""
+        self.may_commit()
+        with step(self.on_step, "lake_history.commit"):
+            self.session.sql(
+                f"UPDATE {table_at(self.store.spark_url(self._folder))} SET {CURRENT} = false,"
+                f" {END_VERSION} = greatest({VERSION}, {text_literal(at_version)}),"
+                f" {VALID_TO} = {value_literal(at, 'TIMESTAMP')} WHERE {CURRENT}"
+            ).collect()
 
     @property
     def history(self) -> LakeTable:
@@ -211,19 +235,6 @@ class RowHistory:
         return LakeFiles(
             store=self.store, table=fitted.table, state=state, columns=fitted.shape.types, ending_from=ending_from
         )
-
-    def _oldest_version(self, work: ClaimWork) -> str:
-        """Returns a version that no event of the claim is older than."""
-        filesystem, root = self.store.filesystem()
-        oldest = [AFTER_ALL]
-        for content in work.slices:
-            with filesystem.open_input_file(f"{root}/{content.key}") as file:
-                metadata = pq.read_metadata(file)
-            place = place_of(metadata, VERSION)
-            for group in range(metadata.num_row_groups):
-                known = metadata.row_group(group).column(place).statistics
-                oldest.append(known.min if known is not None and known.has_min_max else "")
-        return min(oldest)
 
     def _name_rows_now(self, views: Views, fitted: Fitted, lake_version: int) -> list[str]:
         """Makes the view of the table's visible rows, with the history's columns.

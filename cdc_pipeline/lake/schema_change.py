@@ -120,12 +120,13 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     """Returns the change that the claim needs. Raises SchemaConflict if the lake cannot follow."""
     others = dict.fromkeys((each.schema, each.late) for each in work.slices if each.schema != work.leading)
     earlier, late = ([schema for schema, is_late in others if is_late == kind] for kind in (False, True))
-    change = fitted(before, work.leading, earlier, late, keeps_dropped=table.keeps_dropped)
+    kept = {"keeps_dropped": table.keeps_dropped, "keeps_wider": table.is_history}
+    change = fitted(before, work.leading, earlier, late, **kept)
     return _checked(change, table, "take a new snapshot of the table: cdc snapshot")
 
 
 def planned_for_snapshot(history: LakeTable, before: Shape) -> ShapeChange:
-    """Returns the change that a history needs for the rows of a snapshot. Raises SchemaConflict if the id changed."""
+    """Returns the change that a history needs for the rows of a snapshot."""
     change = taken_over(before, history.schema, history.source_id, keeps_dropped=history.keeps_dropped)
     return _checked(change, history, "move the folder of the history away: a new one begins")
 

@@ -1,4 +1,4 @@
-"""History tables: snapshots, changes of columns, maintenance, and workers that are killed between both commits."""
+"""History tables: snapshots, maintenance, and workers that are killed between both commits."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,10 +18,10 @@ from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import CURRENT, VALID_FROM, VALID_TO, VERSION, Column, TableSchema
+from cdc_pipeline.record import CURRENT, VALID_FROM, VALID_TO
 from cdc_pipeline.steps import Moment
 from tests.support.doc_pages import blocks
-from tests.support.history_tables import Span, number_of, publish, put_rows, spans
+from tests.support.history_tables import Span, publish, put_rows, spans
 from tests.support.lake import NOW, PEOPLE, Feed, commit_time, event, lake_table_rows, lake_values, table_of, version
 
 
@@ -98,79 +98,6 @@ def test_a_history_that_is_switched_on_later_begins_with_the_rows_of_that_moment
     lake.upsert(without, feed.claim([event("u", 2, 2, name="c", age=1)]))
     lake.upsert(table, feed.claim([event("u", 3, 1, name="d", age=1)]))
     assert spans(store, table) == {1: [("a", 1, 3), ("d", 3, None)], 2: [("c", 2, None)]}
-
-
-def test_the_history_follows_changed_columns(
-    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
-) -> None:
-    before, city = TableSchema(columns=numbered("name", "age"), key=("id",)), Column(name="city", type="text", number=4)
-    renamed = Column(name="years", type="int8", number=3)
-    after = TableSchema(
-        columns=(*before.columns[:2], renamed, replace(city, missing="Rome")), key=("id",), generation=2
-    )
-    table = replace(table, schema=before, name=replace(table.name, table="others"))
-    lake.create_table(table)
-    feed = Feed(store=store, table=table)
-    lake.upsert(table, feed.claim([event("i", 1, 1, name="a", age=1), event("i", 1, 2, name="b", age=1)]))
-    lake.upsert(table, feed.claim([event("u", 2, 1, years=2, city="Oslo")], schema=after))
-    table = replace(table, schema=after)
-    rows = lake_table_rows(store, history_of(table))
-    found = {(row["id"], number_of(row[VERSION])): (row["name"], row["years"], row["city"]) for row in rows}
-    assert found == {(1, 1): ("a", 1, "Rome"), (1, 2): ("a", 2, "Oslo"), (2, 1): ("b", 1, "Rome")}
-    assert spans(store, table) == {1: [("a", 1, 2), ("a", 2, None)], 2: [("b", 1, None)]}
-    lake.upsert(table, feed.claim([event("d", 3, 2)], schema=after))
-    assert spans(store, table)[2] == [("b", 1, 3)]
-    latest, then = lake.read_version(history_of(table)) or 0, replace(table, schema=before)
-    source = put_rows(store, then, "then", [(1, "a", 1), (2, "b", 1)])
-    assert lake.compare(history_of(then), source, latest, as_of=version(1)).differing_rows == 0
-
-
-def test_a_snapshot_with_another_type_keeps_the_old_values_beside_the_new_ones(
-    lake: SparkLake, store: LocalObjectStore, table: LakeTable
-) -> None:
-    before = TableSchema(columns=numbered("name", "age"), key=("id",))
-    texts = replace(before, columns=(*before.columns[:2], Column(name="age", type="text", number=3)), generation=7)
-    table = replace(table, schema=before, name=replace(table.name, table="retyped"))
-    publish(lake, store, table, [(1, "a", 1), (2, "b", None)], at=5, fence=0)
-    table = replace(table, schema=texts)
-    publish(lake, store, table, [(1, "a", "x"), (2, "b", None)], at=9, fence=0)
-    feed = Feed(store=store, table=table)
-    lake.upsert(table, feed.claim([event("u", 11, 2, name="b", age="y")], schema=texts))
-    rows = lake_table_rows(store, history_of(table))
-    assert {
-        (row["id"], number_of(row[VERSION])): (row["age"], row["_cdc_dropped_0_age"], row[CURRENT]) for row in rows
-    } == {
-        (1, 5): (None, 1, False),
-        (1, 9): ("x", 1, True),
-        (2, 5): (None, None, False),
-        (2, 11): ("y", None, True),
-    }
-    view = reader_view_sql(history_of(table), "/lake", lake.read_columns(history_of(table)))
-    assert "_cdc_dropped" not in view
-
-
-def test_columns_of_a_source_table_that_was_created_again_go_on_by_their_names(
-    lake: SparkLake, store: LocalObjectStore, table: LakeTable
-) -> None:
-    """Its columns have the numbers of others now."""
-    before = TableSchema(columns=numbered("name", "age"), key=("id",))
-    id_, name, age = before.columns
-    after = replace(before, columns=(id_, replace(age, number=2), replace(name, number=3)))
-    table = replace(table, schema=before, source_id=1, name=replace(table.name, table="again"))
-    publish(lake, store, table, [(1, "a", 1), (2, "b", 2)], at=5, fence=0)
-    table = replace(table, schema=after, source_id=2)
-    publish(lake, store, table, [(1, 1, "a"), (2, 3, "b")], at=9, fence=0)
-    assert spans(store, table) == {1: [("a", 5, None)], 2: [("b", 5, 9), ("b", 9, None)]}
-    feed = Feed(store=store, table=table)
-    lake.upsert(table, feed.claim([event("u", 11, 1, name="c", age=1)], schema=after))
-    rows = lake_table_rows(store, history_of(table))
-    assert {(row["id"], row["name"], row["age"]) for row in rows if row[CURRENT]} == {(1, "c", 1), (2, "b", 3)}
-
-
-def numbered(*names: str) -> tuple[Column, ...]:
-    types = {"name": "text", "age": "int4"}
-    others = (Column(name=name, type=types[name], number=number) for number, name in enumerate(names, 2))
-    return (Column(name="id", type="int8", number=1), *others)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cdc_pipeline.lake.fitting import fitted, taken_over
+from cdc_pipeline.lake.fitting import begins_ids, fitted, taken_over
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of_source
 from cdc_pipeline.record import TableSchema
 from tests.support.shapes import columns
@@ -44,6 +44,16 @@ def test_a_type_that_does_not_hold_the_old_values_begins_a_column_beside_the_old
     assert sources(taken("id int8 1", "a text 2", "b text 3", keeps_dropped=False)) == {"id": "id", "a": "a", "b": None}
 
 
+def test_a_narrower_type_leaves_the_column_as_wide_as_its_older_values() -> None:
+    wide = taken("id int8 1", "a text 2", "b int8 3").after
+    for source_id in (ONE, OTHER):
+        narrow = columns("id int4 1", "a text 2", "b int4 3")
+        change = taken_over(wide, narrow, source_id, keeps_dropped=True)
+        assert (change.problems, change.after.types) == ((), wide.types)
+        assert fitted(change.after, narrow, keeps_wider=True).is_none
+    assert fitted(wide, narrow).problems
+
+
 def test_it_may_do_so_again_and_again() -> None:
     once = taken("id int8 1", "a text 2", "b text 3").after
     twice = taken("id int8 1", "a text 2", "b int4 3", before=once)
@@ -79,10 +89,15 @@ def test_a_history_that_does_not_know_its_table_takes_it_for_the_same() -> None:
     assert (change.renamed, change.after.source_id) == ({"a": "c"}, ONE)
 
 
-def test_an_id_cannot_change_its_type() -> None:
+def test_ids_begin_anew_where_their_column_does_not_go_on() -> None:
     for source_id in (ONE, OTHER):
         change = taken("id text 1", "a text 2", source_id=source_id)
-        assert change.problems == ("the id column 'id' has another type in the history",)
+        assert (change.problems, change.sources["id"], change.sources["_cdc_dropped_0_id"]) == ((), None, "id")
+        assert begins_ids(BEFORE, columns("id text 1", "a text 2"), source_id)
+        assert not begins_ids(BEFORE, columns("id int8 1", "a int4 2"), source_id)
+        assert not begins_ids(BEFORE, columns("id int4 1", "b text 2"), source_id)
+    assert not begins_ids(BEFORE, replace(columns("key int8 1", "a text 2"), key=("key",)), ONE)
+    assert begins_ids(BEFORE, replace(columns("key int8 1", "a text 2"), key=("key",)), OTHER)
 
 
 def test_an_older_schema_than_that_of_the_snapshot_changes_nothing_back() -> None:
