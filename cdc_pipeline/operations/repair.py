@@ -164,7 +164,8 @@ class Repair:
         known = set(_ids(found, table.schema))
         more = self.lake.differing_rows(history, source_key, latest, most=MOST_ROWS + 1)
         is_new = pa.array([each not in known for each in _ids(more, table.schema)], pa.bool_())
-        return pa.concat_tables([found, more.filter(is_new)])
+        # an id may have a wider type in the history, whose older periods need it
+        return pa.concat_tables([found, more.filter(is_new)], promote_options="permissive")
 
     def _is_applied(self, table: TableName, number: int) -> bool:
         position = self.store.lake_positions.lake_position(self.store.tables.table(table).table_id)
