@@ -118,10 +118,8 @@ class ShapeChange:
     @property
     def is_none(self) -> bool:
         before, after = self.before, self.after
-        return set(before.columns) == set(after.columns) and (before.highest, before.source_id) == (
-            after.highest,
-            after.source_id,
-        )
+        is_same_table = before.source_id == after.source_id
+        return is_same_table and set(before.columns) == set(after.columns) and before.highest == after.highest
 
     @property
     def renamed(self) -> dict[str, str]:

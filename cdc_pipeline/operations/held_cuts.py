@@ -12,6 +12,7 @@ import structlog
 
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
@@ -71,6 +72,13 @@ class HeldCuts:
             expected="it within the time given to verify",
             remedy="look at cdc status, then try again",
         )
+
+
+def begun_history(lake: Lake, table: LakeTable) -> tuple[LakeTable, int] | None:
+    """Returns the table's history with its latest version. None if it keeps none, or if the history has not begun."""
+    history = history_of(table)
+    version = lake.read_version(history) if table.keeps_history else None
+    return None if version is None else (history, version)
 
 
 def shown_version(store: MetadataStore, lake: Lake, table: LakeTable, boundary: Boundary) -> int | None:

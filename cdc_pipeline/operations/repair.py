@@ -14,13 +14,12 @@ import structlog
 
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.errors import CdcError, LeaseBusy, UsageError
-from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.protocol import Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, awaited_lease
 from cdc_pipeline.metadata_store.leases import Lease
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.operations.held_cuts import HeldCuts, shown_version
+from cdc_pipeline.operations.held_cuts import HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.late_slices import LateSlices
 from cdc_pipeline.operations.source_copies import SourceCopies
 from cdc_pipeline.record import COMMIT_TIME, OPERATION, VERSION, TableName, TableSchema
@@ -157,12 +156,11 @@ class Repair:
     def _differing(self, table: LakeTable, source_key: str, version: int) -> pa.Table:
         """Returns the rows that differ in the lake table, or in the periods of its history that go on."""
         found = self.lake.differing_rows(table, source_key, version, most=MOST_ROWS + 1)
-        history = history_of(table)
-        latest = self.lake.read_version(history) if table.keeps_history else None
-        if latest is None:
+        begun = begun_history(self.lake, table)
+        if begun is None:
             return found
         known = set(_ids(found, table.schema))
-        more = self.lake.differing_rows(history, source_key, latest, most=MOST_ROWS + 1)
+        more = self.lake.differing_rows(begun[0], source_key, begun[1], most=MOST_ROWS + 1)
         is_new = pa.array([each not in known for each in _ids(more, table.schema)], pa.bool_())
         # an id may have a wider type in the history, whose older periods need it
         return pa.concat_tables([found, more.filter(is_new)], promote_options="permissive")

@@ -11,7 +11,6 @@ import structlog
 from cdc_pipeline.apply.slice_to_lake import SliceWorker
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError, LeaseBusy
-from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.differences import Comparison
 from cdc_pipeline.lake.protocol import Lake, LakeTable
@@ -20,7 +19,7 @@ from cdc_pipeline.lake.shape import Shape
 from cdc_pipeline.metadata_store.ledger.records import Boundary
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, shown_version
+from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.source_copies import SourceCopies
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import HeldPosition
@@ -157,8 +156,8 @@ class Verification:
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
         with database.copy_at(held.exported) as source:
-            excluded = self.store.tables.table(table).excluded_columns
-            columns = tuple(column for column in source.columns(table) if column.name not in excluded)
+            row = self.store.tables.table(table)
+            columns = tuple(column for column in source.columns(table) if column.name not in row.excluded_columns)
             if not columns:
                 raise CdcError(
                     f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml"
@@ -175,7 +174,7 @@ class Verification:
             )
             if not common or not names.issuperset(registered.schema.key):
                 return replace(verdict, problem="the columns of its id are not both in the source and in the lake")
-            known = self.store.tables.known_columns(self.store.tables.table(table).table_id)
+            known = self.store.tables.known_columns(row.table_id)
             schema = TableSchema(columns=_as_in_lake(registered, known, common), key=registered.schema.key)
             compared = replace(registered, schema=schema)
             with self.copies.of(table, source, schema) as copy:
@@ -185,9 +184,8 @@ class Verification:
 
     def _history(self, table: LakeTable, source_key: str, as_of: str | None) -> Comparison | None:
         """Compares the history as it is now, with the rows that it has for the position: it forgets none."""
-        history = history_of(table)
-        version = self.lake.read_version(history) if table.keeps_history else None
-        return None if version is None else self.lake.compare(history, source_key, version, as_of=as_of)
+        begun = begun_history(self.lake, table)
+        return None if begun is None else self.lake.compare(begun[0], source_key, begun[1], as_of=as_of)
 
 
 def _not_compared(table: TableName, held: HeldPosition, problem: str) -> Verified:

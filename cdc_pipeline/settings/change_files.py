@@ -38,7 +38,7 @@ class ChangeFilesSource(Frozen):
     """Complete files with changes, in a folder or below a prefix of a bucket, one folder per table."""
 
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
-        "as_text": "change files do not contain the source's text, so leave it out",
+        "as_text": "change files do not contain the source's text, so leave it out"
     }
     kind: Literal["change_files"]
     path: str = Field(min_length=1, description="a folder, file:///folder, or s3://bucket/prefix")
