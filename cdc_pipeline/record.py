@@ -116,8 +116,9 @@ class Column:
     """One column of a source table; `type` is a canonical type name of `cdc_pipeline.types`.
 
     `number` identifies the column in the source for as long as the table exists, also when it is renamed (PostgreSQL:
-    `pg_attribute.attnum`); None where the source has no such number. `missing` is the source's text of the value that
-    rows written before the column was added show (PostgreSQL: `attmissingval`); None: they show NULL.
+    `pg_attribute.attnum`); None where the source has no such number. MySQL has none either: there the pipeline numbers
+    columns by name, so a column that is dropped and added again is another one. `missing` is the source's text of the
+    value that rows written before the column was added show (PostgreSQL: `attmissingval`); None: they show NULL.
     """
 
     name: str

@@ -22,6 +22,7 @@ from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.operations.held_cuts import POLL, HeldCuts, begun_history, shown_version
 from cdc_pipeline.operations.source_copies import SourceCopies
 from cdc_pipeline.record import Column, TableName, TableSchema
+from cdc_pipeline.source_setup.registered import known_table
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
@@ -157,7 +158,11 @@ class Verification:
             shape = shape_at(DeltaLog(self.objects, lake_key(table)), version)
         with database.copy_at(held.exported) as source:
             row = self.store.tables.table(table)
-            columns = tuple(column for column in source.columns(table) if column.name not in row.excluded_columns)
+            columns = tuple(
+                column
+                for column in source.columns(known_table(self.store, row))
+                if column.name not in row.excluded_columns
+            )
             if not columns:
                 raise CdcError(
                     f"the source has no table {table}", remedy="make it again, or take it out of pipeline.yml"

@@ -74,7 +74,7 @@ class TableRegistration:
         """
         description = list(found.description)
         if description and row.shape != description:
-            row = self.store.tables.set_shapes(row.table_id, description)
+            row = self.store.tables.set_shapes(row.table_id, description, found.before)
         if found.schema is not None and (begins_again or row.schema_id is None):
             first_offset = self.registered.next_offset() or encode_position(0)
             schema = found.schema.without(row.excluded_columns)

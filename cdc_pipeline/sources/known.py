@@ -92,6 +92,7 @@ class FoundTable:
     """A table that the source can read. `schema` is None if only the table's events carry it.
 
     `source_id`, `published_as`, `description`: see `KnownTable`. `is_changing`: events with earlier columns may come.
+    `before`: the registered description that `description` continues; None if it does not depend on that.
     """
 
     name: TableName
@@ -101,6 +102,7 @@ class FoundTable:
     published_as: str = ""
     description: tuple[Document, ...] = ()
     is_changing: bool = False
+    before: tuple[Document, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,7 +210,7 @@ class SourceSurvey(Protocol):
 class TableCopy(Protocol):
     """The tables of a source as they were at a held position. Usable while the position is held."""
 
-    def columns(self, table: TableName) -> tuple[Column, ...]:
+    def columns(self, table: KnownTable) -> tuple[Column, ...]:
         """Returns every column at the position, none for a table that does not exist.
 
         Nobody can change them until the copy is closed. Raises SourceError if rows as of the position are gone.

@@ -257,7 +257,7 @@ def test_only_a_source_that_copies_tables_holds_positions_and_proves_by_rows(wri
             with source.copy_at(held.exported) as copy:
                 found = copy.description(table)
                 assert found is not None
-                assert copy.columns(written.table) == table.schema.columns
+                assert copy.columns(table) == table.schema.columns
                 whole = [row for block in copy.rows(written.table, table.schema) for row in block.rows.to_pylist()]
                 parts = [
                     row

@@ -1,15 +1,15 @@
 """Scripts that once failed, shrunk by the fuzzer, with the seed of their shop. Each ends with `!settle`."""
 
-FOUND: dict[str, tuple[int, tuple[str, ...]]] = {
-    "a new column, and the table emptied before any of its events": (
+FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
+    ("postgres", "a new column, and the table emptied before any of its events"): (
         1,
         ('ALTER TABLE orders ADD "b" int[]', "!consume meanwhile 34 TRUNCATE orders, notes"),
     ),
-    "a new column of a partitioned table with a default": (
+    ("postgres", "a new column of a partitioned table with a default"): (
         1,
         ("ALTER TABLE customers ADD b date NOT NULL DEFAULT '2020-04-05'",),
     ),
-    "a column dropped between inserts and deletes of a table without a key": (
+    ("postgres", "a column dropped between inserts and deletes of a table without a key"): (
         0,
         (
             "INSERT INTO notes VALUES ('new', 3, NULL)",
@@ -17,7 +17,7 @@ FOUND: dict[str, tuple[int, tuple[str, ...]]] = {
             "DELETE FROM notes WHERE body = 'new' OR body = 'b0'",
         ),
     ),
-    "a partition created, filled and dropped between two looks": (
+    ("postgres", "a partition created, filled and dropped between two looks"): (
         1,
         (
             "CREATE TABLE customers_3 PARTITION OF customers FOR VALUES FROM (300) TO (400)",
@@ -25,7 +25,7 @@ FOUND: dict[str, tuple[int, tuple[str, ...]]] = {
             "DROP TABLE customers_3",
         ),
     ),
-    "a partition created, filled and emptied between two looks": (
+    ("postgres", "a partition created, filled and emptied between two looks"): (
         1,
         (
             "CREATE TABLE customers_3 PARTITION OF customers FOR VALUES FROM (300) TO (400)",
@@ -33,12 +33,29 @@ FOUND: dict[str, tuple[int, tuple[str, ...]]] = {
             "TRUNCATE customers_3",
         ),
     ),
-    "a partition changed while it was detached": (
+    ("postgres", "a partition changed while it was detached"): (
         1,
         (
             "ALTER TABLE customers DETACH PARTITION customers_0",
             "UPDATE customers_0 SET note = 'unseen'",
             "ALTER TABLE customers ATTACH PARTITION customers_0 FOR VALUES FROM (0) TO (100)",
         ),
+    ),
+    ("mysql", "a column that was dropped, and a later one of its name"): (
+        1,
+        ("ALTER TABLE customers DROP size", "!consume", "ALTER TABLE customers ADD size SMALLINT NULL"),
+    ),
+    ("mysql", "two columns of one type that exchange their names"): (
+        1,
+        (
+            "ALTER TABLE orders ADD other VARCHAR(10) NULL",
+            "UPDATE orders SET other = 'o'",
+            "!settle",
+            "ALTER TABLE orders RENAME COLUMN other TO tag, RENAME COLUMN tag TO other",
+        ),
+    ),
+    ("mysql", "a column dropped and added again in one statement, beside another one"): (
+        0,
+        ("ALTER TABLE orders DROP tag, ADD tag VARCHAR(10) NULL, ADD b INT NULL",),
     ),
 }

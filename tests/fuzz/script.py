@@ -7,100 +7,49 @@ it may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import psycopg2
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.columns import history_of
-from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import CURRENT, DELETED, TableName
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from snapshot.wiring import snapshot_runs
 from tests.crash.failpoint import Crash
-from tests.crash.world import AT_ONCE, World, take_snapshot
-from tests.fuzz.shop_changes import CREATE, KEYLESS, TABLES
-from tests.fuzz.shop_values import compared, plain
+from tests.crash.world import take_snapshot
+from tests.fuzz.shops import Shop
 from tests.support.delta_rows import delta_rows
-from tests.support.pipelines import consume, pipeline_settings
-from tests.support.postgres import fresh_database, fresh_store
-from tests.support.streams import database_of, run_sql
+from tests.support.pipelines import consume
 
 MOST_TURNS = 8
 BEGIN = ("!snapshot", "!settle")
 _RUN = re.compile(r"!(\w+)(?: (?!killed|meanwhile)(\w+))?(?: (killed|meanwhile) (\d+)(?: (.*))?)?", re.DOTALL)
-_COLUMNS = """
-SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
-WHERE attrelid = '{}'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
 
 
 class Differs(AssertionError):
     """The lake does not equal its source, or nothing that the pipeline does by itself makes it so."""
 
 
-@contextmanager
-def shop_world(
-    postgres: PostgresServer, folder: Path, *, dropped_columns: str, stream_partitions: int, spark_url: str = ""
-) -> Iterator[World]:
-    """A shop whose tables are registered and were never read. Its lake is the fast one, or that of a Spark server."""
-    with fresh_database(postgres) as source_url, fresh_store(postgres) as store_url:
-        run_sql(source_url, AT_ONCE.format(database_of(source_url)), *CREATE)
-        settings = pipeline_settings(
-            folder,
-            source_url,
-            [
-                {
-                    "name": f"public.{table}",
-                    "dropped_columns": dropped_columns,
-                    "history": bool(spark_url) and table != KEYLESS,
-                }
-                for table in TABLES
-            ],
-            source={"stream_partitions": stream_partitions},
-            slice_length="1d",
-        )
-        world = World(settings=settings, source_url=source_url, store_url=store_url, spark_url=spark_url)
-        if spark_url:
-            world.make_lake = None
-        with closing(world):
-            world.query("SET lock_timeout = '500ms'")
-            with world.process() as pipeline:
-                pipeline.source_setup().set_up()
-            yield world
-
-
-def perform(world: World, line: str) -> None:
+def perform(shop: Shop, line: str) -> None:
     """Raises Differs, and whatever else is no error that the pipeline means to raise."""
     if not line.startswith("!"):
-        execute(world, line)
+        shop.execute(line)
         return
     found = _RUN.fullmatch(line)
     assert found is not None, line
     verb, table, fault, place, sql = found.groups()
     if verb == "settle":
-        settle(world)
+        settle(shop)
         return
-    at_step = AtStep(place=int(place or 0), act=_act(world, fault, sql))
+    at_step = AtStep(place=int(place or 0), act=_act(shop, fault, sql))
     try:
-        with world.process(at_step) as pipeline:
+        with shop.world.process(at_step) as pipeline:
             run(pipeline, verb, table)
     except (CdcError, Crash):
-        world.bury_the_dead()
-
-
-def execute(world: World, sql: str) -> None:
-    """What cannot be done any more, since lines before it are gone, is not done."""
-    try:
-        world.query(sql)
-    except psycopg2.Error:
-        world.query("ROLLBACK")
+        shop.bury_the_dead()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,11 +74,11 @@ class AtStep:
                 raise
 
 
-def _act(world: World, fault: str | None, sql: str | None) -> Callable[[], None]:
+def _act(shop: Shop, fault: str | None, sql: str | None) -> Callable[[], None]:
     def die() -> None:
         raise Crash
 
-    return die if fault == "killed" else lambda: execute(world, sql or "")
+    return die if fault == "killed" else lambda: shop.execute(sql or "")
 
 
 def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
@@ -156,53 +105,56 @@ def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...]) -> None:
     take_snapshot(pipeline, [name for name in tables if name not in refused])
 
 
-def settle(world: World) -> None:
+def settle(shop: Shop) -> None:
     for _ in range(MOST_TURNS):
         errors = list[str]()
         for verb in ("consume", "apply"):
             try:
-                with world.process() as pipeline:
+                with shop.world.process() as pipeline:
                     errors += run(pipeline, verb, None)
             except CdcError as error:
                 errors.append(str(error))
-                world.bury_the_dead()
-        waiting = world.store_query("SELECT table_name, parked_reason FROM cdc.source_table WHERE state <> 'live'")
+                shop.bury_the_dead()
+        waiting = shop.world.store_query("SELECT table_name, parked_reason FROM cdc.source_table WHERE state <> 'live'")
         if not errors and not waiting:
-            check_equal(world)
+            check_equal(shop)
             return
     raise Differs(f"it does not settle: {errors}, {waiting}")
 
 
-def check_equal(world: World) -> None:
+def check_equal(shop: Shop) -> None:
     """All columns that the source's catalogue has now, by plain SELECT against what deltalake reads."""
-    with world.process() as pipeline:
+    with shop.world.process() as pipeline:
         for name in pipeline.table_names():
-            columns = world.query(_COLUMNS.format(name.table))
+            columns = shop.columns(name.table)
+            names = [column for column, _ in columns]
             shown = set(pipeline.lake.read_columns(pipeline.lake_table(name)))
-            if shown != {column for column, _ in columns}:
+            if shown != set(names):
                 raise Differs(f"{name.table} has the columns {columns}, and the lake shows {sorted(shown)}")
             found = [row for row in delta_rows(pipeline.objects.delta_url(lake_key(name))) if not row[DELETED]]
-            in_lake = _counted([row[column] for column, _ in columns] for row in found)
-            check_history(pipeline, name, [column for column, _ in columns], in_lake)
-            selected = ", ".join(compared(column, type_) for column, type_ in columns)
-            in_source = _counted(world.query(f"SELECT {selected} FROM {name.table}"))
+            in_lake = _counted(shop, ([row[column] for column in names] for row in found))
+            check_history(shop, pipeline, name, names, in_lake)
+            in_source = _counted(shop, shop.rows(name.table))
             if in_lake != in_source:
                 only = f"only in the source: {in_source - in_lake}\nonly in the lake: {in_lake - in_source}"
-                raise Differs(f"{name.table} {[column for column, _ in columns]}\n{only}")
+                raise Differs(f"{name.table} {names}\n{only}")
 
 
-def check_history(pipeline: Pipeline, name: TableName, columns: list[str], in_lake: Counter[tuple[Any, ...]]) -> None:
+def check_history(
+    shop: Shop, pipeline: Pipeline, name: TableName, columns: list[str], in_lake: Counter[tuple[Any, ...]]
+) -> None:
     """The periods that go on have the table's rows."""
     table = pipeline.lake_table(name)
     history = history_of(table)
     if not table.keeps_history or pipeline.lake.read_version(history) is None:
         return
     periods = delta_rows(pipeline.objects.delta_url(lake_key(history.name)))
-    found = _counted([row[column] for column in columns] for row in periods if row[CURRENT] and not row[DELETED])
+    current = (row for row in periods if row[CURRENT] and not row[DELETED])
+    found = _counted(shop, ([row[column] for column in columns] for row in current))
     if found != in_lake:
         only = f"only in the table: {in_lake - found}\nonly in its history: {found - in_lake}"
         raise Differs(f"{history.name} {columns}\n{only}")
 
 
-def _counted(rows: Iterable[Iterable[Any]]) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(plain(value) for value in row) for row in rows)
+def _counted(shop: Shop, rows: Iterable[Iterable[Any]]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(shop.plain(value) for value in row) for row in rows)

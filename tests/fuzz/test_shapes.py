@@ -9,13 +9,13 @@ from random import Random
 from secrets import token_hex
 
 import psycopg2
+import pymysql
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from tests.crash.world import World
 from tests.fuzz.found import FOUND
-from tests.fuzz.script import BEGIN, perform, shop_world
-from tests.fuzz.shop_changes import Shop
+from tests.fuzz.script import BEGIN, perform
+from tests.fuzz.shops import Changes, Kept, Shop, mysql_shop, postgres_shop
 from tests.fuzz.shrinking import shrunk
 
 FIRST, COUNT = map(int, os.environ.get("CDC_FUZZ_SEEDS", "0,2").split(","))
@@ -25,30 +25,36 @@ UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeErro
 MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
 
 
-NewShop = Callable[[int], AbstractContextManager[World]]
+NewShop = Callable[[int], AbstractContextManager[Shop]]
+"""Of a seed, which also says how the tables are kept."""
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def new_shop(request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path: Path) -> NewShop:
+def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer, tmp_path: Path) -> NewShop:
     spark_url = request.getfixturevalue("spark_url") if WITH_SPARK else ""
+    mariadb = request.getfixturevalue("mariadb") if kind == "mysql" else ""
 
     @contextmanager
-    def opened(seed: int) -> Iterator[World]:
+    def opened(seed: int) -> Iterator[Shop]:
         policy, partitions = ("keep", "drop")[seed % 2], 1 + seed // 2 % 2
-        own = tmp_path / token_hex(4)
-        with shop_world(
-            postgres, own, dropped_columns=policy, stream_partitions=partitions, spark_url=spark_url
-        ) as world:
+        kept = Kept(dropped_columns=policy, stream_partitions=partitions, spark_url=spark_url)
+        folder = tmp_path / token_hex(4)
+        with mysql_shop(mariadb, postgres, folder, kept) if mariadb else postgres_shop(postgres, folder, kept) as shop:
             for line in BEGIN:
-                perform(world, line)
-            yield world
+                perform(shop, line)
+            yield shop
 
     return opened
 
 
-def next_line(chance: Random, shop: Shop) -> str:
+def next_line(chance: Random, changes: Changes) -> str:
     if chance.random() < 0.65:
-        return shop.change()
+        return changes.change()
     verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
     table = f" {chance.choice(['orders', 'customers', 'notes'])}" if verb == "snapshot" else ""
     place = chance.randint(1, MOST_STEPS[verb])
@@ -56,22 +62,22 @@ def next_line(chance: Random, shop: Shop) -> str:
         case 0:
             return f"!{verb}{table} killed {place}"
         case 1 | 2:
-            return f"!{verb}{table} meanwhile {place} {shop.change()}"
+            return f"!{verb}{table} meanwhile {place} {changes.change()}"
         case _:
             return f"!{verb}{table}"
 
 
 def failure(new_shop: NewShop, seed: int, lines: Sequence[str]) -> str:
     """How the script fails; empty if it does not."""
-    with new_shop(seed) as world:
-        return next((words for line in lines if (words := failing(world, line))), "")
+    with new_shop(seed) as shop:
+        return next((words for line in lines if (words := failing(shop, line))), "")
 
 
-def failing(world: World, line: str) -> str:
+def failing(shop: Shop, line: str) -> str:
     """Of any error, since one that nobody foresaw is a finding too."""
     try:
-        perform(world, line)
-    except (*UNFORESEEN, psycopg2.Error, AssertionError) as error:
+        perform(shop, line)
+    except (*UNFORESEEN, psycopg2.Error, pymysql.MySQLError, AssertionError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -79,11 +85,11 @@ def failing(world: World, line: str) -> str:
 def fuzz(new_shop: NewShop, seed: int) -> tuple[list[str], str]:
     """Lines, and how the last of them fails."""
     chance, lines, words = Random(seed), list[str](), ""
-    with new_shop(seed) as world:
-        shop = Shop(chance=chance, query=world.query)
+    with new_shop(seed) as shop:
+        changes = shop.changes(chance)
         for turn in range(ROUNDS * (LINES + 1)):
-            lines.append(next_line(chance, shop) if (turn + 1) % (LINES + 1) else "!settle")
-            words = failing(world, lines[-1])
+            lines.append(next_line(chance, changes) if (turn + 1) % (LINES + 1) else "!settle")
+            words = failing(shop, lines[-1])
             if words:
                 break
     return lines, words
@@ -97,7 +103,7 @@ def test_the_lake_equals_its_source_through_every_change_of_shape(new_shop: NewS
         pytest.fail(f"seed {seed}: {words}\nfor tests/fuzz/found.py: {pformat(tuple(short), width=120)}")
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_what_the_fuzzer_once_found_stays_mended(new_shop: NewShop, name: str) -> None:
-    seed, lines = FOUND[name]
+@pytest.mark.parametrize(("kind", "name"), FOUND, indirect=["kind"])
+def test_what_the_fuzzer_once_found_stays_mended(new_shop: NewShop, kind: str, name: str) -> None:
+    seed, lines = FOUND[kind, name]
     assert failure(new_shop, seed, (*lines, "!settle")) == ""

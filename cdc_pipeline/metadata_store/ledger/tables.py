@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from cdc_pipeline.errors import RegistryError, SourceChanged, UsageError
+from cdc_pipeline.errors import RegistryError, SourceChanged, StreamMoved, UsageError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database, as_optional_record, as_record
 from cdc_pipeline.metadata_store.leases import Lease, hold_lease
@@ -151,9 +151,21 @@ class Tables:
             )
         return TableSchema.from_json(document)
 
-    def set_shapes(self, table_id: int, shapes: Sequence[Mapping[str, Any]]) -> SourceTable:
-        """Replaces the shapes that later events of the table may have, oldest first, as read from the catalogue."""
+    def set_shapes(
+        self, table_id: int, shapes: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]] | None = None
+    ) -> SourceTable:
+        """Replaces the shapes that later events of the table may have, oldest first, as read from the catalogue.
+
+        `before`: the shapes that these continue. Raises StreamMoved, without effect, if others are recorded by now.
+        """
         with self.database.transaction("table.set_shapes") as connection:
+            if before is not None:
+                row = read_table(connection, _TABLE.c.table_id == table_id, f"number {table_id}", lock=True)
+                if list(row.shape or ()) != list(before):
+                    raise StreamMoved(
+                        f"another process has recorded changes of {row.name} meanwhile",
+                        remedy="try again: what it recorded is read then",
+                    )
             return _changed(connection, table_id, shape=list(shapes))
 
     def end_change(self, table_id: int, generation: int) -> None:

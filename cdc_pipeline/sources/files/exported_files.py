@@ -50,7 +50,7 @@ class ExportedFiles:
     only: str = ""
     on_step: OnStep
 
-    def columns(self, table: TableName) -> tuple[Column, ...]:
+    def columns(self, table: KnownTable) -> tuple[Column, ...]:
         """Returns nothing: the columns are those that are registered."""
         del table
         return ()

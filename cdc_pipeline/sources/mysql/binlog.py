@@ -58,6 +58,8 @@ _TAGGED_GTID = 42
 _DUMP_GTID = b"\x1e"
 _SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer"
 _COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_compression"}
+_STRICT = 1 << 21 | 1 << 22
+"""Of the SQL mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES."""
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _EVENTS = (
     DeleteRowsEvent,
@@ -243,6 +245,12 @@ def statement_of(event: QueryEvent | ExecuteLoadQueryEvent) -> tuple[str, str]:
         )
     database = rest[event.status_vars_length : begin - 1]
     return rest[begin:].decode(errors="backslashreplace"), database.decode(errors="replace")
+
+
+def is_strict(event: QueryEvent | ExecuteLoadQueryEvent) -> bool:
+    """Returns whether the statement of an event ran in a strict SQL mode, which servers have by default."""
+    mode = getattr(event, "sql_mode", None)
+    return mode is None or bool(mode & _STRICT)
 
 
 def _auto_position(dialect: Dialect, start: LogPlace) -> Any:

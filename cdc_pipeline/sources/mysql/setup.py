@@ -9,7 +9,7 @@ from pymysql.connections import Connection
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.known import KnownTable
+from cdc_pipeline.sources.known import Document, KnownTable
 from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTable, read_server, read_tables
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_images, check_server
@@ -30,11 +30,15 @@ _ENGINES = frozenset({"innodb", "rocksdb"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMysqlTable:
-    """A table that passed every check. `shapes`: those that its events may have, oldest first."""
+    """A table that passed every check.
+
+    `shapes`: those that its events may have, oldest first. `before`: see `FoundTable`.
+    """
 
     name: TableName
     key: tuple[str, ...]
     shapes: tuple[TableShape, ...]
+    before: tuple[Document, ...]
 
     @property
     def schema(self) -> TableSchema:
@@ -138,8 +142,25 @@ class _Look:
         _check_table(settings, found, key)
         check_array_index(settings, found.array_index)
         check_images(settings, key, found.primary_key, self.server)
-        shape = replace(found.shape, generation=self.server.end)
-        return PlannedMysqlTable(name=found.name, key=key, shapes=(shape,))
+        known = (self.registered or {}).get(found.name)
+        before = () if known is None else known.description
+        return PlannedMysqlTable(name=found.name, key=key, shapes=(self.numbered(found, known),), before=before)
+
+    def numbered(self, found: MysqlCatalogueTable, known: KnownTable | None) -> TableShape:
+        """Returns the present shape. A column keeps its number as long as the name is there, also after new snapshots.
+
+        Without a description, as after a rebuild of the metadata store, the schema of the newest slice has the numbers.
+        A column that was registered without a number gets one with the table's next snapshot.
+        """
+        numbers, highest = dict[str, int | None](), 0
+        if known is not None and known.description:
+            before = TableShape.from_json(known.description[-1])
+            numbers, highest = before.numbers, before.highest
+        elif known is not None and known.schema is not None:
+            numbers = {column.name: column.number for column in known.schema.columns}
+        if found.name in self.begun_again:
+            numbers = {name: number for name, number in numbers.items() if number is not None}
+        return replace(found.shape, generation=self.server.end).numbered(numbers, highest)
 
     def known(self, settings: TableSettings, known: KnownTable, new: PlannedMysqlTable) -> PlannedMysqlTable:
         """Checks a registered table. Raises TableStale if it cannot be read further."""

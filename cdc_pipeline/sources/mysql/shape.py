@@ -9,6 +9,8 @@ from cdc_pipeline.record import Column, TableSchema
 from cdc_pipeline.types import resolve
 from cdc_pipeline.types.mysql import TEXTS, MysqlType, parse_column_type
 
+_MOST_COLUMNS = 4096
+"""Of a table."""
 NO_DEFAULT = (None, "NULL")
 """What the catalogue shows for a column whose default is NULL."""
 
@@ -18,6 +20,7 @@ class MysqlColumn:
     """One column. `written`: its type as the catalogue writes it. `charset`: of a text, else None.
 
     `type`: its canonical type. `generated`: the expression that computes it, "" for a column that is written.
+    `number`: given by `numbered`, since the server has none.
     """
 
     name: str
@@ -27,6 +30,7 @@ class MysqlColumn:
     nullable: bool = True
     default: str | None = None
     generated: str = ""
+    number: int | None = None
 
     @property
     def mysql_type(self) -> MysqlType:
@@ -44,16 +48,21 @@ class TableShape:
 
     `generation`: the end of the log when the shape was read; 0 for the first shape of a table. Every event that commits
     after it has this shape or a later one. `left_out`: names of computed columns that are not read, since the log does
-    not have their values in updates.
+    not have their values in updates. `highest`: the highest number that a column of the table ever had.
     """
 
     columns: tuple[MysqlColumn, ...]
     generation: int = 0
     left_out: tuple[str, ...] = ()
+    highest: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def numbers(self) -> dict[str, int | None]:
+        return {column.name: column.number for column in self.columns}
 
     @property
     def computed(self) -> frozenset[str]:
@@ -63,12 +72,28 @@ class TableShape:
         return next(column for column in self.columns if column.name == name)
 
     def schema(self, key: Sequence[str]) -> TableSchema:
-        columns = tuple(Column(name=column.name, type=column.type) for column in self.columns)
+        columns = tuple(Column(name=column.name, type=column.type, number=column.number) for column in self.columns)
         return TableSchema(columns=columns, key=tuple(key), generation=self.generation)
 
     def is_now(self, other: "TableShape") -> bool:
         """Returns whether both have the same columns, whenever they were read."""
-        return self.columns == other.columns and self.left_out == other.left_out
+        return self.without_numbers().columns == other.without_numbers().columns and self.left_out == other.left_out
+
+    def without_numbers(self) -> "TableShape":
+        return replace(self, columns=tuple(replace(column, number=None) for column in self.columns))
+
+    def numbered(self, known: Mapping[str, int | None], highest: int) -> "TableShape":
+        """Returns the shape with the `known` numbers of columns, by name. Another column gets a number of its own.
+
+        That number is higher than `highest`, and than all that were given before this generation: so it is new also
+        where a lost metadata store no longer knows a column that is gone.
+        """
+        given = max(highest, *(number or 0 for number in known.values()), 0)
+        first = max(given + 1, self.generation * _MOST_COLUMNS) if known else 1
+        new = iter(range(first, first + len(self.columns)))
+        numbers = {name: known[name] if name in known else next(new) for name in self.names}
+        columns = tuple(replace(column, number=numbers[column.name]) for column in self.columns)
+        return replace(self, columns=columns, highest=max(given, *(number or 0 for number in numbers.values())))
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -78,7 +103,8 @@ class TableShape:
     def from_json(cls, document: Mapping[str, Any]) -> "TableShape":
         columns = tuple(MysqlColumn(**column) for column in document["columns"])
         left_out = tuple(document.get("left_out", ()))
-        return cls(columns=columns, generation=document["generation"], left_out=left_out)
+        highest = document.get("highest", 0)
+        return cls(columns=columns, generation=document["generation"], left_out=left_out, highest=highest)
 
 
 def why_retaken(before: TableShape, now: TableShape, fixed: Collection[str] = ()) -> str | None:

@@ -5,7 +5,7 @@ no event, so the consumer has to know which tables it names. In doubt a statemen
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,7 +22,9 @@ _BEGIN = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION|XA\s+START)\b", _FLAGS)
 _WITH_VARIABLES = re.compile(r"^\s*SET\s+STATEMENT\b.*?\bFOR\b", _FLAGS)
 _ROLLBACK_TO = re.compile(r"\s*ROLLBACK\s+(?:WORK\s+)?TO\b", _FLAGS)
 _TRUNCATE = re.compile(rf"\s*TRUNCATE\s+(?:TABLE\s+)?(?P<table>{_TABLE})", _FLAGS)
-_ALTER = re.compile(rf"\s*ALTER\s+(?:ONLINE\s+)?(?:IGNORE\s+)?TABLE\s+{_IF}(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS)
+_ALTER = re.compile(
+    rf"\s*ALTER\s+(?:ONLINE\s+)?(?P<ignore>IGNORE\s+)?TABLE\s+{_IF}(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS
+)
 _DROP = re.compile(rf"\s*DROP\s+TABLES?\s+{_IF}(?P<tables>{_TABLE}(?:\s*,\s*{_TABLE})*)", _FLAGS)
 _REPLACE = re.compile(rf"\s*CREATE\s+OR\s+REPLACE\s+TABLE\s+(?P<table>{_TABLE})", _FLAGS)
 _OF_A_TABLE = re.compile(r"\s*(?:ALTER|DROP|RENAME|TRUNCATE|CREATE\s+OR\s+REPLACE)\s+(?:\w+\s+){0,2}TABLES?\b", _FLAGS)
@@ -46,16 +48,25 @@ _HARMLESS_CLAUSE = re.compile(
     r")",
     _FLAGS,
 )
+_RENAMED_COLUMN = re.compile(rf"\s*RENAME\s+COLUMN\s+{_IF}(?P<old>{_NAME})\s+TO\s+(?P<new>{_NAME})", _FLAGS)
+_CHANGED_COLUMN = re.compile(rf"\s*CHANGE\s+(?:COLUMN\s+)?{_IF}(?P<old>{_NAME})\s+(?P<new>{_NAME})", _FLAGS)
+_DROPPED_COLUMN = re.compile(rf"\s*DROP\s+(?:COLUMN\s+)?{_IF}(?P<name>{_NAME})", _FLAGS)
+_ADDED = re.compile(
+    r"\s*ADD\b(?!\s+(?:UNIQUE|FULLTEXT|SPATIAL|PRIMARY|INDEX|KEY|CONSTRAINT|FOREIGN|CHECK|PARTITION)\b)", _FLAGS
+)
+_FILLS_NULLS = re.compile(r"\s*(?:MODIFY|CHANGE)\b.*\bNOT\s+NULL\b", _FLAGS)
 
 
 class Effect(StrEnum):
     """TRUNCATED: no row is left. CHANGED: columns or rows may have changed. ANOTHER: the name has another table now.
 
+    REPLACED: a column has a name that another one had, or values that no event shows; the catalogue may look as before.
     ROWS: the statement changes rows that have no events.
     """
 
     TRUNCATED = "truncated"
     CHANGED = "changed"
+    REPLACED = "replaced"
     ANOTHER = "another"
     ROWS = "rows"
 
@@ -92,19 +103,22 @@ def is_partial_rollback(statement: str) -> bool:
     return _ROLLBACK_TO.match(statement) is not None
 
 
-def effects_of(statement: str, database: str) -> tuple[TableEffect, ...]:
-    """Returns what the statement does to tables. `database`: the one in which it ran, for names without one."""
+def effects_of(statement: str, database: str, *, is_strict: bool = True) -> tuple[TableEffect, ...]:
+    """Returns what the statement does to tables. `database`: the one in which it ran, for names without one.
+
+    `is_strict`: it ran in a strict SQL mode, in which the server changes no value that a column can no longer hold.
+    """
     text = _COMMENT.sub(" ", _EXECUTED_COMMENT.sub(r" \1 ", _without_strings(statement)))
     if _TRANSACTION.match(text):
         return ()
-    return tuple(_effects(_WITH_VARIABLES.sub("", text), database))
+    return tuple(_effects(_WITH_VARIABLES.sub("", text), database, is_strict=is_strict))
 
 
-def _effects(text: str, database: str) -> Iterator[TableEffect]:
+def _effects(text: str, database: str, *, is_strict: bool) -> Iterator[TableEffect]:
     if (found := _TRUNCATE.match(text)) is not None:
         yield _effect(Effect.TRUNCATED, found["table"], database)
     elif (found := _ALTER.match(text)) is not None:
-        yield from _of_alter(found, database)
+        yield from _of_alter(found, database, is_strict=is_strict)
     elif (found := _DATABASE.match(text)) is not None:
         yield TableEffect(effect=Effect.ANOTHER, database=_unquoted(found["database"]), table=None)
     elif names := list(_made_again(text)):
@@ -137,11 +151,15 @@ def _made_again(text: str) -> Iterator[str]:
             yield from (pair["old"], pair["new"])
 
 
-def _of_alter(found: re.Match[str], database: str) -> Iterator[TableEffect]:
+def _of_alter(found: re.Match[str], database: str, *, is_strict: bool) -> Iterator[TableEffect]:
     clauses = list(_clauses(found["rest"]))
     if all(_HARMLESS_CLAUSE.match(clause) for clause in clauses):
         return
-    yield _effect(Effect.CHANGED, found["table"], database)
+    is_lenient = not is_strict or found["ignore"] is not None
+    if _takes_names(clauses) or (is_lenient and any(map(_FILLS_NULLS.match, clauses))):
+        yield _effect(Effect.REPLACED, found["table"], database)
+    else:
+        yield _effect(Effect.CHANGED, found["table"], database)
     for clause in clauses:
         renamed = _NAMES_AFTER_RENAME.match(clause.strip())
         exchanged = re.search(rf"\bWITH\s+TABLE\s+(?P<new>{_TABLE})", clause, _FLAGS)
@@ -150,6 +168,22 @@ def _of_alter(found: re.Match[str], database: str) -> Iterator[TableEffect]:
             yield _effect(Effect.ANOTHER, renamed["new"], database)
         elif exchanged is not None:
             yield _effect(Effect.ANOTHER, exchanged["new"], database)
+
+
+def _takes_names(clauses: Sequence[str]) -> bool:
+    """Returns whether a column gets a name that a column of the table had before the statement, maybe itself."""
+    given, taken = set[str](), set[str]()
+    for clause in clauses:
+        renamed = _RENAMED_COLUMN.match(clause) or _CHANGED_COLUMN.match(clause)
+        dropped = _DROPPED_COLUMN.match(clause)
+        if renamed is not None and _unquoted(renamed["old"]).lower() != _unquoted(renamed["new"]).lower():
+            taken.add(_unquoted(renamed["old"]).lower())
+            given.add(_unquoted(renamed["new"]).lower())
+        elif dropped is not None:
+            taken.add(_unquoted(dropped["name"]).lower())
+        elif _ADDED.match(clause):
+            given |= {_unquoted(name).lower() for name in re.findall(_NAME, clause)}
+    return not given.isdisjoint(taken)
 
 
 def _clauses(rest: str) -> Iterator[str]:

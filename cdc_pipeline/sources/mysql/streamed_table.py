@@ -89,9 +89,8 @@ class BinlogTable:
         Raises StreamMoved if the catalogue has to be read again to know what it did, TableStale if the rows changed
         without events or if the catalogue cannot show what it did.
         """
-        if effect in (Effect.ANOTHER, Effect.ROWS):
-            what = "was dropped, renamed or made again" if effect is Effect.ANOTHER else _BY_TEXT
-            raise self._stale(what, "a table whose changes are all in the log as rows")
+        if effect in _UNSEEN:
+            raise self._stale(_UNSEEN[effect], "a table whose changes are all in the log as rows")
         if commit_position >= self._looked_at:
             raise StreamMoved(
                 f"{self.name} was altered at position {commit_position}",
@@ -120,4 +119,9 @@ class BinlogTable:
         return TableStale(f"{self.name} {what}", table=self.name, expected=expected)
 
 
-_BY_TEXT = "may have been changed by a statement that the log has as text, without its rows"
+_UNSEEN = {
+    Effect.ANOTHER: "was dropped, renamed or made again",
+    Effect.REPLACED: "was altered so that a column has a name that was another's, or values that the log does not show",
+    Effect.ROWS: "may have been changed by a statement that the log has as text, without its rows",
+}
+"""Effects that neither the log nor the catalogue shows whole."""

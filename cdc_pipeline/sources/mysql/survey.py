@@ -58,6 +58,7 @@ class MysqlSurvey:
                 published_as=MARK,
                 description=tuple(shape.to_json() for shape in table.shapes),
                 is_changing=len(table.shapes) > 1,
+                before=table.before,
             )
             for table in self.plan.tables
         )

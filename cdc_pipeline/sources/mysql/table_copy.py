@@ -1,7 +1,7 @@
 """Copies the tables of a MariaDB or MySQL server as a held snapshot shows them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -35,12 +35,14 @@ class MysqlCopy:
     as_text: Mapping[TableName, Sequence[str]]
     on_step: OnStep
 
-    def columns(self, table: TableName) -> tuple[Column, ...]:
-        found = self._found(table)
+    def columns(self, table: KnownTable) -> tuple[Column, ...]:
+        found = self._found(table.name)
         if found is None:
             return ()
-        self._keep(table)
-        return found.shape.schema(()).columns
+        self._keep(table.name)
+        known = TableShape.from_json(table.description[-1]).numbers if table.description else {}
+        columns = found.shape.schema(()).columns
+        return tuple(replace(column, number=known.get(column.name)) for column in columns)
 
     def description(self, table: KnownTable) -> FoundTable | None:
         found = self._found(table.name)

@@ -26,7 +26,7 @@ from pymysqlreplication.row_event import (
 
 from cdc_pipeline.errors import DecodeError, TableStale
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.mysql.binlog import row_octets, statement_of
+from cdc_pipeline.sources.mysql.binlog import is_strict, row_octets, statement_of
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.prepared import LookBack, PreparedTransactions, Tables, completed_by, xid_of
@@ -115,7 +115,7 @@ class TransactionReader:
             case XAPrepareEvent():
                 self._prepare(event)
             case QueryEvent() | ExecuteLoadQueryEvent():
-                self._add_statement(*statement_of(event))
+                self._add_statement(*statement_of(event), strict=is_strict(event))
 
     def _begin(self, event: Any) -> None:
         self.last = self._start.next(event, self.last)
@@ -178,7 +178,7 @@ class TransactionReader:
             if owner == self._pipeline and after.get(_MESSAGE):
                 self._markers.append(Marker(text=after[_MESSAGE], commit_position=self.last.position))
 
-    def _add_statement(self, statement: str, database: str) -> None:
+    def _add_statement(self, statement: str, database: str, *, strict: bool) -> None:
         if self._is_alone is None:
             self._is_alone = not begins_transaction(statement)
         if ends_transaction(statement):
@@ -192,7 +192,7 @@ class TransactionReader:
         if is_partial_rollback(statement):
             self._refuse_touched("was changed in a transaction of which a part was rolled back")
             return
-        for effect in effects_of(statement, database):
+        for effect in effects_of(statement, database, is_strict=strict):
             for (schema, name), table in self._tables.items():
                 if effect.concerns(schema, name) and table.is_read(self.last.position):
                     self._add_effect(table, effect.effect)

@@ -25,10 +25,10 @@ class PostgresCopy:
     connection: psycopg2.extensions.connection
     on_step: OnStep
 
-    def columns(self, table: TableName) -> tuple[Column, ...]:
+    def columns(self, table: KnownTable) -> tuple[Column, ...]:
         """Includes generated columns."""
         with step(self.on_step, "source.check"):
-            return read_columns(self.connection, table)
+            return read_columns(self.connection, table.name)
 
     def description(self, table: KnownTable) -> FoundTable | None:
         shape = _shape_at(self.connection, table)

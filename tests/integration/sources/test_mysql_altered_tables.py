@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.metadata_store.states import TableState
 from tests.support.event_files import events_of
 from tests.support.mariadb import is_mariadb, is_older
@@ -45,6 +46,12 @@ def test_a_change_of_columns_is_followed(shop: MysqlShop, changes: Sequence[str]
         ["ALTER TABLE orders CHANGE note remark TEXT"],
         ["ALTER TABLE orders ADD COLUMN more INT DEFAULT 3", "ALTER TABLE orders ALTER more SET DEFAULT NULL"],
         ["ALTER TABLE orders DROP COLUMN note", "ALTER TABLE orders ADD COLUMN note TEXT AFTER id"],
+        [
+            "ALTER TABLE orders ADD more TEXT",
+            "ALTER TABLE orders RENAME COLUMN more TO note, RENAME COLUMN note TO more",
+        ],
+        ["ALTER TABLE orders DROP note, ADD note TEXT, ADD more INT"],
+        ["SET SESSION sql_mode = ''", "ALTER TABLE orders MODIFY note TEXT NOT NULL"],
         ["RENAME TABLE orders TO old", "CREATE TABLE orders LIKE old"],
         ["XA START 'x'", "INSERT INTO orders VALUES (8, 'x', 1)", "XA END 'x'", "XA PREPARE 'x'", "XA ROLLBACK 'x'"],
     ],
@@ -61,6 +68,23 @@ def test_a_change_that_the_log_does_not_show_stops_that_table_alone(shop: MysqlS
         assert states(pipeline, shop, "orders")[0] is TableState.STALE
         assert states(pipeline, shop, "other")[0] is not TableState.STALE
         assert [event["id"] for event in events_of(pipeline, shop.name("other"))] == [1]
+
+
+def test_of_two_processes_that_find_a_new_column_the_later_one_reads_what_was_recorded(shop: MysqlShop) -> None:
+    """Both would number it, each in its own way."""
+    shop.run(ORDERS)
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("ALTER TABLE orders ADD more TEXT")
+        (early,) = pipeline.source.survey(pipeline.registered_stream()).tables
+        shop.run("INSERT INTO orders (id) VALUES (1)")
+        (late,) = pipeline.source.survey(pipeline.registered_stream()).tables
+        registration = pipeline.consumer_runs().opening.tables
+        registration.follow(late)
+        with pytest.raises(StreamMoved):
+            registration.follow(early)
+        (again,) = pipeline.source.survey(pipeline.registered_stream()).tables
+        assert again.schema == late.schema
 
 
 def test_rows_that_are_logged_by_their_statement_stop_that_table_alone(shop: MysqlShop) -> None:

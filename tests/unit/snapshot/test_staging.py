@@ -31,7 +31,7 @@ class CopiedBlocks:
 
     blocks: Sequence[Sequence[tuple[str | None, int | None]]]
 
-    def columns(self, table: TableName) -> tuple[Column, ...]:
+    def columns(self, table: KnownTable) -> tuple[Column, ...]:
         del table
         return COLUMNS
 

@@ -44,10 +44,34 @@ ANY = ("", None)
         ("/*!40000 ALTER TABLE orders DROP x */", [(Effect.CHANGED, "shop", "orders")]),
         ("SET STATEMENT max_statement_time = 0 FOR DROP TABLE orders", [(Effect.ANOTHER, "shop", "orders")]),
         ("ALTER ONLINE VERY TABLE orders DROP x", [(Effect.CHANGED, *ANY)]),
+        ("ALTER TABLE orders RENAME COLUMN a TO b", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders CHANGE a A TEXT, CHANGE COLUMN `b` `b` INT", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders DROP a, DROP INDEX i, ADD INDEX i (a)", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders MODIFY a INT NOT NULL", [(Effect.CHANGED, "shop", "orders")]),
     ],
 )
 def test_a_statement_that_changes_tables_names_them(statement: str, effects: list[tuple[Effect, str, str]]) -> None:
     assert [(found.effect, found.database, found.table) for found in effects_of(statement, "shop")] == effects
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE orders RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+        "ALTER TABLE orders CHANGE a `b` TEXT AFTER c, CHANGE COLUMN `B` a TEXT FIRST, ADD d INT",
+        "ALTER TABLE orders DROP COLUMN IF EXISTS a, ADD COLUMN `A` TEXT",
+        "ALTER TABLE orders DROP a, ADD (b INT, a INT)",
+        "ALTER TABLE orders RENAME COLUMN a TO b, ADD a INT",
+        "ALTER IGNORE TABLE orders MODIFY a INT NOT NULL",
+    ],
+)
+def test_a_column_with_the_name_of_another_one_is_told_from_the_same_column(statement: str) -> None:
+    assert [found.effect for found in effects_of(statement, "shop")] == [Effect.REPLACED]
+
+
+def test_a_column_that_may_no_longer_be_null_loses_its_nulls_in_a_mode_that_is_not_strict() -> None:
+    statement = "ALTER TABLE orders MODIFY a INT NOT NULL"
+    assert [found.effect for found in effects_of(statement, "shop", is_strict=False)] == [Effect.REPLACED]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import struct
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -87,6 +88,34 @@ def test_a_change_that_events_show_whole_is_followed(before: TableShape, now: Ta
 )
 def test_any_other_change_needs_a_new_snapshot(before: TableShape, now: TableShape) -> None:
     assert why_retaken(before, now, ["id"]) is not None
+
+
+def test_a_column_keeps_its_number_and_a_name_that_comes_back_has_another() -> None:
+    first = shape(NOTE).numbered({}, 0)
+    assert [column.number for column in first.columns] == [1, 2]
+    without = replace(shape(), generation=7).numbered({"id": 1, "note": 2}, first.highest)
+    assert ([column.number for column in without.columns], without.highest) == ([1], 2)
+    again = replace(shape(NOTE), generation=9).numbered({"id": 1}, without.highest)
+    number = again.column("note").number
+    assert number is not None
+    assert number > 2
+    assert (again.column("id").number, again.highest) == (1, number)
+    assert TableShape.from_json(again.to_json()) == again
+
+
+def test_a_number_is_new_also_where_it_is_not_known_which_ones_there_were() -> None:
+    """As after the loss of the metadata store: the schema of the newest slice has only the columns that are there."""
+    given = replace(shape(NOTE), generation=5).numbered({"id": 1}, 1).column("note").number
+    after_loss = replace(shape(NOTE), generation=6).numbered({"id": 1}, 0).column("note").number
+    assert given is not None
+    assert after_loss is not None
+    assert after_loss > given
+
+
+def test_a_shape_without_numbers_gets_them_with_the_next_snapshot_alone() -> None:
+    old = shape(NOTE).numbered({"id": None, "note": None}, 0)
+    assert [column.number for column in old.columns] == [None, None]
+    assert old.is_now(shape(NOTE).numbered({}, 0))
 
 
 def test_a_shape_is_read_back_as_it_was_stored() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg2
 
-from tests.fuzz.shop_values import WIDER, literal, new_type, rewritten
+from tests.fuzz.postgres_values import WIDER, literal, new_type, rewritten
 
 ORDERS = (
     "CREATE TABLE orders (id int PRIMARY KEY, note text, price numeric(6,2), tag varchar(10), feels mood, made date)"
@@ -51,7 +51,7 @@ FROM pg_class AS c WHERE c.relkind = 'r' AND c.relname LIKE 'customers#_%' ESCAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShopColumn:
+class PostgresShopColumn:
     number: int
     name: str
     type: str
@@ -69,7 +69,7 @@ class ShopColumn:
 
 
 @dataclass(slots=True, kw_only=True)
-class Shop:
+class PostgresChanges:
     """`query` runs one statement and commits it. Every statement is tried, and taken back, before it is given."""
 
     chance: Random
@@ -123,12 +123,12 @@ class Shop:
         kind = self.chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         return str(getattr(self, f"_{kind}")(table, self._columns(table)))
 
-    def _columns(self, table: str) -> list[ShopColumn]:
+    def _columns(self, table: str) -> list[PostgresShopColumn]:
         names = ("number", "name", "type", "generated", "identity", "in_key")
         found = self.query(_COLUMNS.format(table))
-        return [ShopColumn(**dict(zip(names, row, strict=True))) for row in found]
+        return [PostgresShopColumn(**dict(zip(names, row, strict=True))) for row in found]
 
-    def _add(self, table: str, columns: list[ShopColumn]) -> str:
+    def _add(self, table: str, columns: list[PostgresShopColumn]) -> str:
         free = [name for name in NAMES if name not in {column.name for column in columns}]
         name, type_ = self.chance.choice(free or ["none"]), new_type(self.chance)
         # the fast lake tells rows without a key apart by values that can be hashed
@@ -149,7 +149,7 @@ class Shop:
         )
         return f'ALTER TABLE {table} ADD "{name}" {self.chance.choice(ends)}'
 
-    def _alter(self, table: str, columns: list[ShopColumn]) -> str:
+    def _alter(self, table: str, columns: list[PostgresShopColumn]) -> str:
         column, other = self.chance.choice(columns), self.chance.choice(columns)
         outside = [each for each in columns if not each.in_key]
         drop = [f"ALTER TABLE {table} DROP {self.chance.choice(outside).quoted}"] if outside else []
@@ -172,7 +172,7 @@ class Shop:
         )
         return self.chance.choice(kinds)
 
-    def _of_table(self, table: str, columns: list[ShopColumn]) -> str:
+    def _of_table(self, table: str, columns: list[PostgresShopColumn]) -> str:
         labels = [label for (label,) in self.query("SELECT enumlabel::text FROM pg_enum ORDER BY oid")]
         new = f"'m{self.chance.randrange(1000)}'"
         key = ", ".join(column.quoted for column in self.chance.sample(columns, min(2, len(columns))))
@@ -193,7 +193,7 @@ class Shop:
         )
         return self.chance.choice(kinds)
 
-    def _of_partitions(self, table: str, columns: list[ShopColumn]) -> str:
+    def _of_partitions(self, table: str, columns: list[PostgresShopColumn]) -> str:
         del table, columns
         here = dict(self.query(_LEAVES))
         leaf = f"customers_{self.chance.randrange(4)}"
@@ -216,7 +216,7 @@ class Shop:
             [row, f"TRUNCATE {leaf}", f"DROP TABLE {leaf}", f"ALTER TABLE customers {moved}", f"DELETE FROM {leaf}"]
         )
 
-    def _insert(self, table: str, columns: list[ShopColumn]) -> str:
+    def _insert(self, table: str, columns: list[PostgresShopColumn]) -> str:
         told = [column for column in columns if column.written and (column.in_key or self.chance.random() < 0.7)]
         if not told:
             return f"INSERT INTO {table} DEFAULT VALUES"
@@ -227,7 +227,7 @@ class Shop:
         values = ", ".join(f"({row})" for row in rows)
         return f"INSERT INTO {table} ({', '.join(column.quoted for column in told)}) VALUES {values}"
 
-    def _update(self, table: str, columns: list[ShopColumn]) -> str:
+    def _update(self, table: str, columns: list[PostgresShopColumn]) -> str:
         written = [column for column in columns if column.written]
         changed = self.chance.sample(written, min(len(written), self.chance.randint(1, 2)))
         sets = ", ".join(
@@ -242,10 +242,10 @@ class Shop:
         """Some rows, the same ones whenever the table has the same rows."""
         return f"hashtext({table}::text) % {self.chance.randint(2, 5)} = 0"
 
-    def _delete(self, table: str, columns: list[ShopColumn]) -> str:
+    def _delete(self, table: str, columns: list[PostgresShopColumn]) -> str:
         del columns
         return f"DELETE FROM {table} WHERE {self._some(table)}"
 
-    def _cut(self, table: str, columns: list[ShopColumn]) -> str:
+    def _cut(self, table: str, columns: list[PostgresShopColumn]) -> str:
         del table, columns
         return CUT

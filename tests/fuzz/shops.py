@@ -1,0 +1,208 @@
+"""The shop on a server of each kind, with a pipeline over it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import psycopg2
+import pymysql
+
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.settings import Settings
+from tests.crash.world import AT_ONCE, World
+from tests.fuzz import mysql_changes, mysql_values, postgres_changes, postgres_values
+from tests.support.mariadb import connected, fresh_mysql_database
+from tests.support.pipelines import mysql_settings, pipeline_settings
+from tests.support.postgres import fresh_database, fresh_store
+from tests.support.streams import database_of, run_sql
+
+_POSTGRES_COLUMNS = """
+SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = '{}'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_MYSQL_COLUMNS = """
+SELECT column_name, column_type FROM information_schema.columns
+WHERE table_schema = database() AND table_name = '{}' ORDER BY ordinal_position
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How the pipeline keeps the tables of a shop. With a `spark_url` the lake is that server's, with histories."""
+
+    dropped_columns: str
+    stream_partitions: int
+    spark_url: str = ""
+
+    def tables(self, names: Sequence[str], keyless: str) -> list[dict[str, Any]]:
+        history = bool(self.spark_url)
+        return [
+            {"name": name, "dropped_columns": self.dropped_columns, "history": history and not name.endswith(keyless)}
+            for name in names
+        ]
+
+
+class Changes(Protocol):
+    """Makes lines of a script."""
+
+    def change(self) -> str:
+        """One transaction, or a statement of its own."""
+        ...
+
+
+class Shop(Protocol):
+    """A source with three tables that are registered, and the world of its pipeline."""
+
+    @property
+    def world(self) -> World: ...
+
+    def changes(self, chance: Random) -> Changes: ...
+
+    def execute(self, line: str) -> None:
+        """What cannot be done any more, since lines before it are gone, is not done."""
+        ...
+
+    def bury_the_dead(self) -> None:
+        """What time does after the death of a process."""
+        ...
+
+    def columns(self, table: str) -> list[tuple[str, str]]:
+        """Name and type of each column that the source's catalogue has now."""
+        ...
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """All rows, with values as the lake has them."""
+        ...
+
+    def plain(self, value: Any) -> Any:
+        """A value of the lake or of the source, hashable, and equal for what both sides mean by it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopOnPostgres:
+    """Implements `Shop`."""
+
+    world: World
+
+    def changes(self, chance: Random) -> Changes:
+        return postgres_changes.PostgresChanges(chance=chance, query=self.world.query)
+
+    def execute(self, line: str) -> None:
+        try:
+            self.world.query(line)
+        except psycopg2.Error:
+            self.world.query("ROLLBACK")
+
+    def bury_the_dead(self) -> None:
+        self.world.bury_the_dead()
+
+    def columns(self, table: str) -> list[tuple[str, str]]:
+        return [(str(name), str(type_)) for name, type_ in self.world.query(_POSTGRES_COLUMNS.format(table))]
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        selected = ", ".join(postgres_values.compared(name, type_) for name, type_ in self.columns(table))
+        return self.world.query(f"SELECT {selected} FROM {table}")
+
+    def plain(self, value: Any) -> Any:
+        return postgres_values.plain(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopOnMysql:
+    """Implements `Shop`. `connection` commits each statement, and waits for no lock longer than a second."""
+
+    world: World
+    connection: Any
+
+    def changes(self, chance: Random) -> Changes:
+        return mysql_changes.MysqlChanges(chance=chance, query=self.query)
+
+    def query(self, statement: str) -> Sequence[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def execute(self, line: str) -> None:
+        """Of several statements, those that work are done."""
+        for statement in line.split("; "):
+            try:
+                self.query(statement)
+            except pymysql.MySQLError:
+                continue
+
+    def bury_the_dead(self) -> None:
+        self.world.expire_leases()
+
+    def columns(self, table: str) -> list[tuple[str, str]]:
+        return [(str(name), str(type_)) for name, type_ in self.query(_MYSQL_COLUMNS.format(table))]
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        selected = ", ".join(mysql_values.compared(name, type_) for name, type_ in self.columns(table))
+        return list(self.query(f"SELECT {selected} FROM {table}"))
+
+    def plain(self, value: Any) -> Any:
+        return postgres_values.plain(mysql_values.without_zone(value))
+
+
+@contextmanager
+def postgres_shop(postgres: PostgresServer, folder: Path, kept: Kept) -> Iterator[ShopOnPostgres]:
+    with fresh_database(postgres) as source_url, fresh_store(postgres) as store_url:
+        run_sql(source_url, AT_ONCE.format(database_of(source_url)), *postgres_changes.CREATE)
+        names = [f"public.{table}" for table in postgres_changes.TABLES]
+        settings = pipeline_settings(
+            folder,
+            source_url,
+            kept.tables(names, postgres_changes.KEYLESS),
+            source={"stream_partitions": kept.stream_partitions},
+            slice_length="1d",
+        )
+        with _registered(settings, source_url, store_url, kept) as world:
+            world.query("SET lock_timeout = '500ms'")
+            yield ShopOnPostgres(world=world)
+
+
+@contextmanager
+def mysql_shop(url: str, postgres: PostgresServer, folder: Path, kept: Kept) -> Iterator[ShopOnMysql]:
+    """On the server of that URL; `postgres` has the metadata store."""
+    with (
+        fresh_mysql_database(url) as database,
+        fresh_store(postgres) as store_url,
+        closing(connected(url, database)) as connection,
+    ):
+        connection.autocommit(value=True)
+        with connection.cursor() as cursor:
+            for statement in (*_SESSION, *mysql_changes.CREATE):
+                cursor.execute(statement)
+        settings = mysql_settings(
+            folder,
+            url,
+            database,
+            kept.tables(list(mysql_changes.AGAIN), mysql_changes.KEYLESS),
+            source={"stream_partitions": kept.stream_partitions},
+            slice_length="1d",
+        )
+        with _registered(settings, url, store_url, kept) as world:
+            yield ShopOnMysql(world=world, connection=connection)
+
+
+_SESSION = (
+    "SET time_zone = '+00:00'",
+    mysql_changes.STRICT,
+    "SET lock_wait_timeout = 1",
+    "SET innodb_lock_wait_timeout = 1",
+)
+
+
+@contextmanager
+def _registered(settings: Settings, source_url: str, store_url: str, kept: Kept) -> Iterator[World]:
+    world = World(settings=settings, source_url=source_url, store_url=store_url, spark_url=kept.spark_url)
+    if kept.spark_url:
+        world.make_lake = None
+    with closing(world):
+        with world.process() as pipeline:
+            pipeline.source_setup().set_up()
+        yield world
