@@ -41,11 +41,11 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
             "ALTER TABLE customers ATTACH PARTITION customers_0 FOR VALUES FROM (0) TO (100)",
         ),
     ),
-    ("mysql", "a column that was dropped, and a later one of its name"): (
+    ("mariadb", "a column that was dropped, and a later one of its name"): (
         1,
         ("ALTER TABLE customers DROP size", "!consume", "ALTER TABLE customers ADD size SMALLINT NULL"),
     ),
-    ("mysql", "two columns of one type that exchange their names"): (
+    ("mariadb", "two columns of one type that exchange their names"): (
         1,
         (
             "ALTER TABLE orders ADD other VARCHAR(10) NULL",
@@ -54,8 +54,12 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
             "ALTER TABLE orders RENAME COLUMN other TO tag, RENAME COLUMN tag TO other",
         ),
     ),
-    ("mysql", "a column dropped and added again in one statement, beside another one"): (
+    ("mariadb", "a column dropped and added again in one statement, beside another one"): (
         0,
         ("ALTER TABLE orders DROP tag, ADD tag VARCHAR(10) NULL, ADD b INT NULL",),
+    ),
+    ("mariadb", "rows that come right after the metadata store was lost"): (
+        1,
+        ("!lose", "INSERT INTO customers VALUES (135, 'x', 21)"),
     ),
 }

@@ -60,9 +60,13 @@ class MysqlShopColumn:
 
 @dataclass(slots=True, kw_only=True)
 class MysqlChanges:
-    """`query` runs one statement and commits it. The log has no statement that failed, so none is tried before."""
+    """`query` runs one statement and commits it. The log has no statement that failed, so none is tried before.
+
+    `keeps_ids`: no table loses its primary key, since a history needs it.
+    """
 
     chance: Random
+    keeps_ids: bool
     query: Callable[[str], Sequence[tuple[Any, ...]]]
 
     def change(self) -> str:
@@ -148,7 +152,7 @@ class MysqlChanges:
             f"{copied}; RENAME TABLE {table} TO away, copied TO {table}; DROP TABLE away",
             f"{alter} DROP PRIMARY KEY, ADD PRIMARY KEY ({key})",
             f"{alter} ADD CONSTRAINT pk PRIMARY KEY ({key})",
-            f"{alter} DROP PRIMARY KEY",
+            f"{alter} {'FORCE' if self.keeps_ids else 'DROP PRIMARY KEY'}",
             f"{alter} ADD INDEX ({columns[0].quoted})",
             f"{alter} COMMENT = 'shop', AUTO_INCREMENT = 1000",
             f"{alter} ENGINE = InnoDB",

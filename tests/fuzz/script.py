@@ -1,8 +1,9 @@
 """A script of changes and pipeline runs, performed line by line; then the lake has to equal its source.
 
 A line is SQL, or a run of the pipeline in a process of its own: `!consume`, `!apply` (with the snapshots that tables
-ask for by themselves), `!snapshot TABLE`, `!settle` (until nothing waits, then lake and source are compared). Behind
-it may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL runs at its Nth step.
+ask for by themselves), `!snapshot TABLE`, `!settle` (until nothing waits, then lake and source are compared); or
+`!lose`: the metadata store is lost, and rebuilt from bucket and lake. Behind a run of the pipeline may stand
+` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL runs at its Nth step.
 """
 
 import re
@@ -22,6 +23,7 @@ from tests.crash.failpoint import Crash
 from tests.crash.world import take_snapshot
 from tests.fuzz.shops import Shop
 from tests.support.delta_rows import delta_rows
+from tests.support.ledgers import forget_store
 from tests.support.pipelines import consume
 
 MOST_TURNS = 8
@@ -44,12 +46,25 @@ def perform(shop: Shop, line: str) -> None:
     if verb == "settle":
         settle(shop)
         return
+    if verb == "lose":
+        lose(shop)
+        return
     at_step = AtStep(place=int(place or 0), act=_act(shop, fault, sql))
     try:
         with shop.world.process(at_step) as pipeline:
             run(pipeline, verb, table)
     except (CdcError, Crash):
         shop.bury_the_dead()
+
+
+def lose(shop: Shop) -> None:
+    shop.bury_the_dead()
+    forget_store(shop.world.store_url)
+    try:
+        with shop.world.process() as pipeline:
+            pipeline.rebuild().run()
+    except CdcError as error:
+        raise Differs(f"the metadata store is not rebuilt: {error}") from error
 
 
 @dataclass(slots=True, kw_only=True)

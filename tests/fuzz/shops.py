@@ -119,7 +119,7 @@ class ShopOnMysql:
     connection: Any
 
     def changes(self, chance: Random) -> Changes:
-        return mysql_changes.MysqlChanges(chance=chance, query=self.query)
+        return mysql_changes.MysqlChanges(chance=chance, keeps_ids=bool(self.world.spark_url), query=self.query)
 
     def query(self, statement: str) -> Sequence[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:

@@ -22,6 +22,7 @@ FIRST, COUNT = map(int, os.environ.get("CDC_FUZZ_SEEDS", "0,2").split(","))
 WITH_SPARK = os.environ.get("CDC_FUZZ_LAKE") == "spark"
 ROUNDS, LINES, MOST_RUNS = 3, 8, 80
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+LOST = 0.1
 MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
 
 
@@ -29,7 +30,7 @@ NewShop = Callable[[int], AbstractContextManager[Shop]]
 """Of a seed, which also says how the tables are kept."""
 
 
-@pytest.fixture(params=["postgres", "mysql"])
+@pytest.fixture(params=["postgres", "mariadb", pytest.param("mysql8", marks=pytest.mark.nightly)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -37,14 +38,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer, tmp_path: Path) -> NewShop:
     spark_url = request.getfixturevalue("spark_url") if WITH_SPARK else ""
-    mariadb = request.getfixturevalue("mariadb") if kind == "mysql" else ""
+    binlog = "" if kind == "postgres" else request.getfixturevalue(kind)
 
     @contextmanager
     def opened(seed: int) -> Iterator[Shop]:
         policy, partitions = ("keep", "drop")[seed % 2], 1 + seed // 2 % 2
         kept = Kept(dropped_columns=policy, stream_partitions=partitions, spark_url=spark_url)
         folder = tmp_path / token_hex(4)
-        with mysql_shop(mariadb, postgres, folder, kept) if mariadb else postgres_shop(postgres, folder, kept) as shop:
+        with mysql_shop(binlog, postgres, folder, kept) if binlog else postgres_shop(postgres, folder, kept) as shop:
             for line in BEGIN:
                 perform(shop, line)
             yield shop
@@ -55,6 +56,8 @@ def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer
 def next_line(chance: Random, changes: Changes) -> str:
     if chance.random() < 0.65:
         return changes.change()
+    if chance.random() < LOST:
+        return "!lose"
     verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
     table = f" {chance.choice(['orders', 'customers', 'notes'])}" if verb == "snapshot" else ""
     place = chance.randint(1, MOST_STEPS[verb])

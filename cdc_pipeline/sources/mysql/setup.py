@@ -149,13 +149,13 @@ class _Look:
     def numbered(self, found: MysqlCatalogueTable, known: KnownTable | None) -> TableShape:
         """Returns the present shape. A column keeps its number as long as the name is there, also after new snapshots.
 
-        Without a description, as after a rebuild of the metadata store, the schema of the newest slice has the numbers.
-        A column that was registered without a number gets one with the table's next snapshot.
+        Without a recorded shape, as after a rebuild of the metadata store, the schema of the newest slice has the
+        numbers. A column that was registered without a number gets one with the table's next snapshot.
         """
         numbers, highest = dict[str, int | None](), 0
-        if known is not None and known.description:
-            before = TableShape.from_json(known.description[-1])
-            numbers, highest = before.numbers, before.highest
+        shapes = () if known is None else _recorded(known)
+        if shapes:
+            numbers, highest = shapes[-1].numbers, shapes[-1].highest
         elif known is not None and known.schema is not None:
             numbers = {column.name: column.number for column in known.schema.columns}
         if found.name in self.begun_again:
@@ -166,8 +166,9 @@ class _Look:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
         known.check_not_stale()
         known.check_key(new.key)
-        shapes = tuple(map(TableShape.from_json, known.description)) or new.shapes
-        now = new.shapes[-1]
+        shapes, now = _recorded(known), new.shapes[-1]
+        if not shapes:
+            return replace(new, shapes=(_adopted(settings, known, now),))
         if now.is_now(shapes[-1]):
             return replace(new, shapes=shapes)
         fixed = {
@@ -202,6 +203,33 @@ class _Look:
             expected=error.expected,
             remedy=f"{error.remedy}, then cdc snapshot {settings.name}",
         )
+
+
+def _recorded(known: KnownTable) -> tuple[TableShape, ...]:
+    """Returns the recorded shapes, oldest first. None if the newest slice is newer than they are."""
+    shapes = tuple(map(TableShape.from_json, known.description))
+    is_older = shapes and known.schema is not None and known.schema.generation > shapes[-1].generation
+    return () if is_older else shapes
+
+
+def _adopted(settings: TableSettings, known: KnownTable, now: TableShape) -> TableShape:
+    """Returns the first shape of a table for which the metadata store has none that is recent enough.
+
+    Raises TableStale unless the columns of the newest slice are those of the catalogue. Whatever changed them and back
+    again since then is in the log as statements.
+    """
+    if known.schema is None:
+        return now
+    found = now.schema(known.key).without(settings.exclude_columns)
+    if [(column.name, column.type) for column in found.columns] != [
+        (column.name, column.type) for column in known.schema.columns
+    ]:
+        raise TableStale(
+            f"{known.name} changed: its columns are not those of its newest slice, and the store does not know more",
+            table=known.name,
+            expected="a change that its events show whole",
+        )
+    return replace(now, generation=known.schema.generation)
 
 
 def execute_plan(connection: "Connection[Any]", statements: Sequence[str]) -> None:
