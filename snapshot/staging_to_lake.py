@@ -161,6 +161,7 @@ class StagingToLake:
             files=len(files),
             bytes=sum(file.size_bytes for file in files),
             kept=quarantined,
+            description=tuple(row.shape or ()),
         )
 
 

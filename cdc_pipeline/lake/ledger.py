@@ -72,6 +72,7 @@ def properties_of(table: PublishedTable) -> dict[str, str]:
         "files": str(table.files),
         "bytes": str(table.bytes),
         "kept": str(table.kept),
+        "description": json.dumps(table.description),
     }
     return {f"{PREFIX}{name}": text for name, text in texts.items()}
 
@@ -96,6 +97,7 @@ def published_table(properties: Mapping[str, str]) -> PublishedTable | None:
         files=int(texts["files"]),
         bytes=int(texts["bytes"]),
         kept=int(texts["kept"]),
+        description=tuple(json.loads(texts.get("description", "[]"))),
     )
 
 

@@ -21,8 +21,8 @@ class SliceIdentity(NamedTuple):
 class PublishedTable:
     """What a lake table records about itself, so that it can be registered again from the lake alone.
 
-    `stream` and `settings` are JSON objects of the metadata store. The other fields describe the published snapshot;
-    `kept` counts its rows that were quarantined.
+    `stream`, `settings` and `description` are JSON of the metadata store: `description` is the source's own of the
+    table, oldest first. The other fields describe the published snapshot; `kept` counts its rows that were quarantined.
     """
 
     table_uuid: UUID
@@ -39,6 +39,7 @@ class PublishedTable:
     files: int
     bytes: int
     kept: int = 0
+    description: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

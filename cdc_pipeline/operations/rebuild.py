@@ -149,6 +149,8 @@ class StoreRebuild:
             )
             table_id = empty.begin_table(new)
             table_ids[found.identity.table_uuid] = table_id
+            if published is not None and published.description:
+                store.tables.set_shapes(table_id, published.description)
             for table, step_of in _publications(found.ledger):
                 store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
                 if table.kept:

@@ -62,4 +62,12 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         1,
         ("!lose", "INSERT INTO customers VALUES (135, 'x', 21)"),
     ),
+    ("postgres", "a partition that was emptied while the metadata store was lost"): (
+        1,
+        ("!lose", "TRUNCATE customers_0"),
+    ),
+    ("postgres", "a column that was computed anew while the metadata store was lost"): (
+        1,
+        ("!lose", "ALTER TABLE orders ALTER price TYPE numeric(6,2) USING price + 1"),
+    ),
 }

@@ -75,7 +75,7 @@ def followed_shapes(settings: TableSettings, known: KnownTable, found: Catalogue
     """
     shapes = tuple(map(SourceShape.from_json, known.description))
     if not shapes or (known.schema is not None and known.schema.generation > shapes[-1].generation):
-        return (_adopted(settings, known, found),)
+        return (_adopted(settings, known, found, shapes[-1] if shapes else None),)
     fixed = {
         *known.key,
         *(part.column for part in settings.partition_by),
@@ -107,10 +107,13 @@ def _check_generated(settings: TableSettings, known: KnownTable, shape: SourceSh
         raise _changed(settings, f"its generated columns ({', '.join(lacking)}) are not in the lake yet")
 
 
-def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) -> SourceShape:
+def _adopted(
+    settings: TableSettings, known: KnownTable, found: CatalogueTable, earlier: SourceShape | None
+) -> SourceShape:
     """Returns the first shape of a table for which the metadata store has none that is recent enough.
 
-    Raises TableStale unless the columns of the newest slice are those of the catalogue.
+    `earlier`: the newest one that it has, as of the table's snapshot if the store was rebuilt. Raises TableStale unless
+    the columns of the newest slice are those of the catalogue and nothing else shows that rows changed without events.
     """
     now = found.shape.schema(known.key).without(settings.exclude_columns)
     if known.schema is None:
@@ -119,6 +122,11 @@ def _adopted(settings: TableSettings, known: KnownTable, found: CatalogueTable) 
     before = [(column.name, column.type, column.number if numbered else None) for column in known.schema.columns]
     if before != [(column.name, column.type, column.number if numbered else None) for column in now.columns]:
         raise _changed(settings, "its columns are not those of its newest slice, and the store does not know more")
+    if earlier is None and found.shape.leaves is not None:
+        raise _changed(settings, "the store does not know which partitions it had")
+    change = None if earlier is None else compare_shapes(earlier, found.shape)
+    if isinstance(change, Retaken):
+        raise _changed(settings, change.reason)
     missing = {column.number: column.missing for column in known.schema.columns}
     columns = tuple(replace(column, missing=missing.get(column.number)) for column in found.shape.columns)
     return replace(found.shape, columns=columns, generation=known.schema.generation)
