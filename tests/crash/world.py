@@ -156,6 +156,11 @@ class World:
         used = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND (active OR temporary)"
         assert eventually(lambda: not self.query(used))
 
+    def leave_store(self) -> None:
+        """Closes what this world itself holds open of the metadata store."""
+        if self.store_url in self.connections:
+            self.connections.pop(self.store_url).close()
+
     def close(self) -> None:
         while self.connections:
             self.connections.popitem()[1].close()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.fuzz.mysql_values import INTEGERS, literal, new_type, other_type
+from tests.fuzz.mysql_values import DATES, INTEGERS, literal, new_type, other_type
 
 ORDERS = (
     "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, price DECIMAL(6,2), tag VARCHAR(10),"
@@ -55,7 +55,7 @@ class MysqlShopColumn:
 
     @property
     def has_date(self) -> bool:
-        return self.type.startswith(("date", "timestamp"))
+        return self.type.startswith(DATES)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class MysqlChanges:
             *(f"{type_} NULL",) * 4,
             f"{type_} DEFAULT {literal(type_, self.chance)}",
             f"{type_} NOT NULL DEFAULT {literal(type_, self.chance, nullable=False)}",
-            f"{type_} NOT NULL",
+            f"{type_} {'NULL' if type_.startswith(DATES) else 'NOT NULL'}",
             "TIMESTAMP DEFAULT CURRENT_TIMESTAMP",
             "TIMESTAMP DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP",
             "DOUBLE DEFAULT (RAND())",

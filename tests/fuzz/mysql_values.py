@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+DATES = ("date", "timestamp")
 _TYPES = (
     *("tinyint", "smallint", "int", "bigint", "int unsigned", "bigint unsigned", "decimal(6,2)", "decimal(9,2)"),
     *("varchar(10)", "varchar(20)", "text", "mediumtext", "date", "datetime(3)", "timestamp(6)", "time", "year"),

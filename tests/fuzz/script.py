@@ -2,8 +2,9 @@
 
 A line is SQL, or a run of the pipeline in a process of its own: `!consume`, `!apply` (with the snapshots that tables
 ask for by themselves), `!snapshot TABLE`, `!settle` (until nothing waits, then lake and source are compared); or
-`!lose`: the metadata store is lost, and rebuilt from bucket and lake. Behind a run of the pipeline may stand
-` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL runs at its Nth step.
+`!lose`: the metadata store is lost, and rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made.
+Behind a run of the pipeline may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL
+runs at its Nth step.
 """
 
 import re
@@ -23,8 +24,9 @@ from tests.crash.failpoint import Crash
 from tests.crash.world import take_snapshot
 from tests.fuzz.shops import Shop
 from tests.support.delta_rows import delta_rows
-from tests.support.ledgers import forget_store
+from tests.support.ledgers import copy_store, forget_store
 from tests.support.pipelines import consume
+from tests.support.streams import database_of
 
 MOST_TURNS = 8
 BEGIN = ("!snapshot", "!settle")
@@ -43,11 +45,9 @@ def perform(shop: Shop, line: str) -> None:
     found = _RUN.fullmatch(line)
     assert found is not None, line
     verb, table, fault, place, sql = found.groups()
-    if verb == "settle":
-        settle(shop)
-        return
-    if verb == "lose":
-        lose(shop)
+    whole = {"settle": settle, "lose": lose, "save": save, "restore": restore}
+    if verb in whole:
+        whole[verb](shop)
         return
     at_step = AtStep(place=int(place or 0), act=_act(shop, fault, sql))
     try:
@@ -65,6 +65,23 @@ def lose(shop: Shop) -> None:
             pipeline.rebuild().run()
     except CdcError as error:
         raise Differs(f"the metadata store is not rebuilt: {error}") from error
+
+
+def save(shop: Shop) -> None:
+    shop.bury_the_dead()
+    shop.world.leave_store()
+    store = database_of(shop.world.store_url)
+    copy_store(shop.world.store_url, store, f"{store}_saved")
+    shop.saved.append(store)
+
+
+def restore(shop: Shop) -> None:
+    if not shop.saved:
+        return
+    shop.bury_the_dead()
+    shop.world.leave_store()
+    store = database_of(shop.world.store_url)
+    copy_store(shop.world.store_url, f"{store}_saved", store)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -59,6 +59,11 @@ class Shop(Protocol):
     @property
     def world(self) -> World: ...
 
+    @property
+    def saved(self) -> list[str]:
+        """The metadata stores that were saved."""
+        ...
+
     def changes(self, chance: Random) -> Changes: ...
 
     def execute(self, line: str) -> None:
@@ -87,6 +92,7 @@ class ShopOnPostgres:
     """Implements `Shop`."""
 
     world: World
+    saved: list[str] = field(default_factory=list)
 
     def changes(self, chance: Random) -> Changes:
         return postgres_changes.PostgresChanges(chance=chance, query=self.world.query)
@@ -117,6 +123,7 @@ class ShopOnMysql:
 
     world: World
     connection: Any
+    saved: list[str] = field(default_factory=list)
 
     def changes(self, chance: Random) -> Changes:
         return mysql_changes.MysqlChanges(chance=chance, keeps_ids=bool(self.world.spark_url), query=self.query)

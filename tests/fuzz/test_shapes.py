@@ -22,7 +22,7 @@ FIRST, COUNT = map(int, os.environ.get("CDC_FUZZ_SEEDS", "0,2").split(","))
 WITH_SPARK = os.environ.get("CDC_FUZZ_LAKE") == "spark"
 ROUNDS, LINES, MOST_RUNS = 3, 8, 80
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
-LOST = 0.1
+LOST = 0.15
 MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
 
 
@@ -57,7 +57,7 @@ def next_line(chance: Random, changes: Changes) -> str:
     if chance.random() < 0.65:
         return changes.change()
     if chance.random() < LOST:
-        return "!lose"
+        return chance.choice(["!lose", "!save", "!restore"])
     verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
     table = f" {chance.choice(['orders', 'customers', 'notes'])}" if verb == "snapshot" else ""
     place = chance.randint(1, MOST_STEPS[verb])

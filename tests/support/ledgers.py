@@ -1,9 +1,12 @@
 """What of a metadata store has to come back when it is rebuilt."""
 
+from contextlib import closing
 from typing import Any
 
+import psycopg2
+
 from tests.support.command_line import query
-from tests.support.streams import run_sql
+from tests.support.streams import database_of, run_sql
 
 Ledger = dict[str, list[tuple[Any, ...]]]
 
@@ -37,15 +40,31 @@ _LEDGER = {
             slice_number, CASE WHEN q.state = 'waiting' AND version < cutoff_version THEN 'dropped' ELSE q.state END
         FROM cdc.quarantine AS q JOIN cdc.source_table USING (table_id) ORDER BY table_id, version, place""",
 }
-"""All that has to come back. What does not: times of work, epochs, owners and attempts, figures of claims beside the
-rows that were read, failed claims and snapshots, that somebody asked for a cut where one was already, numbers of
-boundaries and of events in quarantine, mended texts, the catalogue's shapes (the newest slice's columns stand for
-them), how far slices behind the base of the chain are forgotten, and that an event waits which the lake's snapshot
-holds."""
+"""All that has to come back.
+
+What does not: times of work, epochs, owners and attempts, figures of claims beside the rows that were read, failed
+claims and snapshots, that somebody asked for a cut where one was already, numbers of boundaries and of events in
+quarantine, mended texts, the catalogue's shapes that are younger than the snapshot, how far slices behind the base of
+the chain are forgotten, and that an event waits which the lake's snapshot holds.
+"""
 
 
 def ledger_of(store_url: str) -> Ledger:
     return {name: query(store_url, statement) for name, statement in _LEDGER.items()}
+
+
+def copy_store(store_url: str, source: str, target: str) -> None:
+    """Makes the database `target` a copy of `source`, whatever it was. Nobody is connected to either afterwards.
+
+    `store_url`: of any database of the same server.
+    """
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    with closing(psycopg2.connect(store_url.replace(f"/{database_of(store_url)}", "/postgres"))) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{target}" WITH (FORCE)')
+            cursor.execute(end, (source,))
+            cursor.execute(f'CREATE DATABASE "{target}" TEMPLATE "{source}"')
 
 
 def forget_store(store_url: str) -> None:
