@@ -86,6 +86,7 @@ def published_table(table: LakeTable, files: tuple[DataFile, ...]) -> PublishedT
         rows=1000,
         files=len(files),
         bytes=sum(file.size_bytes for file in files),
+        description=({"columns": [{"name": "it's", "default": "'${user.home}' \\ü"}], "generation": 1 << 60},),
     )
 
 
