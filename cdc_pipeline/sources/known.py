@@ -70,6 +70,25 @@ class KnownTable:
                 now, table=self.name, expected=f"({', '.join(self.key)}), by which the lake knows its rows"
             )
 
+    def check_columns(self, now: TableSchema) -> None:
+        """Raises TableStale unless the newest slice has these columns: names, types, and numbers if there are any.
+
+        For a table of which the metadata store has no description that is recent enough.
+        """
+        if self.schema is None:
+            return
+        numbered = any(column.number is not None for column in self.schema.columns)
+        before, after = (
+            [(column.name, column.type, column.number if numbered else None) for column in schema.columns]
+            for schema in (self.schema, now)
+        )
+        if before != after:
+            raise TableStale(
+                f"{self.name} changed: its columns are not those of its newest slice, and the store does not know more",
+                table=self.name,
+                expected="a change that its stream describes completely",
+            )
+
 
 class KnownStream(Protocol):
     """A stream as it is registered. Each call reads the metadata store, since a consumer may register meanwhile."""

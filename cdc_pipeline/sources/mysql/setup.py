@@ -206,7 +206,7 @@ class _Look:
 
 
 def _recorded(known: KnownTable) -> tuple[TableShape, ...]:
-    """Returns the recorded shapes, oldest first. None if the newest slice is newer than they are."""
+    """Returns the recorded shapes, oldest first; nothing if the newest slice is newer than they are."""
     shapes = tuple(map(TableShape.from_json, known.description))
     is_older = shapes and known.schema is not None and known.schema.generation > shapes[-1].generation
     return () if is_older else shapes
@@ -220,15 +220,7 @@ def _adopted(settings: TableSettings, known: KnownTable, now: TableShape) -> Tab
     """
     if known.schema is None:
         return now
-    found = now.schema(known.key).without(settings.exclude_columns)
-    if [(column.name, column.type) for column in found.columns] != [
-        (column.name, column.type) for column in known.schema.columns
-    ]:
-        raise TableStale(
-            f"{known.name} changed: its columns are not those of its newest slice, and the store does not know more",
-            table=known.name,
-            expected="a change that its events show whole",
-        )
+    known.check_columns(now.schema(known.key).without(settings.exclude_columns))
     return replace(now, generation=known.schema.generation)
 
 

@@ -115,13 +115,9 @@ def _adopted(
     `earlier`: the newest one that it has, as of the table's snapshot if the store was rebuilt. Raises TableStale unless
     the columns of the newest slice are those of the catalogue and nothing else shows that rows changed without events.
     """
-    now = found.shape.schema(known.key).without(settings.exclude_columns)
     if known.schema is None:
         return found.shape
-    numbered = any(column.number is not None for column in known.schema.columns)
-    before = [(column.name, column.type, column.number if numbered else None) for column in known.schema.columns]
-    if before != [(column.name, column.type, column.number if numbered else None) for column in now.columns]:
-        raise _changed(settings, "its columns are not those of its newest slice, and the store does not know more")
+    known.check_columns(found.shape.schema(known.key).without(settings.exclude_columns))
     if earlier is None and found.shape.leaves is not None:
         raise _changed(settings, "the store does not know which partitions it had")
     change = None if earlier is None else compare_shapes(earlier, found.shape)
