@@ -4,7 +4,7 @@ A table that fails never stops the others.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,13 +12,14 @@ import structlog
 
 from cdc_pipeline.apply.slice_to_lake import Applied, SliceWorker
 from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, ObjectStoreAway, TablePauses
+from cdc_pipeline.lake.ledger_values import PublishedTable
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, Lake, LakePublication, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.snapshots import snapshots as registry
 from cdc_pipeline.metadata_store.states import SnapshotState, TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.record import TableName, encode_position
+from cdc_pipeline.record import TableName, TableSchema, encode_position
 
 log = structlog.get_logger()
 
@@ -84,9 +85,13 @@ class EmptyLakes:
                 lake_table = self.lake_table(table)
                 self.lake.create_table(lake_table)
                 held[1].check()
-                version = self.lake.publish(
-                    lake_table, LakePublication(snapshot_id=new.snapshot_id, files=(), fence_number=NOTHING_APPLIED)
+                publication = LakePublication(
+                    snapshot_id=new.snapshot_id,
+                    files=(),
+                    fence_number=NOTHING_APPLIED,
+                    table=self._description(row, new, lake_table.schema),
                 )
+                version = self.lake.publish(lake_table, publication)
                 published = registry.SnapshotPublication(
                     fence_number=NOTHING_APPLIED, lake_version=version, rows=0, files=0, bytes=0
                 )
@@ -101,6 +106,24 @@ class EmptyLakes:
             cutoff_version="",
             cutoff_time=self.clock(),
             schema_id=schema_id,
+        )
+
+    def _description(self, row: SourceTable, snapshot: registry.NewSnapshot, schema: TableSchema) -> PublishedTable:
+        """Returns what `cdc rebuild` reads if only the lake is left."""
+        return PublishedTable(
+            table_uuid=row.table_uuid,
+            source_oid=row.source_oid,
+            stream=asdict(self.store.streams.stream(row.stream)),
+            settings=row.settings,
+            schema=schema,
+            snapshot_id=snapshot.snapshot_id,
+            fence_number=NOTHING_APPLIED,
+            cutoff_offset=snapshot.cutoff_offset,
+            cutoff_version=snapshot.cutoff_version,
+            cutoff_time=snapshot.cutoff_time,
+            rows=0,
+            files=0,
+            bytes=0,
         )
 
 

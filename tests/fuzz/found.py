@@ -62,6 +62,7 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         1,
         ("!lose", "INSERT INTO customers VALUES (135, 'x', 21)"),
     ),
+    ("debezium", "the metadata store lost after a lake that began empty got its first rows"): (0, ("!lose",)),
     ("postgres", "a partition that was emptied while the metadata store was lost"): (
         1,
         ("!lose", "TRUNCATE customers_0"),

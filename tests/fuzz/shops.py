@@ -74,8 +74,16 @@ class Shop(Protocol):
         """What time does after the death of a process."""
         ...
 
+    def arrive(self) -> None:
+        """Everything that the source wrote is there to be read."""
+        ...
+
     def columns(self, table: str) -> list[tuple[str, str]]:
         """Name and type of each column that the source's catalogue has now."""
+        ...
+
+    def may_show(self, table: str, shown: set[str]) -> bool:
+        """Whether a lake that equals the source may show these columns."""
         ...
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
@@ -105,6 +113,12 @@ class ShopOnPostgres:
 
     def bury_the_dead(self) -> None:
         self.world.bury_the_dead()
+
+    def arrive(self) -> None:
+        return
+
+    def may_show(self, table: str, shown: set[str]) -> bool:
+        return shown == {name for name, _ in self.columns(table)}
 
     def columns(self, table: str) -> list[tuple[str, str]]:
         return [(str(name), str(type_)) for name, type_ in self.world.query(_POSTGRES_COLUMNS.format(table))]
@@ -143,6 +157,12 @@ class ShopOnMysql:
 
     def bury_the_dead(self) -> None:
         self.world.expire_leases()
+
+    def arrive(self) -> None:
+        return
+
+    def may_show(self, table: str, shown: set[str]) -> bool:
+        return shown == {name for name, _ in self.columns(table)}
 
     def columns(self, table: str) -> list[tuple[str, str]]:
         return [(str(name), str(type_)) for name, type_ in self.query(_MYSQL_COLUMNS.format(table))]

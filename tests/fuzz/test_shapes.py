@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
+from tests.fuzz.event_shop import events_shop
 from tests.fuzz.found import FOUND
 from tests.fuzz.script import BEGIN, perform
 from tests.fuzz.shops import Changes, Kept, Shop, mysql_shop, postgres_shop
@@ -30,7 +31,7 @@ NewShop = Callable[[int], AbstractContextManager[Shop]]
 """Of a seed, which also says how the tables are kept."""
 
 
-@pytest.fixture(params=["postgres", "mariadb", pytest.param("mysql8", marks=pytest.mark.nightly)])
+@pytest.fixture(params=["postgres", "mariadb", "debezium", pytest.param("mysql8", marks=pytest.mark.nightly)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -38,13 +39,18 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer, tmp_path: Path) -> NewShop:
     spark_url = request.getfixturevalue("spark_url") if WITH_SPARK else ""
-    binlog = "" if kind == "postgres" else request.getfixturevalue(kind)
+    binlog = request.getfixturevalue(kind) if kind in {"mariadb", "mysql8"} else ""
 
     @contextmanager
     def opened(seed: int) -> Iterator[Shop]:
+        folder = tmp_path / token_hex(4)
+        if kind == "debezium":
+            with events_shop(seed, postgres, folder, spark_url) as events:
+                perform(events, "!settle")
+                yield events
+            return
         policy, partitions = ("keep", "drop")[seed % 2], 1 + seed // 2 % 2
         kept = Kept(dropped_columns=policy, stream_partitions=partitions, spark_url=spark_url)
-        folder = tmp_path / token_hex(4)
         with mysql_shop(binlog, postgres, folder, kept) if binlog else postgres_shop(postgres, folder, kept) as shop:
             for line in BEGIN:
                 perform(shop, line)

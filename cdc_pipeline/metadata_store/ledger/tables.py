@@ -252,7 +252,8 @@ def _check_same(known: SourceTable, new: NewTable) -> None:
             remedy="another table has the name now: run cdc snapshot on it",
         )
     changed = [name for name in FIXED_SETTINGS if (known.settings.get(name) or []) != (new.settings.get(name) or [])]
-    if changed and known.state is not TableState.REGISTERED:
+    # a lake that was begun before it recorded them leaves them unknown after a rebuild
+    if changed and known.settings and known.state is not TableState.REGISTERED:
         raise RegistryError(
             f"the settings of {new.name} changed in {', '.join(changed)}",
             expected=", ".join(f"{name}: {known.settings.get(name)}" for name in changed),

@@ -31,12 +31,13 @@ class Layout:
     """The columns of a table, as a run of its events writes them.
 
     `fields`: Debezium's schema of each column, empty if the events carry none. `schema` has every column that the table
-    ever had. A column that an event lacks did not exist when the event was written.
+    ever had. A column that an event lacks did not exist when the event was written. `gone`: columns that no longer do.
     """
 
     table: TableName
     schema: TableSchema
     fields: Mapping[str, Fields]
+    gone: frozenset[str] = frozenset()
 
     @cached_property
     def name(self) -> str:
@@ -131,7 +132,8 @@ class DebeziumTables:
         _check(schema, settings)
         if settings.table in self._upserts:
             _refuse_coarse_key(event, schema, settings)
-        return Layout(table=settings.table, schema=schema, fields=fields)
+        gone = frozenset(schema.names) - fields.keys() - settings.columns.keys() if fields else frozenset[str]()
+        return Layout(table=settings.table, schema=schema, fields=fields, gone=gone)
 
     def _columns(self, settings: TableSettings, fields: Mapping[str, Fields]) -> tuple[Column, ...]:
         declared = settings.columns

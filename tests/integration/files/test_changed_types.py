@@ -1,4 +1,4 @@
-"""The types with which a table began: pipeline.yml cannot change them behind the lake's back."""
+"""The columns with which a table began: neither pipeline.yml nor events change them behind the lake's back."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -44,3 +44,24 @@ def test_an_event_that_would_need_another_type_waits_on_and_says_so(events: Even
         assert len(slices_of(pipeline, NAME)) == 1
     assert outcome.state is QuarantineState.WAITING
     assert outcome.why == "n is int8 now and int4 in the lake, which keeps its types"
+
+
+def test_a_row_without_an_id_waits_if_it_does_not_show_a_column_that_was_dropped(tmp_path: Path, database: str) -> None:
+    """Without its old value the lake's row cannot be found, and would stay for ever."""
+    bag = EventFolder(folder=tmp_path, store_url=database, tables=({"name": "public.t"},))
+    bag.write(
+        "0/a.jsonl",
+        with_schema(["id", "n"], create(1, 1)),
+        with_schema(["id"], create(2, 2) | {"after": {"id": 2}}),
+        with_schema(["id"], create(3, 1) | {"op": "d", "before": {"id": 1}, "after": None}),
+    )
+    bag.consume()
+    assert bag.rows("public.t") == [{"id": 1, "n": 1}, {"id": 2, "n": None}]
+    (waiting,) = bag.quarantined()
+    assert "came without the column n that earlier events had" in waiting["reason"]
+
+
+def with_schema(columns: list[str], envelope: Row) -> Row:
+    fields = [{"field": name, "type": "int32"} for name in columns]
+    parts = [{"type": "struct", "field": part, "fields": fields} for part in ("before", "after")]
+    return {"schema": {"type": "struct", "fields": parts}, "payload": envelope}

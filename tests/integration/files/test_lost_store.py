@@ -1,5 +1,6 @@
 """The metadata store of a folder of events, lost and rebuilt: every line is still read once."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.crash.world import make_lake
+from tests.support.case_pipeline import apply
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
 from tests.support.ledgers import forget_store, ledger_of
 from tests.support.pipelines import consume, opened_pipeline
@@ -53,3 +56,20 @@ def test_a_lost_store_knows_every_file_and_every_place_again(database: str, tmp_
     events.write("2/z.jsonl", create(9))
     events.consume()
     assert [row["id"] for row in events.rows("public.t")] == [1, 2, 3, 5, 7, 8, 9]
+
+
+def test_a_lake_that_began_empty_knows_the_settings_that_its_files_depend_on(database: str, tmp_path: Path) -> None:
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(TABLE,))
+    events.write("0/a.jsonl", create(1))
+    events.consume()
+    with events.opened(make_lake) as pipeline:
+        apply(pipeline, pipeline.table_names())
+    forget_store(database)
+    with events.opened(make_lake) as pipeline:
+        (table,) = pipeline.rebuild().run()
+    assert table.fence == 1
+    events.write("0/a.jsonl", create(2))
+    with pytest.raises(RegistryError, match=r"settings of .* changed in deletes"):
+        replace(events, tables=({**TABLE, "deletes": "soft"},)).consume()
+    events.consume()
+    assert [row["id"] for row in events.rows("public.t")] == [1, 2]
