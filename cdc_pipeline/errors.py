@@ -31,7 +31,7 @@ CdcError
 """
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Self
 
 HIDDEN = "***"
 _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
@@ -104,6 +104,13 @@ class TableStale(SourceChanged):
     def __init__(self, found: str, *, table: object = "", expected: str = "", remedy: str = "") -> None:
         super().__init__(found, expected=expected, remedy=remedy or f"run cdc snapshot {table}: it begins again there")
         self.table = table
+
+    @classmethod
+    def by(cls, error: SourceError, table: object) -> Self:
+        """Returns the error of a registered table that cannot be read as it is now."""
+        return cls(
+            error.found, table=table, expected=error.expected, remedy=f"{error.remedy}, then cdc snapshot {table}"
+        )
 
 
 class PartitionFailed(SourceError):

@@ -105,6 +105,7 @@ def known_table(store: MetadataStore, row: SourceTable) -> KnownTable:
         description=tuple(row.shape or ()),
         schema=None if row.schema_id is None else store.tables.schema(row.table_id, row.schema_id),
         horizon=row.horizon,
+        excluded=row.excluded_columns if row.settings else None,
     )
 
 

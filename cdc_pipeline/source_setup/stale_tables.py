@@ -30,7 +30,8 @@ class StaleMarks:
         for name, error in survey.stale.items():
             wanted = name in survey.mendable and name in self.followed
             row = self.store.tables.table(name)
-            if known[name].published_as is not None:
+            is_known = known[name].published_as is None and str(error).startswith(row.parked_reason or "")
+            if not is_known:
                 self._mark(row, error, snapshot_wanted=wanted)
             elif row.snapshot_wanted != wanted:
                 self.store.stale_tables.want_snapshot(row.table_id, wanted=wanted)

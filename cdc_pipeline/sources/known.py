@@ -43,7 +43,7 @@ class KnownTable:
     none. `published_as`: how the source published the table when it was registered; changes may be missing if it
     differs now. "" if it was never recorded, None for a stale table. `reason`: why the table is stale. `description`:
     the source's own documents, oldest first. `schema`: the schema of the newest slice. `horizon`: events below this
-    version come too late.
+    version come too late. `excluded`: the columns that the lake does not have by pipeline.yml; None if it is not known.
     """
 
     name: TableName
@@ -54,6 +54,7 @@ class KnownTable:
     description: tuple[Document, ...] = ()
     schema: TableSchema | None = None
     horizon: str = ""
+    excluded: tuple[str, ...] | None = None
 
     def check_not_stale(self) -> None:
         """Raises TableStale for a table that was stale before."""
@@ -68,6 +69,15 @@ class KnownTable:
             now = f"the id of {self.name} is now ({', '.join(key)})" if key else f"{self.name} has no id any more"
             raise TableStale(
                 now, table=self.name, expected=f"({', '.join(self.key)}), by which the lake knows its rows"
+            )
+
+    def check_excluded(self, excluded: Sequence[str]) -> None:
+        """Raises TableStale if pipeline.yml keeps other columns out of the lake now."""
+        if self.excluded is not None and set(excluded) != set(self.excluded):
+            raise TableStale(
+                f"exclude_columns of {self.name} is now ({', '.join(excluded)})",
+                table=self.name,
+                expected=f"({', '.join(self.excluded)}), as in the lake's rows",
             )
 
     def check_columns(self, now: TableSchema) -> None:

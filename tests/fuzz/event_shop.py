@@ -1,7 +1,7 @@
 """A shop whose changes come as Debezium's events in files."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +90,10 @@ class ShopOnEvents:
     disk: EventsOnDisk
     saved: list[str] = field(default_factory=list)
 
+    @property
+    def is_copied(self) -> bool:
+        return False
+
     def changes(self, chance: Random) -> EventChanges:
         return EventChanges(chance=chance, log=self.log)
 
@@ -116,11 +120,10 @@ class ShopOnEvents:
     def columns(self, table: str) -> list[tuple[str, str]]:
         return list(self.log.tables[table].columns.items())
 
-    def rows(self, table: str) -> list[tuple[Any, ...]]:
+    def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
         columns = self.log.tables[table].columns
-        return [
-            tuple(expected(columns[name], value) for name, value in row.items()) for row in self.log.tables[table].rows
-        ]
+        rows = self.log.tables[table].rows
+        return [tuple(expected(columns[name], row[name]) for name in names) for row in rows]
 
     def plain(self, value: Any) -> Any:
         return plain(value)

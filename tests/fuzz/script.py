@@ -2,11 +2,13 @@
 
 A line is SQL, or a run of the pipeline in a process of its own: `!consume`, `!apply` (with the snapshots that tables
 ask for by themselves), `!snapshot TABLE`, `!settle` (until nothing waits, then lake and source are compared); or
-`!lose`: the metadata store is lost, and rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made.
+`!lose`: the metadata store is lost, and rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made;
+or `!set TABLE JSON`: settings of the table in pipeline.yml, with the snapshot that they may need.
 Behind a run of the pipeline may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL
 runs at its Nth step.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,6 +19,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import CdcError
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.record import CURRENT, DELETED, TableName
+from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from snapshot.wiring import snapshot_runs
@@ -41,6 +44,10 @@ def perform(shop: Shop, line: str) -> None:
     """Raises Differs, and whatever else is no error that the pipeline means to raise."""
     if not line.startswith("!"):
         shop.execute(line)
+        return
+    if line.startswith("!set "):
+        _, table, document = line.split(" ", 2)
+        set_table(shop, table, json.loads(document))
         return
     found = _RUN.fullmatch(line)
     assert found is not None, line
@@ -84,6 +91,20 @@ def restore(shop: Shop) -> None:
     copy_store(shop.world.store_url, f"{store}_saved", store)
 
 
+def set_table(shop: Shop, table: str, changed: dict[str, Any]) -> None:
+    """Settings that are refused are set back, as its users would do."""
+    before = shop.world.settings
+    tables = (each.model_dump() | (changed if each.table.table == table else {}) for each in before.tables)
+    shop.world.settings = before.model_copy(update={"tables": tuple(map(TableSettings.model_validate, tables))})
+    try:
+        with shop.world.process() as pipeline:
+            is_refused = bool(run(pipeline, "snapshot", table)) if shop.is_copied else False
+    except CdcError:
+        is_refused = True
+    if is_refused:
+        shop.world.settings = before
+
+
 @dataclass(slots=True, kw_only=True)
 class AtStep:
     """Injected as `on_step`: acts once, when that many steps have begun or ended."""
@@ -120,7 +141,7 @@ def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
         case "consume":
             consume(pipeline)
         case "snapshot":
-            _snapshot(pipeline, tables)
+            return _snapshot(pipeline, tables)
         case "apply":
             _snapshot(pipeline, snapshot_runs(pipeline).wanted(tables))
             return [str(found.error) for found in pipeline.slice_runs().apply(tables, by_hand=True) if found.error]
@@ -129,12 +150,13 @@ def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
     return []
 
 
-def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...]) -> None:
+def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...]) -> list[str]:
     """As `SnapshotRuns.take`, in one thread: the steps of a run come in the same order whenever it is repeated."""
     if not tables:
-        return
+        return []
     refused = pipeline.source_setup().set_up(begin_again=tables).refused
     take_snapshot(pipeline, [name for name in tables if name not in refused])
+    return [str(error) for error in refused.values()]
 
 
 def settle(shop: Shop) -> None:
@@ -152,6 +174,9 @@ def settle(shop: Shop) -> None:
         if not errors and not waiting:
             check_equal(shop)
             return
+        for table, reason in waiting:
+            if "exclude_columns" in (reason or ""):
+                set_table(shop, table, {"exclude_columns": []})
     raise Differs(f"it does not settle: {errors}, {waiting}")
 
 
@@ -159,16 +184,16 @@ def check_equal(shop: Shop) -> None:
     """All columns that the source's catalogue has now, by plain SELECT against what deltalake reads."""
     with shop.world.process() as pipeline:
         for name in pipeline.table_names():
-            columns = shop.columns(name.table)
+            columns = [column for column, _ in shop.columns(name.table)]
+            excluded = set(pipeline.settings.table(name).exclude_columns)
             shown = set(pipeline.lake.read_columns(pipeline.lake_table(name)))
-            if not shop.may_show(name.table, shown):
+            if shown & excluded or not shop.may_show(name.table, shown | excluded.intersection(columns)):
                 raise Differs(f"{name.table} has the columns {columns}, and the lake shows {sorted(shown)}")
-            places = [place for place, (column, _) in enumerate(columns) if column in shown]
-            names = [columns[place][0] for place in places]
+            names = [column for column in columns if column in shown]
             found = [row for row in delta_rows(pipeline.objects.delta_url(lake_key(name))) if not row[DELETED]]
             in_lake = _counted(shop, ([row[column] for column in names] for row in found))
             check_history(shop, pipeline, name, names, in_lake)
-            in_source = _counted(shop, ([row[place] for place in places] for row in shop.rows(name.table)))
+            in_source = _counted(shop, shop.rows(name.table, names))
             if in_lake != in_source:
                 only = f"only in the source: {in_source - in_lake}\nonly in the lake: {in_lake - in_source}"
                 raise Differs(f"{name.table} {names}\n{only}")

@@ -64,6 +64,11 @@ class Shop(Protocol):
         """The metadata stores that were saved."""
         ...
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether the pipeline can copy its tables."""
+        ...
+
     def changes(self, chance: Random) -> Changes: ...
 
     def execute(self, line: str) -> None:
@@ -86,8 +91,8 @@ class Shop(Protocol):
         """Whether a lake that equals the source may show these columns."""
         ...
 
-    def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """All rows, with values as the lake has them."""
+    def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """These columns of all rows, with values as the lake has them."""
         ...
 
     def plain(self, value: Any) -> Any:
@@ -101,6 +106,10 @@ class ShopOnPostgres:
 
     world: World
     saved: list[str] = field(default_factory=list)
+
+    @property
+    def is_copied(self) -> bool:
+        return True
 
     def changes(self, chance: Random) -> Changes:
         return postgres_changes.PostgresChanges(chance=chance, query=self.world.query)
@@ -123,8 +132,10 @@ class ShopOnPostgres:
     def columns(self, table: str) -> list[tuple[str, str]]:
         return [(str(name), str(type_)) for name, type_ in self.world.query(_POSTGRES_COLUMNS.format(table))]
 
-    def rows(self, table: str) -> list[tuple[Any, ...]]:
-        selected = ", ".join(postgres_values.compared(name, type_) for name, type_ in self.columns(table))
+    def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        selected = ", ".join(
+            postgres_values.compared(name, type_) for name, type_ in self.columns(table) if name in names
+        )
         return self.world.query(f"SELECT {selected} FROM {table}")
 
     def plain(self, value: Any) -> Any:
@@ -138,6 +149,10 @@ class ShopOnMysql:
     world: World
     connection: Any
     saved: list[str] = field(default_factory=list)
+
+    @property
+    def is_copied(self) -> bool:
+        return True
 
     def changes(self, chance: Random) -> Changes:
         return mysql_changes.MysqlChanges(chance=chance, keeps_ids=bool(self.world.spark_url), query=self.query)
@@ -167,8 +182,8 @@ class ShopOnMysql:
     def columns(self, table: str) -> list[tuple[str, str]]:
         return [(str(name), str(type_)) for name, type_ in self.query(_MYSQL_COLUMNS.format(table))]
 
-    def rows(self, table: str) -> list[tuple[Any, ...]]:
-        selected = ", ".join(mysql_values.compared(name, type_) for name, type_ in self.columns(table))
+    def rows(self, table: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        selected = ", ".join(mysql_values.compared(name, type_) for name, type_ in self.columns(table) if name in names)
         return list(self.query(f"SELECT {selected} FROM {table}"))
 
     def plain(self, value: Any) -> Any:

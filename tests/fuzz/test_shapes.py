@@ -1,5 +1,6 @@
 """Random changes of a shop's tables, with snapshots, deaths and restarts in between: the lake equals its source."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 from pprint import pformat
 from random import Random
 from secrets import token_hex
+from typing import Any
 
 import psycopg2
 import pymysql
@@ -24,6 +26,8 @@ WITH_SPARK = os.environ.get("CDC_FUZZ_LAKE") == "spark"
 ROUNDS, LINES, MOST_RUNS = 3, 8, 80
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 LOST = 0.15
+CHANGED = 0.1
+TABLES = ("orders", "customers", "notes")
 MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
 
 
@@ -59,13 +63,16 @@ def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer
     return opened
 
 
-def next_line(chance: Random, changes: Changes) -> str:
+def next_line(chance: Random, shop: Shop, changes: Changes) -> str:
     if chance.random() < 0.65:
         return changes.change()
+    if chance.random() < CHANGED:
+        table = chance.choice(TABLES)
+        return f"!set {table} {json.dumps(new_settings(chance, shop, table), ensure_ascii=False)}"
     if chance.random() < LOST:
         return chance.choice(["!lose", "!save", "!restore"])
     verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
-    table = f" {chance.choice(['orders', 'customers', 'notes'])}" if verb == "snapshot" else ""
+    table = f" {chance.choice(TABLES)}" if verb == "snapshot" else ""
     place = chance.randint(1, MOST_STEPS[verb])
     match chance.randrange(4):
         case 0:
@@ -74,6 +81,17 @@ def next_line(chance: Random, changes: Changes) -> str:
             return f"!{verb}{table} meanwhile {place} {changes.change()}"
         case _:
             return f"!{verb}{table}"
+
+
+def new_settings(chance: Random, shop: Shop, table: str) -> dict[str, Any]:
+    """Of a table, in place of some that it has."""
+    columns = [name for name, _ in shop.columns(table)]
+    kinds: list[dict[str, Any]] = [{"dropped_columns": chance.choice(["keep", "drop"])}]
+    if shop.is_copied:
+        kinds += [{"exclude_columns": sorted(chance.sample(columns, min(len(columns) - 1, chance.randrange(3))))}] * 2
+    if WITH_SPARK and table != "notes":
+        kinds += [{"history": True, "deletion_vectors": True}, {"history": False, "deletion_vectors": False}]
+    return chance.choice(kinds)
 
 
 def failure(new_shop: NewShop, seed: int, lines: Sequence[str]) -> str:
@@ -97,7 +115,7 @@ def fuzz(new_shop: NewShop, seed: int) -> tuple[list[str], str]:
     with new_shop(seed) as shop:
         changes = shop.changes(chance)
         for turn in range(ROUNDS * (LINES + 1)):
-            lines.append(next_line(chance, changes) if (turn + 1) % (LINES + 1) else "!settle")
+            lines.append(next_line(chance, shop, changes) if (turn + 1) % (LINES + 1) else "!settle")
             words = failing(shop, lines[-1])
             if words:
                 break

@@ -116,6 +116,42 @@ def test_a_column_that_comes_back_or_goes_needs_a_new_snapshot(world: World) -> 
         }
 
 
+def test_a_list_that_is_set_back_before_its_snapshot_stops_no_other_table(world: World) -> None:
+    """The snapshot began under the other list, and failed: the store has that list, and the lake has neither."""
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        take_snapshot(pipeline, world.tables)
+    people, visits = world.settings.tables
+    other = people.model_copy(update={"exclude_columns": ("born",)})
+    changed = replace(world, settings=world.settings.model_copy(update={"tables": (other, visits)}))
+    with changed.process() as pipeline:
+        consume(pipeline)
+        pipeline.source_setup().set_up(begin_again=[people.table])
+    run_sql(world.source_url, "INSERT INTO visits VALUES ('there', 2)")
+    with world.process() as pipeline:
+        consume(pipeline)
+        pipeline.slice_worker().slice_to_lake(visits.table)
+        assert "exclude_columns of" in (pipeline.store.tables.table(people.table).parked_reason or "")
+        assert {row["place"] for row in in_lake(world)[1]} == {"here", "there"}
+        pipeline.source_setup().set_up(begin_again=[people.table])
+        take_snapshot(pipeline, [people.table])
+    assert {frozenset(row) for row in in_lake(world)[0]} == {frozenset({"id", "name", "born"})}
+
+
+def test_a_new_snapshot_asks_for_a_list_without_a_column_that_was_dropped(world: World) -> None:
+    """The name may stand for another column by now, as after a rename: that one would come into the lake."""
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+        take_snapshot(pipeline, world.tables)
+    people = world.settings.tables[0].table
+    run_sql(world.source_url, "ALTER TABLE people RENAME ssn TO number", "ALTER TABLE people ALTER id TYPE bigint")
+    with world.process() as pipeline:
+        consume(pipeline)
+        found = pipeline.store.tables.table(people)
+    assert "names 'ssn', which is not in the table" in (found.parked_reason or "")
+    assert not found.snapshot_wanted
+
+
 def test_an_excluded_column_may_be_dropped(world: World) -> None:
     with world.process() as pipeline:
         set_up_and_consume(pipeline)

@@ -116,17 +116,23 @@ class _Look:
             try:
                 if before is None:
                     check_folder(settings, () if name in registered else self.listed)
-                new = self.new(settings)
                 if before is None:
-                    check_excluded(settings, new.key, new.shapes[-1].names)
-                ready.append(new if before is None else self.known(settings, before, new))
+                    ready.append(self.new_for_lake(settings))
+                else:
+                    ready.append(self.known(settings, before, self.new(settings)))
             except TableStale as error:
-                self.stop(name, error)
+                self.stop(settings, error)
             except SourceError as error:
                 if self.registered is None:
                     raise
                 self.refuse(settings, before, error)
         return ready
+
+    def new_for_lake(self, settings: TableSettings) -> PlannedMysqlTable:
+        """As `new`, for a table of which the lake has no rows, or will have others."""
+        new = self.new(settings)
+        check_excluded(settings, new.key, new.shapes[-1].names)
+        return new
 
     def new(self, settings: TableSettings) -> PlannedMysqlTable:
         """Checks a table that is to be read from now on. Raises SourceError if it cannot be read."""
@@ -166,6 +172,7 @@ class _Look:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
         known.check_not_stale()
         known.check_key(new.key)
+        known.check_excluded(settings.exclude_columns)
         shapes, now = _recorded(known), new.shapes[-1]
         if not shapes:
             return replace(new, shapes=(_adopted(settings, known, now),))
@@ -187,22 +194,22 @@ class _Look:
         kept = shapes[:-1] if followed.generation == shapes[-1].generation else shapes
         return replace(new, shapes=(*kept, followed))
 
-    def stop(self, name: TableName, error: TableStale) -> None:
-        """Records a stale table. It passed the checks of a new one, so a new snapshot repairs it."""
-        self.stale[name] = error
-        self.mendable.add(name)
+    def stop(self, settings: TableSettings, error: TableStale) -> None:
+        """Records a stale table. A new snapshot repairs it if it passes the checks of a new one."""
+        self.stale[settings.table] = error
+        try:
+            self.new_for_lake(settings)
+        except SourceError as refusal:
+            self.stale[settings.table] = TableStale.by(refusal, settings.table)
+        else:
+            self.mendable.add(settings.table)
 
     def refuse(self, settings: TableSettings, before: KnownTable | None, error: SourceError) -> None:
         """Records a table that cannot be read: a registered one is stale, and no snapshot alone repairs it."""
         if before is None:
             self.refused[settings.table] = error
             return
-        self.stale[settings.table] = TableStale(
-            error.found,
-            table=settings.table,
-            expected=error.expected,
-            remedy=f"{error.remedy}, then cdc snapshot {settings.name}",
-        )
+        self.stale[settings.table] = TableStale.by(error, settings.table)
 
 
 def _recorded(known: KnownTable) -> tuple[TableShape, ...]:

@@ -34,6 +34,7 @@ def check_known(
     if found is None or found.oid != known.source_id:
         raise _another_table(connection, name, known, found)
     known.check_key(settings.id or found.primary_key)
+    known.check_excluded(settings.exclude_columns)
     published = None if publication is None else publication.of(name)
     if published is None or (known.published_as and published.mark != known.published_as):
         left = "is not in the publication" if published is None else "was published otherwise in between"

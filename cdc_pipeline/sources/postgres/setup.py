@@ -128,7 +128,7 @@ class _Look:
                 if before is None:
                     check_folder(table, () if table.table in registered else self.listed)
                     new = self.new(table, in_catalogue)
-                    check_excluded(table, new.key, [column.name for column in new.shapes[-1].columns])
+                    _check_excluded(table, new)
                     found.append(new)
                 else:
                     found.append(self.known(table, before, in_catalogue))
@@ -161,8 +161,7 @@ class _Look:
         except TableStale:
             raise
         except SourceError as error:
-            remedy = f"{error.remedy}, then cdc snapshot {settings.name}"
-            raise TableStale(error.found, table=settings.name, expected=error.expected, remedy=remedy) from error
+            raise TableStale.by(error, settings.name) from error
         return table if found is None else replace(table, shapes=followed_shapes(settings, known, found))
 
     def stop(
@@ -177,8 +176,17 @@ class _Look:
             table = self.new(settings, found)
         except SourceError:
             return
+        try:
+            _check_excluded(settings, table)
+        except SourceError as refusal:
+            self.stale[settings.table] = TableStale.by(refusal, settings.name)
+            return
         if self.published(settings.table) is not None or (known is not None and table.oid != known.source_id):
             self.mendable.add(settings.table)
+
+
+def _check_excluded(settings: TableSettings, table: PlannedTable) -> None:
+    check_excluded(settings, table.key, [column.name for column in table.shapes[-1].columns])
 
 
 def _placed(table: PlannedTable, end: int, *, begins: bool) -> PlannedTable:
