@@ -1,7 +1,7 @@
 """A shop whose changes come as Debezium's events in files."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.work import WorkerSettings
 from tests.crash.world import World
 from tests.fuzz.event_changes import NEW_COLUMNS, EventChanges
 from tests.fuzz.event_log import DATABASE, SCHEMA, EventLog, LoggedTable, LogLine, Statement, Wording
@@ -152,7 +153,9 @@ def new_tables(*, keyless: bool) -> dict[str, LoggedTable]:
 
 
 @contextmanager
-def events_shop(seed: int, postgres: PostgresServer, folder: Path, spark_url: str) -> Iterator[ShopOnEvents]:
+def events_shop(
+    seed: int, postgres: PostgresServer, folder: Path, spark_url: str, worker: Mapping[str, Any]
+) -> Iterator[ShopOnEvents]:
     """The seed chooses how the lines are worded and ordered, and how the tables are kept."""
     chance = Random(seed)
     ordered = chance.random() < 0.6
@@ -166,6 +169,7 @@ def events_shop(seed: int, postgres: PostgresServer, folder: Path, spark_url: st
     )
     tables = new_tables(keyless=ordered)
     settings = _settings(folder, tables, wording, ordered=ordered, soft=chance.random() < 0.3, history=bool(spark_url))
+    settings = settings.model_copy(update={"worker": WorkerSettings.model_validate(worker)})
     disk = EventsOnDisk(folder=folder / "events", ordered=ordered)
     for partition in range(wording.partitions):
         (disk.folder / str(partition)).mkdir(parents=True)

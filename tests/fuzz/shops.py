@@ -1,6 +1,6 @@
 """The shop on a server of each kind, with a pipeline over it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ class Kept:
     dropped_columns: str
     stream_partitions: int
     spark_url: str = ""
+    worker: Mapping[str, Any] = field(default_factory=dict)
 
     def tables(self, names: Sequence[str], keyless: str) -> list[dict[str, Any]]:
         history = bool(self.spark_url)
@@ -201,6 +202,7 @@ def postgres_shop(postgres: PostgresServer, folder: Path, kept: Kept) -> Iterato
             kept.tables(names, postgres_changes.KEYLESS),
             source={"stream_partitions": kept.stream_partitions},
             slice_length="1d",
+            worker=kept.worker,
         )
         with _registered(settings, source_url, store_url, kept) as world:
             world.query("SET lock_timeout = '500ms'")
@@ -226,6 +228,7 @@ def mysql_shop(url: str, postgres: PostgresServer, folder: Path, kept: Kept) -> 
             kept.tables(list(mysql_changes.AGAIN), mysql_changes.KEYLESS),
             source={"stream_partitions": kept.stream_partitions},
             slice_length="1d",
+            worker=kept.worker,
         )
         with _registered(settings, url, store_url, kept) as world:
             yield ShopOnMysql(world=world, connection=connection)

@@ -24,10 +24,11 @@ from tests.fuzz.shrinking import shrunk
 FIRST, COUNT = map(int, os.environ.get("CDC_FUZZ_SEEDS", "0,2").split(","))
 WITH_SPARK = os.environ.get("CDC_FUZZ_LAKE") == "spark"
 ROUNDS, LINES, MOST_RUNS = 3, 8, 80
+WAYS: Sequence[dict[str, Any]] = ({}, {"rows_without_spark": 0}, {"upsert": "merge"})
+"""How claims reach a lake on Spark."""
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 LOST = 0.15
 CHANGED = 0.1
-TABLES = ("orders", "customers", "notes")
 MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
 
 
@@ -47,14 +48,14 @@ def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer
 
     @contextmanager
     def opened(seed: int) -> Iterator[Shop]:
-        folder = tmp_path / token_hex(4)
+        folder, worker = tmp_path / token_hex(4), WAYS[seed % len(WAYS)] if spark_url else {}
         if kind == "debezium":
-            with events_shop(seed, postgres, folder, spark_url) as events:
+            with events_shop(seed, postgres, folder, spark_url, worker) as events:
                 perform(events, "!settle")
                 yield events
             return
         policy, partitions = ("keep", "drop")[seed % 2], 1 + seed // 2 % 2
-        kept = Kept(dropped_columns=policy, stream_partitions=partitions, spark_url=spark_url)
+        kept = Kept(dropped_columns=policy, stream_partitions=partitions, spark_url=spark_url, worker=worker)
         with mysql_shop(binlog, postgres, folder, kept) if binlog else postgres_shop(postgres, folder, kept) as shop:
             for line in BEGIN:
                 perform(shop, line)
@@ -66,13 +67,14 @@ def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer
 def next_line(chance: Random, shop: Shop, changes: Changes) -> str:
     if chance.random() < 0.65:
         return changes.change()
+    tables = [each.table.table for each in shop.world.settings.tables]
     if chance.random() < CHANGED:
-        table = chance.choice(TABLES)
+        table = chance.choice(tables)
         return f"!set {table} {json.dumps(new_settings(chance, shop, table), ensure_ascii=False)}"
     if chance.random() < LOST:
         return chance.choice(["!lose", "!save", "!restore"])
     verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
-    table = f" {chance.choice(TABLES)}" if verb == "snapshot" else ""
+    table = f" {chance.choice(tables)}" if verb == "snapshot" else ""
     place = chance.randint(1, MOST_STEPS[verb])
     match chance.randrange(4):
         case 0:
