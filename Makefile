@@ -82,7 +82,7 @@ fuzz: setup-dev
 fuzz-lines: setup-dev
 	CDC_FUZZ_LINES=1000000 $(BIN)/pytest -s tests/property/test_odd_lines.py
 
-# Random changes of tables, rows and pipeline runs: PostgreSQL, MariaDB, Debezium's files. CDC_FUZZ_SEEDS=first,count chooses others,
+# Random changes of tables, rows and pipeline runs: PostgreSQL, MariaDB, events in files. CDC_FUZZ_SEEDS=first,count chooses others,
 # CDC_FUZZ_LAKE=spark the real lake instead of the fast one.
 fuzz-shapes: setup-dev
 	CDC_FUZZ_SEEDS=$${CDC_FUZZ_SEEDS:-0,400} $(BIN)/pytest -n 2 tests/fuzz

@@ -6,6 +6,7 @@ A line is a JSON list of statements: those of the log, or one of
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -15,14 +16,18 @@ from tests.fuzz.event_log import LARGE, EventLog, LoggedTable, Row, Statement
 NEW_COLUMNS = {"a": "int8", "b": "text", "c d": "numeric(10,2)", "É": "boolean", "e": "bytea"}
 """With their types. Each may be added once: no event shows that a name stands for another column now."""
 ODD = ("", "{", '"x"', '{"op": "u"}', '{"after": 7, "op": "c", "source": {"table": "orders"}}', "null")
-_WEIGHTS = {"insert": 5, "update": 6, "move": 2, "delete": 3, "truncate": 0.3, "add": 0.5, "drop": 0.3}
-_ON_THE_WAY = {"hold": 1, "flow": 2, "again": 2, "roll": 1, "odd": 0.5}
+WEIGHTS = {"insert": 5, "update": 6, "move": 2, "delete": 3, "truncate": 0.3, "add": 0.5, "drop": 0.3}
+ON_THE_WAY = {"hold": 1, "flow": 2, "again": 2, "roll": 1, "odd": 0.5}
 
 
 @dataclass(slots=True, kw_only=True)
 class EventChanges:
+    """`partitions`: their number. `verbs`: the statements that there may be."""
+
     chance: Random
     log: EventLog
+    partitions: int
+    verbs: Sequence[str]
 
     def change(self) -> str:
         if self.chance.random() < 0.2:
@@ -32,8 +37,8 @@ class EventChanges:
         return json.dumps([*early, *statements], ensure_ascii=False)
 
     def _on_the_way(self) -> Statement:
-        verb = self.chance.choices(list(_ON_THE_WAY), list(_ON_THE_WAY.values()))[0]
-        partition = self.chance.randrange(self.log.wording.partitions)
+        verb = self.chance.choices(list(ON_THE_WAY), list(ON_THE_WAY.values()))[0]
+        partition = self.chance.randrange(self.partitions)
         match verb:
             case "again":
                 return [verb, self.chance.randint(1, 12)]
@@ -44,7 +49,7 @@ class EventChanges:
 
     def _statement(self) -> Statement:
         table = self.chance.choice(list(self.log.tables.values()))
-        kind = self.chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        kind = self.chance.choices(self.verbs, [WEIGHTS[verb] for verb in self.verbs])[0]
         found: Statement = getattr(self, f"_{kind}")(table)
         return found
 

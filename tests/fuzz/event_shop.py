@@ -1,4 +1,4 @@
-"""A shop whose changes come as Debezium's events in files."""
+"""A shop whose changes come as events: Debezium's in files, or rows with an operation in change files."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,80 +6,28 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings.work import WorkerSettings
 from tests.crash.world import World
-from tests.fuzz.event_changes import NEW_COLUMNS, EventChanges
-from tests.fuzz.event_log import DATABASE, SCHEMA, EventLog, LoggedTable, LogLine, Statement, Wording
+from tests.fuzz.arriving import Arriving, EventLines, LogLine, RowFiles
+from tests.fuzz.debezium_wording import DebeziumWording
+from tests.fuzz.event_changes import NEW_COLUMNS, ON_THE_WAY, WEIGHTS, EventChanges
+from tests.fuzz.event_log import DATABASE, SCHEMA, Change, EventLog, LoggedTable, Statement
 from tests.fuzz.postgres_values import plain
+from tests.fuzz.row_wording import OPERATION, ORDER, RowWording
 from tests.support.postgres import fresh_store
 from tests.support.source_values import expected
 
-ON_THE_WAY = frozenset({"hold", "flow", "again", "roll", "odd"})
 
+class Wording(Protocol):
+    """What a program makes of a change."""
 
-@dataclass(slots=True, kw_only=True)
-class EventsOnDisk:
-    """Files with the lines that have arrived, one folder per stream partition.
+    @property
+    def partitions(self) -> int: ...
 
-    `ordered`: whether lines of a partition keep their order, and come once or from a transaction on again. Otherwise
-    they come in any order, and any number of times.
-    """
-
-    folder: Path
-    ordered: bool
-    held: dict[int, list[LogLine]] = field(default_factory=dict)
-    arrived: dict[int, list[LogLine]] = field(default_factory=dict)
-    files: dict[int, int] = field(default_factory=dict)
-
-    def send(self, lines: list[LogLine]) -> None:
-        for line in lines:
-            if line.partition in self.held:
-                self.held[line.partition].append(line)
-            else:
-                self._write(line)
-
-    def hold(self, partition: int) -> None:
-        self.held.setdefault(partition, [])
-
-    def flow(self, partition: int) -> None:
-        lines = self.held.pop(partition, [])
-        if not self.ordered:
-            Random(len(lines)).shuffle(lines)
-        for line in lines:
-            self._write(line)
-
-    def roll(self, partition: int) -> None:
-        self.files[partition] = self.files.get(partition, 0) + 1
-
-    def odd(self, partition: int, text: str) -> None:
-        self._append(partition, text)
-
-    def again(self, most: int) -> None:
-        """The log from one of its last transactions on, as a connector sends it that was killed."""
-        known = sorted({line.transaction for lines in self.arrived.values() for line in lines})[1:]
-        first = known[-min(most, len(known))] if known else 0
-        repeated = [line for lines in self.arrived.values() for line in lines if line.transaction >= first > 0]
-        if self.ordered and not all(line.repeats for line in repeated):
-            return
-        if not self.ordered:
-            Random(most).shuffle(repeated)
-        for line in repeated:
-            if line.partition not in self.held or not self.ordered:
-                self._append(line.partition, line.text)
-
-    def _write(self, line: LogLine) -> None:
-        self.arrived.setdefault(line.partition, []).append(line)
-        self._append(line.partition, line.text)
-
-    def _append(self, partition: int, text: str) -> None:
-        path = self.folder / str(partition) / f"{self.files.get(partition, 0):06}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{text}\n")
+    def lines(self, change: Change) -> list[LogLine]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +36,9 @@ class ShopOnEvents:
 
     world: World
     log: EventLog
-    disk: EventsOnDisk
+    wording: Wording
+    arriving: Arriving
+    verbs: Sequence[str]
     saved: list[str] = field(default_factory=list)
 
     @property
@@ -96,22 +46,24 @@ class ShopOnEvents:
         return False
 
     def changes(self, chance: Random) -> EventChanges:
-        return EventChanges(chance=chance, log=self.log)
+        return EventChanges(chance=chance, log=self.log, partitions=self.wording.partitions, verbs=self.verbs)
 
     def execute(self, line: str) -> None:
         statements: list[Statement] = json.loads(line)
         verb, *rest = statements[0]
         if verb in ON_THE_WAY:
-            getattr(self.disk, verb)(*rest)
+            getattr(self.arriving, verb)(*rest)
         else:
-            self.disk.send(self.log.run(statements))
+            self.send(self.log.run(statements))
+
+    def send(self, changes: Sequence[Change]) -> None:
+        self.arriving.send([line for change in changes for line in self.wording.lines(change)])
 
     def bury_the_dead(self) -> None:
         self.world.expire_leases()
 
     def arrive(self) -> None:
-        for partition in list(self.disk.held):
-            self.disk.flow(partition)
+        self.arriving.flow_all()
 
     def may_show(self, table: str, shown: set[str]) -> bool:
         """A column that is gone stays. One that is new is there with the first event that has it."""
@@ -152,58 +104,102 @@ def new_tables(*, keyless: bool) -> dict[str, LoggedTable]:
     return {table.name: table for table in (orders, customers, *([notes] if keyless else []))}
 
 
-@contextmanager
-def events_shop(
-    seed: int, postgres: PostgresServer, folder: Path, spark_url: str, worker: Mapping[str, Any]
-) -> Iterator[ShopOnEvents]:
-    """The seed chooses how the lines are worded and ordered, and how the tables are kept."""
-    chance = Random(seed)
-    ordered = chance.random() < 0.6
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSource:
+    """`source`: of pipeline.yml. `declares`: whether pipeline.yml lists the columns."""
+
+    wording: Wording
+    arriving: Arriving
+    source: Mapping[str, Any]
+    verbs: Sequence[str]
+    declares: bool
+
+
+def debezium_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    del names
     records = chance.random() < 0.7
-    wording = Wording(
+    wording = DebeziumWording(
         schemas=chance.random() < 0.5,
         records=records,
         whole=chance.random() < 0.3,
         blocks=chance.random() < 0.3,
         partitions=chance.choice((1, 2, 3)) if records else 1,
     )
-    tables = new_tables(keyless=ordered)
-    settings = _settings(folder, tables, wording, ordered=ordered, soft=chance.random() < 0.3, history=bool(spark_url))
-    settings = settings.model_copy(update={"worker": WorkerSettings.model_validate(worker)})
-    disk = EventsOnDisk(folder=folder / "events", ordered=ordered)
     for partition in range(wording.partitions):
-        (disk.folder / str(partition)).mkdir(parents=True)
-    log = EventLog(wording=wording, tables=tables)
-    disk.send(log.reads())
-    with fresh_store(postgres) as store_url:
-        world = World(settings=settings, source_url="", store_url=store_url, spark_url=spark_url)
-        if spark_url:
-            world.make_lake = None
-        with closing(world):
-            with world.process() as pipeline:
-                pipeline.source_setup().set_up()
-            yield ShopOnEvents(world=world, log=log, disk=disk)
+        (folder / "events" / str(partition)).mkdir(parents=True)
+    source: dict[str, Any] = {"kind": "debezium_files", "path": "events/", "ordered": ordered}
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=EventLines(folder=folder / "events"), ordered=ordered),
+        source=source if ordered else {**source, "sequence_by": ["source.lsn"]},
+        verbs=list(WEIGHTS),
+        declares=not wording.schemas,
+    )
 
 
-def _settings(
-    folder: Path, tables: dict[str, LoggedTable], wording: Wording, *, ordered: bool, soft: bool, history: bool
-) -> Settings:
-    source = {"kind": "debezium_files", "path": "events/", "ordered": ordered}
+def row_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    format_ = chance.choice(("dms", "upserts"))
+    suffix = chance.choice((".csv", ".parquet", *([".jsonl"] if format_ == "upserts" else [])))
+    wording = RowWording(names=names, whole=chance.random() < 0.5, ordered=ordered)
+    paper = RowFiles(folder=folder / "files", names=names, suffix=suffix, is_named_by_order=ordered)
+    source: dict[str, Any] = {
+        "kind": "change_files",
+        "path": "files",
+        "format": format_,
+        "folder": "{table}",
+        "list_every": "1s",
+    }
+    source |= {} if ordered else {"order_by": [ORDER]}
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=paper, ordered=ordered),
+        source=source | ({"operation_column": OPERATION} if format_ == "upserts" else {}),
+        verbs=[verb for verb in WEIGHTS if verb != "truncate" or format_ == "upserts"],
+        declares=True,
+    )
+
+
+SOURCES = {"debezium": debezium_source, "rows": row_source}
+
+
+@contextmanager
+def events_shop(
+    kind: str, seed: int, postgres: PostgresServer, folder: Path, spark_url: str, worker: Mapping[str, Any]
+) -> Iterator[ShopOnEvents]:
+    """The seed chooses how the lines are worded and ordered, and how the tables are kept."""
+    chance = Random(seed)
+    ordered = chance.random() < 0.6
+    tables = new_tables(keyless=ordered)
+    found = SOURCES[kind](chance, folder, list(tables), ordered=ordered)
+    soft, history = chance.random() < 0.3, bool(spark_url)
     document = {
         "folder": folder,
         "name": "shop",
         "lake": "lake",
         "slice_length": "1d",
-        "source": source if ordered else {**source, "sequence_by": ["source.lsn"]},
+        "source": found.source,
+        "worker": worker,
         "tables": [
             {
                 "name": f"{DATABASE}.{SCHEMA}.{table.name}",
                 "id": list(table.key),
                 "deletes": "soft" if soft and table.key else "hard",
                 "history": history and bool(table.key),
-                **({} if wording.schemas else {"columns": table.columns | NEW_COLUMNS}),
+                **({"columns": table.columns | NEW_COLUMNS} if found.declares else {}),
             }
             for table in tables.values()
         ],
     }
-    return Settings.model_validate(document)
+    with fresh_store(postgres) as store_url:
+        world = World(
+            settings=Settings.model_validate(document), source_url="", store_url=store_url, spark_url=spark_url
+        )
+        if spark_url:
+            world.make_lake = None
+        log = EventLog(tables=tables)
+        shop = ShopOnEvents(world=world, log=log, wording=found.wording, arriving=found.arriving, verbs=found.verbs)
+        shop.send(log.reads())
+        with closing(world):
+            with world.process() as pipeline:
+                pipeline.source_setup().set_up()
+            yield shop

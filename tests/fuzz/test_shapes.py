@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from tests.fuzz.event_shop import events_shop
+from tests.fuzz.event_shop import SOURCES, events_shop
 from tests.fuzz.found import FOUND
 from tests.fuzz.script import BEGIN, perform
 from tests.fuzz.shops import Changes, Kept, Shop, mysql_shop, postgres_shop
@@ -36,7 +36,7 @@ NewShop = Callable[[int], AbstractContextManager[Shop]]
 """Of a seed, which also says how the tables are kept."""
 
 
-@pytest.fixture(params=["postgres", "mariadb", "debezium", pytest.param("mysql8", marks=pytest.mark.nightly)])
+@pytest.fixture(params=["postgres", "mariadb", "debezium", "rows", pytest.param("mysql8", marks=pytest.mark.nightly)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -49,8 +49,8 @@ def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer
     @contextmanager
     def opened(seed: int) -> Iterator[Shop]:
         folder, worker = tmp_path / token_hex(4), WAYS[seed % len(WAYS)] if spark_url else {}
-        if kind == "debezium":
-            with events_shop(seed, postgres, folder, spark_url, worker) as events:
+        if kind in SOURCES:
+            with events_shop(kind, seed, postgres, folder, spark_url, worker) as events:
                 perform(events, "!settle")
                 yield events
             return
