@@ -70,6 +70,7 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
             "ALTER TABLE notes DROP `body`, ADD `body` text NULL",
         ),
     ),
+    ("rows", "a Parquet file whose old ids are all NULL"): (63, ('[["truncate", ["orders", "customers", "notes"]]]',)),
     ("debezium", "the metadata store lost after a lake that began empty got its first rows"): (0, ("!lose",)),
     ("postgres", "a partition that was emptied while the metadata store was lost"): (
         1,

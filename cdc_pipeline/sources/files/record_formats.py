@@ -28,6 +28,13 @@ _HEAD_BYTES = 64 << 10
 _BATCH_ROWS = 32_768
 _LINES_BYTES = 2 << 20
 _HELD_BYTES = 20 << 20
+_KNOWN_TYPES = {
+    pa.null(): pa.string(),
+    pa.float16(): pa.float32(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
+"""Types of Parquet that Arrow cannot compare or take rows of -> types that have the same values."""
 
 Open = Callable[[], BinaryIO]
 Blocks = Iterator[RecordBlock]
@@ -84,12 +91,16 @@ def _parquet_batches(open_file: Open) -> Iterator[pa.RecordBatch]:
     with open_file() as file, pq.ParquetFile(file) as parquet:
         names = (*_unique(parquet.schema_arrow.names), UNREAD)
         for batch in parquet.iter_batches(_BATCH_ROWS):
-            columns = [_without_dictionary(column) for column in batch.columns]
+            columns = [_computable(column) for column in batch.columns]
             yield pa.RecordBatch.from_arrays([*columns, pa.nulls(batch.num_rows, pa.binary())], names)
 
 
-def _without_dictionary(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+def _computable(column: pa.Array) -> pa.Array:
+    """Returns the same values in a type that Arrow's functions know."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    known = _KNOWN_TYPES.get(column.type)
+    return column if known is None else column.cast(known)
 
 
 def _csv_blocks(open_file: Open, layout: FileLayout) -> Blocks:

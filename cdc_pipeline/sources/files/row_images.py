@@ -90,6 +90,8 @@ def _operations(column: "Column | None", rows: int, source: ChangeFilesSource) -
         return np.full(rows, OTHER)
     if isinstance(column, list):
         return np.array([_code(value, source) for value in column], dtype=np.int64)
+    if pa.types.is_nested(column.type):
+        return _operations(json_values(column), rows, source)
     values = pc.dictionary_encode(column, null_encoding="encode")
     codes = np.array([_code(value, source) for value in json_values(values.dictionary)], dtype=np.int64)
     return np.asarray(codes[np.asarray(values.indices)])
@@ -139,7 +141,7 @@ def _equal(column: pa.Array, value: str | bytes) -> Mask | np.bool_:
 
 
 def _differs(new: Column, old: Column) -> Mask:
-    if isinstance(new, list) or isinstance(old, list) or new.type != old.type:
+    if isinstance(new, list) or isinstance(old, list) or new.type != old.type or pa.types.is_nested(new.type):
         pairs = zip(json_values(new), json_values(old), strict=True)
         return np.array([type(one) is not type(other) or one != other for one, other in pairs], np.bool_)
     same = pc.or_(pc.fill_null(pc.equal(new, old), fill_value=False), pc.and_(new.is_null(), old.is_null()))

@@ -1,0 +1,79 @@
+"""Parquet's types at every place of a change file: each row is applied or quarantined, and the reader never ends."""
+
+from collections.abc import Callable
+from datetime import date, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.change_files import ChangeFolder
+
+ROWS = 20
+COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)", "at": "timestamptz", "list": "int[]"}
+ODD = (
+    pa.nulls(ROWS),
+    pa.array([2**64 - 1 - n for n in range(ROWS)], pa.uint64()),
+    pa.array([np.float16(n) for n in range(ROWS)], pa.float16()),
+    pa.array([float("nan")] * ROWS),
+    pa.array(["I", "U", "D", "T"] * (ROWS // 4), pa.string_view()),
+    pa.array([b"\xff"] * ROWS, pa.binary_view()),
+    pa.array([b"16 bytes of this"] * ROWS, pa.binary(16)),
+    pa.array(["I"] * ROWS).dictionary_encode(),
+    pa.array([Decimal(10) ** 60] * ROWS, pa.decimal256(70, 0)),
+    pa.array([date(2020, 1, 1)] * ROWS, pa.date64()),
+    pa.array([time(1, 2, 3)] * ROWS, pa.time32("s")),
+    pa.array([10**18 + 1] * ROWS, pa.timestamp("ns")),
+    pa.array([2**62] * ROWS, pa.timestamp("us", "Europe/Berlin")),
+    pa.array([1] * ROWS, pa.duration("us")),
+    pa.array([[1, None]] * ROWS),
+    pa.array([[None]] * ROWS, pa.list_(pa.null())),
+    pa.array([[1, 2]] * ROWS, pa.list_(pa.int64(), 2)),
+    pa.array([{"a": 1}] * ROWS),
+    pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int64())),
+)
+PLACES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "the operation": (("Op",), {}),
+    "the id": (("id",), {}),
+    "the id before": (("BI_id",), {}),
+    "both ids": (("id", "BI_id"), {}),
+    "a value": (("name", "amount", "at", "list"), {}),
+    "the time": (("ts",), {"time_column": "ts"}),
+    "the order": (("seq",), {"order_by": ["seq"]}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_type_ends_the_reader(tmp_path: Path, place: str) -> None:
+    names, source = PLACES[place]
+    for number, odd in enumerate(ODD):
+        columns = {"Op": pa.array(["U"] * ROWS), "id": pa.array(range(ROWS)), "name": pa.array(["x"] * ROWS)}
+        read = read_file(tmp_path / str(number), columns | dict.fromkeys(names, odd), **source)
+        assert read == ROWS, odd.type
+
+
+@pytest.mark.parametrize("type_of", [pa.string, pa.string_view, pa.large_string], ids=lambda made: made.__name__)
+def test_a_row_is_the_same_in_every_type_of_text(tmp_path: Path, type_of: Callable[[], pa.DataType]) -> None:
+    texts = {"Op": "U", "id": "7", "name": "x", "BI_id": "6"}
+    folder = folder_with(tmp_path, {name: pa.array([text], type_of()) for name, text in texts.items()})
+    assert [(operation, row["id"]) for operation, row in folder.read().changes] == [("d", 6), ("m", 7)]
+
+
+def folder_with(path: Path, columns: dict[str, pa.Array], **more: Any) -> ChangeFolder:
+    table = {"name": "shop.public.orders", "id": ["id"], "columns": COLUMNS}
+    source = {"format": "upserts", "operation_column": "Op", "folder": "{table}", **more}
+    folder = ChangeFolder(folder=path, source=source, tables=(table,))
+    (path / "files" / "orders").mkdir(parents=True)
+    pq.write_table(pa.table(columns), path / "files" / "orders" / "1.parquet")
+    return folder
+
+
+def read_file(path: Path, columns: dict[str, pa.Array], **source: Any) -> int:
+    """How many rows were applied or quarantined; a key change counts once."""
+    read = folder_with(path, columns, **source).read()
+    assert read.error is None
+    return len({*read.versions}) + len(read.unfit)
