@@ -69,6 +69,11 @@ class EventLog:
             found.append(replace(change, transaction=self.transactions, place=place, position=position))
         return found
 
+    @property
+    def settled(self) -> int:
+        """A position below those of all transactions to come, of which all changes at or below it are done."""
+        return max(0, self.transactions - 1) * WIDTH
+
     def reads(self) -> "list[Change]":
         """The rows as a snapshot reads them, before all changes and at one position."""
         self.transactions += 1

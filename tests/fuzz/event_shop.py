@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
+from snapshot.exports import Export
+from snapshot.wiring import export_at
 from tests.crash.world import World
-from tests.fuzz.arriving import Arriving, EventLines, LogLine, RowFiles
+from tests.fuzz.arriving import WRITERS, Arriving, EventLines, LogLine, RowFiles
 from tests.fuzz.debezium_wording import DebeziumWording
 from tests.fuzz.event_changes import NEW_COLUMNS, ON_THE_WAY, WEIGHTS, EventChanges
 from tests.fuzz.event_log import DATABASE, SCHEMA, Change, EventLog, LoggedTable, Statement
@@ -39,11 +41,31 @@ class ShopOnEvents:
     wording: Wording
     arriving: Arriving
     verbs: Sequence[str]
+    is_declared: bool
+    exports: dict[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
 
     @property
     def is_copied(self) -> bool:
         return False
+
+    def export(self, table: str) -> Export | None:
+        """As of a position where the order is in the events; else the rows are older than all that the stream has."""
+        found = self.log.tables[table]
+        if not found.key:
+            return None
+        columns = {**found.columns, **NEW_COLUMNS, **dict.fromkeys(found.gone)}
+        rows = [{column: row.get(column) for column in columns} for row in found.rows]
+        exports = self.world.settings.folder / "exports"
+        exports.mkdir(exist_ok=True)
+        number = len(list(exports.iterdir()))
+        suffix = list(WRITERS)[number % len(WRITERS)] if rows else ".csv"
+        content = WRITERS[suffix](rows) if rows else ",".join(f'"{column}"' for column in columns).encode()
+        path = exports / f"{number}-{table}{suffix}"
+        path.write_bytes(content)
+        is_placed = not self.arriving.ordered and self.is_declared
+        self.exports[table] = export_at(str(path), str(self.log.settled) if is_placed else "start")
+        return self.exports[table]
 
     def changes(self, chance: Random) -> EventChanges:
         return EventChanges(chance=chance, log=self.log, partitions=self.wording.partitions, verbs=self.verbs)
@@ -197,7 +219,14 @@ def events_shop(
         if spark_url:
             world.make_lake = None
         log = EventLog(tables=tables)
-        shop = ShopOnEvents(world=world, log=log, wording=found.wording, arriving=found.arriving, verbs=found.verbs)
+        shop = ShopOnEvents(
+            world=world,
+            log=log,
+            wording=found.wording,
+            arriving=found.arriving,
+            verbs=found.verbs,
+            is_declared=found.declares,
+        )
         shop.send(log.reads())
         with closing(world):
             with world.process() as pipeline:

@@ -22,6 +22,7 @@ from cdc_pipeline.record import CURRENT, DELETED, TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
+from snapshot.exports import Export
 from snapshot.wiring import snapshot_runs
 from tests.crash.failpoint import Crash
 from tests.crash.world import take_snapshot
@@ -59,7 +60,7 @@ def perform(shop: Shop, line: str) -> None:
     at_step = AtStep(place=int(place or 0), act=_act(shop, fault, sql))
     try:
         with shop.world.process(at_step) as pipeline:
-            run(pipeline, verb, table)
+            run(pipeline, verb, table, shop.export(table) if verb == "snapshot" and table else None)
     except (CdcError, Crash):
         shop.bury_the_dead()
 
@@ -134,14 +135,14 @@ def _act(shop: Shop, fault: str | None, sql: str | None) -> Callable[[], None]:
     return die if fault == "killed" else lambda: shop.execute(sql or "")
 
 
-def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
+def run(pipeline: Pipeline, verb: str, table: str | None, export: Export | None = None) -> list[str]:
     """What stopped tables, as far as it is no exception."""
     tables = tuple(name for name in pipeline.table_names() if table in (None, name.table))
     match verb:
         case "consume":
             consume(pipeline)
         case "snapshot":
-            return _snapshot(pipeline, tables)
+            return _snapshot(pipeline, tables, export)
         case "apply":
             _snapshot(pipeline, snapshot_runs(pipeline).wanted(tables))
             return [str(found.error) for found in pipeline.slice_runs().apply(tables, by_hand=True) if found.error]
@@ -150,12 +151,12 @@ def run(pipeline: Pipeline, verb: str, table: str | None) -> list[str]:
     return []
 
 
-def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...]) -> list[str]:
+def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...], export: Export | None = None) -> list[str]:
     """As `SnapshotRuns.take`, in one thread: the steps of a run come in the same order whenever it is repeated."""
     if not tables:
         return []
     refused = pipeline.source_setup().set_up(begin_again=tables).refused
-    take_snapshot(pipeline, [name for name in tables if name not in refused])
+    take_snapshot(pipeline, [name for name in tables if name not in refused], export=export)
     return [str(error) for error in refused.values()]
 
 
@@ -177,6 +178,9 @@ def settle(shop: Shop) -> None:
         for table, reason in waiting:
             if "exclude_columns" in (reason or ""):
                 set_table(shop, table, {"exclude_columns": []})
+            if table in shop.exports:
+                with shop.world.process() as pipeline:
+                    run(pipeline, "snapshot", table, shop.exports[table])
     raise Differs(f"it does not settle: {errors}, {waiting}")
 
 

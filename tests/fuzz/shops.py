@@ -12,6 +12,7 @@ import pymysql
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
+from snapshot.exports import Export
 from tests.crash.world import AT_ONCE, World
 from tests.fuzz import mysql_changes, mysql_values, postgres_changes, postgres_values
 from tests.support.mariadb import connected, fresh_mysql_database
@@ -70,6 +71,15 @@ class Shop(Protocol):
         """Whether the pipeline can copy its tables."""
         ...
 
+    @property
+    def exports(self) -> Mapping[str, Export]:
+        """The newest of each table."""
+        ...
+
+    def export(self, table: str) -> Export | None:
+        """Exports the table's rows into files; None where the pipeline copies the table itself."""
+        ...
+
     def changes(self, chance: Random) -> Changes: ...
 
     def execute(self, line: str) -> None:
@@ -106,11 +116,16 @@ class ShopOnPostgres:
     """Implements `Shop`."""
 
     world: World
+    exports: Mapping[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
 
     @property
     def is_copied(self) -> bool:
         return True
+
+    def export(self, table: str) -> Export | None:
+        del table
+        return None
 
     def changes(self, chance: Random) -> Changes:
         return postgres_changes.PostgresChanges(chance=chance, query=self.world.query)
@@ -149,11 +164,16 @@ class ShopOnMysql:
 
     world: World
     connection: Any
+    exports: Mapping[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
 
     @property
     def is_copied(self) -> bool:
         return True
+
+    def export(self, table: str) -> Export | None:
+        del table
+        return None
 
     def changes(self, chance: Random) -> Changes:
         return mysql_changes.MysqlChanges(chance=chance, keeps_ids=bool(self.world.spark_url), query=self.query)
