@@ -44,6 +44,7 @@ class ShopOnEvents:
     is_declared: bool
     exports: dict[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
+    begun: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def is_copied(self) -> bool:

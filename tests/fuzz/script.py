@@ -11,12 +11,12 @@ runs at its Nth step.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cdc_pipeline.areas import lake_key
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, SourceError
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.record import CURRENT, DELETED, TableName
 from cdc_pipeline.settings import TableSettings
@@ -99,11 +99,15 @@ def set_table(shop: Shop, table: str, changed: dict[str, Any]) -> None:
     shop.world.settings = before.model_copy(update={"tables": tuple(map(TableSettings.model_validate, tables))})
     try:
         with shop.world.process() as pipeline:
-            is_refused = bool(run(pipeline, "snapshot", table)) if shop.is_copied else False
+            (name,) = (name for name in pipeline.table_names() if name.table == table)
+            refused = _snapshot(pipeline, (name,)) if shop.is_copied else {}
+            if changed.get("history"):
+                shop.begun[table] = pipeline.lake.read_version(pipeline.lake_table(name))
     except CdcError:
-        is_refused = True
-    if is_refused:
         shop.world.settings = before
+    else:
+        if name in refused:
+            shop.world.settings = before
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,7 +146,7 @@ def run(pipeline: Pipeline, verb: str, table: str | None, export: Export | None 
         case "consume":
             consume(pipeline)
         case "snapshot":
-            return _snapshot(pipeline, tables, export)
+            _snapshot(pipeline, tables, export)
         case "apply":
             _snapshot(pipeline, snapshot_runs(pipeline).wanted(tables))
             return [str(found.error) for found in pipeline.slice_runs().apply(tables, by_hand=True) if found.error]
@@ -151,13 +155,15 @@ def run(pipeline: Pipeline, verb: str, table: str | None, export: Export | None 
     return []
 
 
-def _snapshot(pipeline: Pipeline, tables: tuple[TableName, ...], export: Export | None = None) -> list[str]:
+def _snapshot(
+    pipeline: Pipeline, tables: tuple[TableName, ...], export: Export | None = None
+) -> Mapping[TableName, SourceError]:
     """As `SnapshotRuns.take`, in one thread: the steps of a run come in the same order whenever it is repeated."""
     if not tables:
-        return []
+        return {}
     refused = pipeline.source_setup().set_up(begin_again=tables).refused
     take_snapshot(pipeline, [name for name in tables if name not in refused], export=export)
-    return [str(error) for error in refused.values()]
+    return refused
 
 
 def settle(shop: Shop) -> None:
@@ -206,10 +212,10 @@ def check_equal(shop: Shop) -> None:
 def check_history(
     shop: Shop, pipeline: Pipeline, name: TableName, columns: list[str], in_lake: Counter[tuple[Any, ...]]
 ) -> None:
-    """The periods that go on have the table's rows."""
+    """The periods that go on have the table's rows; those of a history that was switched on, since the next commit."""
     table = pipeline.lake_table(name)
-    history = history_of(table)
-    if not table.keeps_history or pipeline.lake.read_version(history) is None:
+    history, version = history_of(table), pipeline.lake.read_version(table)
+    if not table.keeps_history or version == shop.begun.get(name.table) or pipeline.lake.read_version(history) is None:
         return
     periods = delta_rows(pipeline.objects.delta_url(lake_key(history.name)))
     current = (row for row in periods if row[CURRENT] and not row[DELETED])

@@ -72,6 +72,11 @@ class Shop(Protocol):
         ...
 
     @property
+    def begun(self) -> dict[str, int | None]:
+        """The tables whose history was switched on, with the version of the lake's table at that time."""
+        ...
+
+    @property
     def exports(self) -> Mapping[str, Export]:
         """The newest of each table."""
         ...
@@ -118,6 +123,7 @@ class ShopOnPostgres:
     world: World
     exports: Mapping[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
+    begun: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def is_copied(self) -> bool:
@@ -166,6 +172,7 @@ class ShopOnMysql:
     connection: Any
     exports: Mapping[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
+    begun: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def is_copied(self) -> bool:
