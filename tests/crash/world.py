@@ -1,7 +1,7 @@
 """A source with three tables, a metadata store and a lake, that outlive the processes which work on them."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -58,15 +58,23 @@ def make_lake(objects: ObjectStore, on_step: OnStep) -> MemoryLake:
     return MemoryLake(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
 
 
+def as_opened(pipeline: Pipeline) -> Pipeline:
+    return pipeline
+
+
 @dataclass(slots=True, kw_only=True)
 class World:
-    """The lake is the fast one, or another that `make_lake` gives; with None, the real one of `spark_url`."""
+    """The lake is the fast one, or another that `make_lake` gives; with None, the real one of `spark_url`.
+
+    `with_source`: gives a pipeline another source than that of its settings.
+    """
 
     settings: Settings
     source_url: str
     store_url: str
     spark_url: str = ""
     make_lake: LakeFactory | None = make_lake
+    with_source: Callable[[Pipeline], Pipeline] = as_opened
     rounds: int = field(default=0)
     connections: dict[str, Any] = field(default_factory=dict)
     """By URL, and kept: who looks at the world after each of a hundred deaths does so a thousand times."""
@@ -77,7 +85,7 @@ class World:
     def process(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:
         """A process of its own: another owner, its own connections."""
         with open_pipeline(self.settings, self.endpoints, on_step=on_step, make_lake=self.make_lake) as pipeline:
-            yield pipeline
+            yield self.with_source(pipeline)
 
     @property
     def endpoints(self) -> Endpoints:

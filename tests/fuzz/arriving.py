@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tests.support.change_files import csv_text, json_lines, parquet_bytes
+from tests.support.shards import MemoryStreams
 
 WRITERS = {".csv": csv_text, ".parquet": parquet_bytes, ".jsonl": json_lines}
 
@@ -93,6 +94,39 @@ class RowFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".tmp").write_bytes(content)
         path.with_suffix(".tmp").rename(path)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardRecords:
+    """Implements `Paper`: records of one stream, whose shards are split and merged."""
+
+    streams: MemoryStreams
+    stream: str
+    shards: dict[int, str]
+    replaced: int = 0
+
+    def write(self, partition: int, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.streams.put(self.stream, text.encode(), self.shards[partition])
+
+    def odd(self, partition: int, text: str) -> None:
+        self.write(partition, [text])
+
+    def roll(self, partition: int) -> None:
+        """Merges the shard with another one that is open, or splits it. Iterators expire."""
+        self.replaced += 1
+        self.streams.generation += 1
+        other = min({*self.shards.values()} - {self.shards[partition]}, default=None)
+        if other is not None and self.replaced % 2:
+            self._replace((self.shards[partition], other), f"shard-{self.replaced}-0")
+        else:
+            self._replace((self.shards[partition],), *(f"shard-{self.replaced}-{half}" for half in range(2)))
+
+    def _replace(self, parents: tuple[str, ...], *children: str) -> None:
+        self.streams.replace_shards(self.stream, parents, *children)
+        for partition, shard in self.shards.items():
+            if shard in parents:
+                self.shards[partition] = children[partition % len(children)]
 
 
 def _row(text: str) -> dict[str, Any]:

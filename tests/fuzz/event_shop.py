@@ -1,25 +1,29 @@
 """A shop whose changes come as events: Debezium's in files, or rows with an operation in change files."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.sources.kinesis.source import kinesis_source
+from cdc_pipeline.wiring import Pipeline
 from snapshot.exports import Export
 from snapshot.wiring import export_at
-from tests.crash.world import World
-from tests.fuzz.arriving import WRITERS, Arriving, EventLines, LogLine, RowFiles
+from tests.crash.world import World, as_opened
+from tests.fuzz.arriving import WRITERS, Arriving, EventLines, LogLine, RowFiles, ShardRecords
 from tests.fuzz.debezium_wording import DebeziumWording
 from tests.fuzz.event_changes import NEW_COLUMNS, ON_THE_WAY, WEIGHTS, EventChanges
 from tests.fuzz.event_log import DATABASE, SCHEMA, Change, EventLog, LoggedTable, Statement
 from tests.fuzz.postgres_values import plain
 from tests.fuzz.row_wording import OPERATION, ORDER, RowWording
 from tests.support.postgres import fresh_store
+from tests.support.shards import MemoryShard, MemoryStreams
 from tests.support.source_values import expected
 
 
@@ -129,13 +133,14 @@ def new_tables(*, keyless: bool) -> dict[str, LoggedTable]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSource:
-    """`source`: of pipeline.yml. `declares`: whether pipeline.yml lists the columns."""
+    """`source`: of pipeline.yml. `declares`: whether pipeline.yml lists the columns. `with_source`: as in `World`."""
 
     wording: Wording
     arriving: Arriving
     source: Mapping[str, Any]
     verbs: Sequence[str]
     declares: bool
+    with_source: Callable[[Pipeline], Pipeline] = as_opened
 
 
 def debezium_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
@@ -182,7 +187,37 @@ def row_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: b
     )
 
 
-SOURCES = {"debezium": debezium_source, "rows": row_source}
+def kinesis_source_of(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    """Of key changes the records do not show which two belong together, so that no value may be left out of them."""
+    del folder, names, ordered
+    wording = DebeziumWording(
+        schemas=chance.random() < 0.5,
+        records=False,
+        whole=chance.random() < 0.5,
+        blocks=chance.random() < 0.3,
+        partitions=chance.choice((2, 3)),
+    )
+    shards = {partition: f"shard-{partition}" for partition in range(wording.partitions)}
+    streams = MemoryStreams()
+    streams.streams["events"] = {shard: MemoryShard() for shard in shards.values()}
+
+    def with_source(pipeline: Pipeline) -> Pipeline:
+        settings = pipeline.settings
+        assert isinstance(settings.source, KinesisSource)
+        source = kinesis_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
+        return replace(pipeline, source=replace(source, clock=lambda: streams.now))
+
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=ShardRecords(streams=streams, stream="events", shards=shards), ordered=True),
+        source={"kind": "kinesis", "stream": "events", "reads_per_second": 1_000},
+        verbs=[verb for verb in WEIGHTS if wording.whole or verb != "move"],
+        declares=not wording.schemas,
+        with_source=with_source,
+    )
+
+
+SOURCES = {"kinesis": kinesis_source_of, "debezium": debezium_source, "rows": row_source}
 
 
 @contextmanager
@@ -217,6 +252,7 @@ def events_shop(
         world = World(
             settings=Settings.model_validate(document), source_url="", store_url=store_url, spark_url=spark_url
         )
+        world.with_source = found.with_source
         if spark_url:
             world.make_lake = None
         log = EventLog(tables=tables)

@@ -71,6 +71,13 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         ),
     ),
     ("rows", "a Parquet file whose old ids are all NULL"): (63, ('[["truncate", ["orders", "customers", "notes"]]]',)),
+    ("kinesis", "a transaction of a table without a key, sent again right behind itself"): (
+        11,
+        (
+            '[["insert", "notes", {"body": "t9", "amount": "9"}], ["insert", "notes", {"amount": "6"}]]',
+            '[["again", 1]]',
+        ),
+    ),
     ("debezium", "the metadata store lost after a lake that began empty got its first rows"): (0, ("!lose",)),
     ("postgres", "a partition that was emptied while the metadata store was lost"): (
         1,

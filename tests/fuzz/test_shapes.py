@@ -36,7 +36,9 @@ NewShop = Callable[[int], AbstractContextManager[Shop]]
 """Of a seed, which also says how the tables are kept."""
 
 
-@pytest.fixture(params=["postgres", "mariadb", "debezium", "rows", pytest.param("mysql8", marks=pytest.mark.nightly)])
+@pytest.fixture(
+    params=["postgres", "mariadb", "debezium", "rows", "kinesis", pytest.param("mysql8", marks=pytest.mark.nightly)]
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -242,14 +242,17 @@ class DebeziumDecoder:
     def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
         """Returns whether a line of a keyless table was delivered before, so that its row would count twice.
 
-        Decides by the event's position in the source's log. Only rows of one transaction may share a position.
+        Decides by the event's position in the source's log, which never falls in a log that is sent once. Only rows of
+        one transaction may share a position: of those that are equal, one counts.
         """
         position = source_position(event)
         if position == 0:
             return False
-        if not self._sequence_by and is_exact(event) and not event.is_of_snapshot and position <= memory.settled:
+        if self._sequence_by or event.is_of_snapshot or not is_exact(event):
+            return memory.event is not None and _identity(memory.event) == _identity(event)
+        if position < memory.position or position <= memory.settled:
             return True
-        return memory.event is not None and _identity(memory.event) == _identity(event)
+        return memory.is_repeated_at(position, repr(_identity(event)))
 
     def _keep_aside(self, number: int, line: Line, commit_position: int, why: LineRefused) -> None:
         """Quarantines the line at its table, or at the first listed table if the line names none."""

@@ -1,5 +1,6 @@
 """The state that a reader of files keeps per table and stream partition, and its text in the metadata store."""
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -56,13 +57,14 @@ class PartitionMemory:
 
     `position`: the highest source position. `settled`: the highest one before the current transaction. `event`: the
     last event. For a keyless table, `position` leaves out rows of a Debezium snapshot, since changes that the snapshot
-    did not see may have lower positions.
+    did not see may have lower positions; `rows`: the digests of its events at `position`.
     """
 
     position: int = 0
     settled: int = 0
     commit_position: int = -1
     event: EnvelopeEvent | None = None
+    rows: set[bytes] = field(default_factory=set)
     horizon: RowHorizon = field(default_factory=RowHorizon)
 
     @classmethod
@@ -89,6 +91,15 @@ class PartitionMemory:
     def enter(self, commit_position: int) -> None:
         if commit_position != self.commit_position:
             self.commit_position, self.settled = commit_position, self.position
+
+    def is_repeated_at(self, position: int, identity: str) -> bool:
+        """Records an event of a keyless table. Returns whether an equal one was recorded at the same position."""
+        if position > self.position:
+            self.rows.clear()
+        digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()
+        known = digest in self.rows
+        self.rows.add(digest)
+        return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,21 @@ def test_a_line_that_is_delivered_twice_counts_once_for_rows_without_an_id(event
     assert [found["id"] for found in bag.rows("public.t")] == [1, 1, 7, 7]
 
 
+def test_a_transaction_that_is_delivered_again_from_its_beginning_counts_once(events: EventFolder) -> None:
+    """A connector that was killed in a transaction begins it again. A statement writes several rows at one place."""
+    bag = changed(events, BAG)
+    places = [(1, 5), (1, 6), (1, 6), (1, 7)]
+    log = [
+        envelope("c", lsn, after=row(number), sequence=f'["{commit}","{lsn}"]')
+        for number, (commit, lsn) in enumerate(places)
+    ]
+    for line in log:
+        line["source"]["txId"] = 9
+    bag.write("0/a.jsonl", *log[:3], *log[:3], *log)
+    bag.consume()
+    assert [found["id"] for found in bag.rows("public.t")] == [0, 1, 2, 3]
+
+
 def test_a_whole_log_that_is_delivered_again_counts_once_where_its_positions_are_exact(events: EventFolder) -> None:
     bag = changed(events, BAG)
     operations = enumerate("cctcc", start=1)
