@@ -79,9 +79,9 @@ class EventChanges:
 
     def _drop(self, table: LoggedTable) -> Statement:
         """Not of a table without a key, whose old rows do not show what the lake's have."""
-        if not table.key:
-            return self._add(table)
         free = [column for column in table.columns if column not in table.key]
+        if not table.key or not free:
+            return self._add(table)
         return ["drop", table.name, self.chance.choice(free[1:] or free)]
 
     def _some(self, table: LoggedTable) -> list[str | None]:

@@ -229,7 +229,37 @@ def events_shop(
     ordered = chance.random() < 0.6
     tables = new_tables(keyless=ordered)
     found = SOURCES[kind](chance, folder, list(tables), ordered=ordered)
-    soft, history = chance.random() < 0.3, bool(spark_url)
+    settings = _settings(folder, tables, found, worker, soft=chance.random() < 0.3, history=bool(spark_url))
+    with fresh_store(postgres) as store_url:
+        world = World(settings=settings, source_url="", store_url=store_url, spark_url=spark_url)
+        world.with_source = found.with_source
+        if spark_url:
+            world.make_lake = None
+        log = EventLog(tables=tables)
+        shop = ShopOnEvents(
+            world=world,
+            log=log,
+            wording=found.wording,
+            arriving=found.arriving,
+            verbs=found.verbs,
+            is_declared=found.declares,
+        )
+        shop.send(log.reads())
+        with closing(world):
+            with world.process() as pipeline:
+                pipeline.source_setup().set_up()
+            yield shop
+
+
+def _settings(
+    folder: Path,
+    tables: Mapping[str, LoggedTable],
+    found: EventSource,
+    worker: Mapping[str, Any],
+    *,
+    soft: bool,
+    history: bool,
+) -> Settings:
     document = {
         "folder": folder,
         "name": "shop",
@@ -248,24 +278,4 @@ def events_shop(
             for table in tables.values()
         ],
     }
-    with fresh_store(postgres) as store_url:
-        world = World(
-            settings=Settings.model_validate(document), source_url="", store_url=store_url, spark_url=spark_url
-        )
-        world.with_source = found.with_source
-        if spark_url:
-            world.make_lake = None
-        log = EventLog(tables=tables)
-        shop = ShopOnEvents(
-            world=world,
-            log=log,
-            wording=found.wording,
-            arriving=found.arriving,
-            verbs=found.verbs,
-            is_declared=found.declares,
-        )
-        shop.send(log.reads())
-        with closing(world):
-            with world.process() as pipeline:
-                pipeline.source_setup().set_up()
-            yield shop
+    return Settings.model_validate(document)
