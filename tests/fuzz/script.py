@@ -1,9 +1,10 @@
 """A script of changes and pipeline runs, performed line by line; then the lake has to equal its source.
 
 A line is SQL, or a run of the pipeline in a process of its own: `!consume`, `!apply` (with the snapshots that tables
-ask for by themselves), `!snapshot TABLE`, `!settle` (until nothing waits, then lake and source are compared); or
-`!lose`: the metadata store is lost, and rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made;
-or `!set TABLE JSON`: settings of the table in pipeline.yml, with the snapshot that they may need.
+ask for by themselves), `!snapshot TABLE`, `!rewind TABLE` (half the way), `!maintain`, `!clean` (as if a year had
+passed), `!settle` (until nothing waits, then lake and source are compared); or `!lose`: the metadata store is lost, and
+rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made; or `!set TABLE JSON`: settings of the table
+in pipeline.yml, with the snapshot that they may need.
 Behind a run of the pipeline may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL
 runs at its Nth step.
 """
@@ -12,7 +13,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from cdc_pipeline.areas import lake_key
@@ -33,6 +36,7 @@ from tests.support.pipelines import consume
 from tests.support.streams import database_of
 
 MOST_TURNS = 8
+A_WEEK, A_YEAR = timedelta(days=7), timedelta(days=365)
 BEGIN = ("!snapshot", "!settle")
 _RUN = re.compile(r"!(\w+)(?: (?!killed|meanwhile)(\w+))?(?: (killed|meanwhile) (\d+)(?: (.*))?)?", re.DOTALL)
 
@@ -60,9 +64,24 @@ def perform(shop: Shop, line: str) -> None:
     at_step = AtStep(place=int(place or 0), act=_act(shop, fault, sql))
     try:
         with shop.world.process(at_step) as pipeline:
-            run(pipeline, verb, table, shop.export(table) if verb == "snapshot" and table else None)
+            match verb, table:
+                case "rewind", str():
+                    rewind(shop, pipeline, table)
+                case "snapshot", str():
+                    run(pipeline, verb, table, shop.export(table))
+                case _:
+                    run(pipeline, verb, table)
     except (CdcError, Crash):
         shop.bury_the_dead()
+    if verb == "clean":
+        shop.saved.clear()  # nothing promises that a store older than what was deleted goes on
+
+
+def rewind(shop: Shop, pipeline: Pipeline, table: str) -> None:
+    positions = shop.world.store_query("SELECT position FROM cdc.boundary ORDER BY boundary_id")
+    if positions:
+        (name,) = (name for name in pipeline.table_names() if name.table == table)
+        pipeline.rewind().run(name, positions[len(positions) // 2][0])
 
 
 def lose(shop: Shop) -> None:
@@ -147,6 +166,11 @@ def run(pipeline: Pipeline, verb: str, table: str | None, export: Export | None 
             consume(pipeline)
         case "snapshot":
             _snapshot(pipeline, tables, export)
+        case "clean":
+            pipeline.cleanup().clean(now=pipeline.store.snapshot_history.now() + A_YEAR)
+        case "maintain":
+            for name in tables:
+                pipeline.maintenance().maintain(name, A_WEEK)
         case "apply":
             _snapshot(pipeline, snapshot_runs(pipeline).wanted(tables))
             return [str(found.error) for found in pipeline.slice_runs().apply(tables, by_hand=True) if found.error]
@@ -185,7 +209,7 @@ def settle(shop: Shop) -> None:
             if "exclude_columns" in (reason or ""):
                 set_table(shop, table, {"exclude_columns": []})
             if table in shop.exports:
-                with shop.world.process() as pipeline:
+                with suppress(CdcError), shop.world.process() as pipeline:
                     run(pipeline, "snapshot", table, shop.exports[table])
     raise Differs(f"it does not settle: {errors}, {waiting}")
 

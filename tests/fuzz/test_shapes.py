@@ -29,7 +29,8 @@ WAYS: Sequence[dict[str, Any]] = ({}, {"rows_without_spark": 0}, {"upsert": "mer
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 LOST = 0.15
 CHANGED = 0.1
-MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60}
+VERBS = (*["consume"] * 5, *["apply"] * 4, *["snapshot"] * 2, "rewind", "maintain", "clean")
+MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60, "rewind": 30, "maintain": 20, "clean": 20}
 
 
 NewShop = Callable[[int], AbstractContextManager[Shop]]
@@ -75,8 +76,8 @@ def next_line(chance: Random, shop: Shop, changes: Changes) -> str:
         return f"!set {table} {json.dumps(new_settings(chance, shop, table), ensure_ascii=False)}"
     if chance.random() < LOST:
         return chance.choice(["!lose", "!save", "!restore"])
-    verb = chance.choice(["consume", "consume", "consume", "apply", "apply", "snapshot"])
-    table = f" {chance.choice(tables)}" if verb == "snapshot" else ""
+    verb = chance.choice(VERBS)
+    table = f" {chance.choice(tables)}" if verb in {"snapshot", "rewind"} else ""
     place = chance.randint(1, MOST_STEPS[verb])
     match chance.randrange(4):
         case 0:
