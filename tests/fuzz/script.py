@@ -3,8 +3,8 @@
 A line is SQL, or a run of the pipeline in a process of its own: `!consume`, `!apply` (with the snapshots that tables
 ask for by themselves), `!snapshot TABLE`, `!rewind TABLE` (half the way), `!maintain`, `!clean` (as if a year had
 passed), `!settle` (until nothing waits, then lake and source are compared); or `!lose`: the metadata store is lost, and
-rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made; or `!set TABLE JSON`: settings of the table
-in pipeline.yml, with the snapshot that they may need.
+rebuilt from bucket and lake; or `!restore`: it is the copy that `!save` made; or `!set TABLE JSON`: settings of the
+table in pipeline.yml, with the snapshot that they may need.
 Behind a run of the pipeline may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL
 runs at its Nth step.
 """

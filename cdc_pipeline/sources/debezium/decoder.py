@@ -54,7 +54,8 @@ class DebeziumDecoder:
 
     `sequence_by` is empty for ordered files. `last_position` has every registered stream partition. `horizons`: by
     table, the version below which no event is accepted. Horizons rise with the events if `late_by` is set. `alone`:
-    whether the whole stream has one partition; by default, whether `last_position` has one.
+    whether the whole stream has one partition; by default, whether `last_position` has one. With `sequence_by`, no two
+    events are known to be adjacent, as in a stream of several partitions.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class DebeziumDecoder:
     ) -> None:
         self._tables = tables
         self._sequence_by = tuple(sequence_by)
-        self._alone = len(last_position) == 1 if alone is None else alone
+        self._alone = not sequence_by and (len(last_position) == 1 if alone is None else alone)
         self._horizons = horizons
         self._late_by = late_by
         self._memory = {

@@ -15,6 +15,7 @@ COLUMNS = {"id": "int", "name": "text", "big": "text"}
 TABLE = {"name": "public.t", "columns": COLUMNS, "id": ["id"]}
 NAME = TableName.parse("shop.public.t")
 Row = dict[str, Any]
+BY_LSN = {"ordered": False, "sequence_by": ["source.lsn"]}
 
 
 @pytest.fixture
@@ -65,11 +66,16 @@ def test_a_real_text_that_equals_the_placeholder_survives_where_no_value_can_be_
     assert events.rows("public.t") == [row(1, big=kept)]
 
 
-def test_a_bare_create_may_be_half_a_key_change_where_the_other_half_may_stand_elsewhere(events: EventFolder) -> None:
-    events.write("0/a.jsonl", envelope("c", 1, after=row(1, big=PLACEHOLDER)))
-    events.write("1/a.jsonl", envelope("c", 1, after=row(2)))
-    events.consume()
-    assert events.rows("public.t") == [row(2)]
+@pytest.mark.parametrize(("file", "source"), [("1/a.jsonl", {}), ("0/a.jsonl", BY_LSN)])
+def test_a_bare_create_may_be_half_a_key_change_where_the_other_half_may_stand_elsewhere(
+    events: EventFolder, file: str, source: Row
+) -> None:
+    """In another stream partition, or anywhere if lines have no order."""
+    folder = changed(events, TABLE, **source)
+    folder.write("0/a.jsonl", envelope("c", 1, after=row(1, big=PLACEHOLDER)))
+    folder.write(file, envelope("c", 1, after=row(2)))
+    folder.consume()
+    assert folder.rows("public.t") == [row(2)]
 
 
 def test_a_column_that_an_event_does_not_know_is_null_in_an_insert_and_kept_by_an_update(events: EventFolder) -> None:
@@ -164,13 +170,8 @@ def test_a_line_that_is_delivered_twice_counts_once_for_rows_without_an_id(event
 def test_a_transaction_that_is_delivered_again_from_its_beginning_counts_once(events: EventFolder) -> None:
     """A connector that was killed in a transaction begins it again. A statement writes several rows at one place."""
     bag = changed(events, BAG)
-    places = [(1, 5), (1, 6), (1, 6), (1, 7)]
-    log = [
-        envelope("c", lsn, after=row(number), sequence=f'["{commit}","{lsn}"]')
-        for number, (commit, lsn) in enumerate(places)
-    ]
-    for line in log:
-        line["source"]["txId"] = 9
+    places = enumerate((5, 6, 6, 7))
+    log = [envelope("c", lsn, after=row(number), sequence=f'["1","{lsn}"]', txId=9) for number, lsn in places]
     bag.write("0/a.jsonl", *log[:3], *log[:3], *log)
     bag.consume()
     assert [found["id"] for found in bag.rows("public.t")] == [0, 1, 2, 3]
@@ -281,7 +282,7 @@ def test_a_table_that_cannot_be_kept_waits_with_its_reason_and_its_neighbours_go
 
 
 def test_what_is_newer_is_told_by_fields_where_files_are_not_ordered(events: EventFolder) -> None:
-    unordered = changed(events, TABLE, ordered=False, sequence_by=["source.lsn"])
+    unordered = changed(events, TABLE, **BY_LSN)
     late, deleted = envelope("u", 3, after=row(1, name="old")), envelope("d", 9, before=only_id(2))
     unordered.write("0/a.jsonl", envelope("c", 7, after=row(1, name="new")), deleted, envelope("c", 8, after=row(2)))
     unordered.write("1/a.jsonl", late, envelope("c", "10", after=row(3)), envelope("c", 0, after=row(4), lsn=None))
