@@ -65,14 +65,14 @@ class EmptyLakes:
     def begin(self, table: TableName) -> bool:
         """Publishes an empty lake table before the first event. Returns False while the table's columns are unknown.
 
-        Does nothing for a published table, and for one whose snapshot of exported files is under way. Safe to repeat
-        after a crash at any step, because the id of the empty snapshot never changes. Raises LeaseBusy while another
-        process works on the table.
+        Does nothing for a published table, for a stale one, whose first events are missing, and for one whose snapshot
+        of exported files is under way. Safe to repeat after a crash at any step, because the id of the empty snapshot
+        never changes. Raises LeaseBusy while another process works on the table.
         """
         row = self.store.tables.table(table)
         if row.schema_id is None:
             return False
-        if self.store.snapshot_history.published_snapshot(row.table_id) is not None:
+        if row.state is TableState.STALE or self.store.snapshot_history.published_snapshot(row.table_id) is not None:
             return True
         snapshots = self.store.snapshots
         active = snapshots.active_snapshot(row.table_id)

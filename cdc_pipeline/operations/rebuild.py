@@ -53,8 +53,8 @@ class _Found:
     @property
     def stale(self) -> str | None:
         """Why the table is stale; None when it is not, or when a snapshot was published since."""
-        cutoff = None if self.published is None else self.published.cutoff_offset
-        return self.identity.stale if cutoff == self.identity.cutoff_offset else None
+        is_repaired = self.published is not None and self.published.cutoff_offset != self.identity.cutoff_offset
+        return None if is_repaired else self.identity.stale
 
     @property
     def published(self) -> PublishedTable | None:

@@ -18,7 +18,7 @@ from cdc_pipeline.source_setup.set_up import SetUp
 from cdc_pipeline.sources.kinesis.shards import Fetched, Shard, ShardRecord, ShardStream
 from cdc_pipeline.sources.kinesis.source import kinesis_source
 from cdc_pipeline.steps import OnStep, no_step
-from cdc_pipeline.wiring import Pipeline
+from cdc_pipeline.wiring import LakeFactory, Pipeline
 from tests.support.event_files import NOBODY_LISTENS, Row, merged_rows
 from tests.support.pipelines import opened_pipeline
 from tests.support.s3 import REGION
@@ -120,7 +120,7 @@ class ShardFeed:
     source: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def opened(self, on_step: OnStep = no_step) -> Iterator[Pipeline]:
+    def opened(self, on_step: OnStep = no_step, make_lake: LakeFactory | None = None) -> Iterator[Pipeline]:
         source = {"kind": "kinesis", "stream": "{schema}.{table}", "reads_per_second": 1_000, **self.source}
         document = {
             "folder": self.folder,
@@ -133,7 +133,9 @@ class ShardFeed:
         settings = Settings.model_validate(document)
         assert isinstance(settings.source, KinesisSource)
         memory = kinesis_source(settings.source, stream="shop", tables=settings.tables, connect=lambda: self.streams)
-        with opened_pipeline(settings, store_url=self.store_url, spark_url=NOBODY_LISTENS, on_step=on_step) as pipeline:
+        with opened_pipeline(
+            settings, store_url=self.store_url, spark_url=NOBODY_LISTENS, on_step=on_step, make_lake=make_lake
+        ) as pipeline:
             yield replace(pipeline, source=replace(memory, clock=lambda: self.streams.now))
 
     def write(self, table: str, id_: int, note: str | None, *, shard: str = "shard-0", operation: str = "c") -> None:

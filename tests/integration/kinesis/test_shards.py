@@ -10,7 +10,9 @@ import pytest
 from cdc_pipeline.record import VERSION, TableName
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
+from tests.crash.world import make_lake
 from tests.support.event_files import events_of
+from tests.support.ledgers import forget_store
 from tests.support.shards import FIRST_SEQUENCE, MemoryStreams, ShardFeed
 
 ORDERS, ITEMS = "public.orders", "public.items"
@@ -107,6 +109,31 @@ def test_a_stream_that_was_created_again_makes_its_table_stale(feed: ShardFeed) 
     feed.go_on()
     state, reason = states(feed)["shop.public.orders"]
     assert (state, "was deleted and created again" in reason) == ("stale", True)
+
+
+@pytest.mark.parametrize("began", [False, True], ids=["before its first claim", "later"])
+def test_a_stale_table_stays_stale_when_slices_are_applied_and_in_a_rebuilt_store(
+    feed: ShardFeed, *, began: bool
+) -> None:
+    """Records are missing: whatever is applied behind them would look whole."""
+    feed.consume()
+    if began:
+        apply(feed)
+    feed.streams.identity = "second"
+    feed.write(ORDERS, 1, "other stream")
+    feed.go_on()
+    assert set(apply(feed)) == {"TableStale"}
+    forget_store(feed.store_url)
+    with feed.opened(make_lake=make_lake) as pipeline:
+        pipeline.rebuild().run()
+    assert set(apply(feed)) == {"TableStale"}
+
+
+def apply(feed: ShardFeed) -> list[str]:
+    """The class of the error of each table."""
+    with feed.opened(make_lake=make_lake) as pipeline:
+        results = pipeline.slice_runs().apply(pipeline.table_names(), by_hand=True)
+    return [type(result.error).__name__ if result.error else "" for result in results]
 
 
 def test_a_stream_older_than_what_it_keeps_is_refused_unless_what_is_kept_suffices(feed: ShardFeed) -> None:
