@@ -203,6 +203,8 @@ class CutChain:
             self.store.quarantine.replay(content, chain_position)
             return chain_position_after(chain_position, found.content)
         self._follow(found, content, rows)
+        # a store that was restored may be older than a stream partition
+        self.store.streams.add_partitions(self.name, [part.stream_partition for part in content.partitions])
         starts = {part.stream_partition: part.start_offset for part in content.partitions}
         newest = {row.table_id: row.schema_id for row in rows}
         for new in content.slices:

@@ -71,6 +71,19 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         ),
     ),
     ("rows", "a Parquet file whose old ids are all NULL"): (63, ('[["truncate", ["orders", "customers", "notes"]]]',)),
+    ("kinesis", "a metadata store from before a shard was split"): (
+        402,
+        ("!save", '[["roll", 0]]', "!settle", "!restore"),
+    ),
+    ("rows", "a rewind behind a snapshot of exported files that contains none of the changes"): (
+        409,
+        (
+            '[["update", "customers", ["t1", "2"], {"note": "L1"}]]',
+            "!settle",
+            "!snapshot customers",
+            '!rewind customers meanwhile 7 [["insert", "customers", {"region": "t5", "id": "5"}]]',
+        ),
+    ),
     ("kinesis", "a transaction of a table without a key, sent again right behind itself"): (
         11,
         (

@@ -44,6 +44,13 @@ class Streams:
             _insert_stream(connection, stream)
             _add_partitions(connection, stream.name, stream_partitions)
 
+    def add_partitions(self, name: str, stream_partitions: Collection[int]) -> None:
+        """Adds those that are not registered, without the source's names: the cut that first has them has the names."""
+        with self.database.transaction("stream.register") as connection:
+            new = set(stream_partitions) - _known_partitions(connection, name)
+            if new:
+                _insert_partitions(connection, name, dict.fromkeys(sorted(new), ""))
+
     def stream(self, name: str) -> Stream:
         """Returns the stream. Raises UsageError for a stream that is not registered."""
         with self.database.transaction("stream.read") as connection:

@@ -28,6 +28,8 @@ _TARGET = text("""
         JOIN cdc.boundary ON boundary.boundary_id = slice.boundary_id
         JOIN published
             ON claim.last_number > published.fence_number AND claim.first_number > published.forgotten_through
+            -- a snapshot of exported files may be older than slices that were applied before it
+            AND claim.lake_version > coalesce(published.lake_version, -1)
         WHERE claim.table_id = :table_id AND claim.state = 'applied' AND claim.lake_version IS NOT NULL
     )
     SELECT number, lake_version, position, time FROM targets
