@@ -138,11 +138,13 @@ def _row(text: str) -> dict[str, Any]:
 class Arriving:
     """`ordered`: whether lines of a partition keep their order, and come once or from a transaction on again.
 
-    Otherwise they come in any order, and any number of times.
+    Otherwise they come in any order, and any number of times. `holds`: whether a partition can be behind the others;
+    two that are merged cannot.
     """
 
     paper: Paper
     ordered: bool
+    holds: bool = True
     held: dict[int, list[LogLine]] = field(default_factory=dict)
     arrived: dict[int, list[LogLine]] = field(default_factory=dict)
 
@@ -154,7 +156,8 @@ class Arriving:
                 self._write(partition, some)
 
     def hold(self, partition: int) -> None:
-        self.held.setdefault(partition, [])
+        if self.holds:
+            self.held.setdefault(partition, [])
 
     def flow(self, partition: int) -> None:
         lines = self.held.pop(partition, [])

@@ -210,7 +210,9 @@ def kinesis_source_of(chance: Random, folder: Path, names: Sequence[str], *, ord
 
     return EventSource(
         wording=wording,
-        arriving=Arriving(paper=ShardRecords(streams=streams, stream="events", shards=shards), ordered=True),
+        arriving=Arriving(
+            paper=ShardRecords(streams=streams, stream="events", shards=shards), ordered=True, holds=False
+        ),
         source={"kind": "kinesis", "stream": "events", "reads_per_second": 1_000},
         verbs=[verb for verb in WEIGHTS if wording.whole or verb != "move"],
         declares=not wording.schemas,
