@@ -160,6 +160,19 @@ def test_a_fault_of_one_table_stops_that_table_alone(tmp_path: Path, database: s
     assert all(word in reason for word in page[name])
 
 
+@pytest.mark.parametrize(
+    ("source", "kept"), [({}, 0), ({"ordered": False, "sequence_by": ["source.lsn"]}, 1)], ids=["in order", "in any"]
+)
+def test_a_truncate_before_the_id_is_known_waits_where_older_rows_may_follow(
+    tmp_path: Path, database: str, source: Row, kept: int
+) -> None:
+    table = {"name": "public.t", "columns": COLUMNS}
+    events = EventFolder(folder=tmp_path, store_url=database, tables=(table,), source=source)
+    events.write("0/a.jsonl", envelope(op="t"), {"key": {"id": "a"}, "value": envelope(after=good("a"))})
+    events.consume()
+    assert sum("its id is not known yet" in row["reason"] for row in events.quarantined()) == kept
+
+
 def a_folder(path: Path) -> None:
     path.mkdir()
 
