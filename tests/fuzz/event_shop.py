@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from tests.fuzz.event_changes import NEW_COLUMNS, ON_THE_WAY, WEIGHTS, EventChan
 from tests.fuzz.event_log import DATABASE, SCHEMA, Change, EventLog, LoggedTable, Statement
 from tests.fuzz.postgres_values import plain
 from tests.fuzz.row_wording import OPERATION, ORDER, RowWording
+from tests.fuzz.shops import registered
 from tests.support.postgres import fresh_store
 from tests.support.shards import MemoryShard, MemoryStreams
 from tests.support.source_values import expected
@@ -81,10 +82,8 @@ class ShopOnEvents:
         if verb in ON_THE_WAY:
             getattr(self.arriving, verb)(*rest)
         else:
-            self.send(self.log.run(statements))
-
-    def send(self, changes: Sequence[Change]) -> None:
-        self.arriving.send([line for change in changes for line in self.wording.lines(change)])
+            changes = self.log.run(statements)
+            self.arriving.send([line for change in changes for line in self.wording.lines(change)])
 
     def bury_the_dead(self) -> None:
         self.world.expire_leases()
@@ -233,13 +232,13 @@ def events_shop(
     tables = new_tables(keyless=ordered)
     found = SOURCES[kind](chance, folder, list(tables), ordered=ordered)
     settings = _settings(folder, tables, found, worker, soft=chance.random() < 0.3, history=bool(spark_url))
-    with fresh_store(postgres) as store_url:
-        world = World(settings=settings, source_url="", store_url=store_url, spark_url=spark_url)
-        world.with_source = found.with_source
-        if spark_url:
-            world.make_lake = None
-        log = EventLog(tables=tables)
-        shop = ShopOnEvents(
+    log = EventLog(tables=tables)
+    found.arriving.send([line for change in log.reads() for line in found.wording.lines(change)])
+    with (
+        fresh_store(postgres) as store_url,
+        registered(settings, store_url, spark_url=spark_url, with_source=found.with_source) as world,
+    ):
+        yield ShopOnEvents(
             world=world,
             log=log,
             wording=found.wording,
@@ -247,11 +246,6 @@ def events_shop(
             verbs=found.verbs,
             is_declared=found.declares,
         )
-        shop.send(log.reads())
-        with closing(world):
-            with world.process() as pipeline:
-                pipeline.source_setup().set_up()
-            yield shop
 
 
 def _settings(

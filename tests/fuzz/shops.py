@@ -1,6 +1,6 @@
 """The shop on a server of each kind, with a pipeline over it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +12,9 @@ import pymysql
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
+from cdc_pipeline.wiring import Pipeline
 from snapshot.exports import Export
-from tests.crash.world import AT_ONCE, World
+from tests.crash.world import AT_ONCE, World, as_opened
 from tests.fuzz import mysql_changes, mysql_values, postgres_changes, postgres_values
 from tests.support.mariadb import connected, fresh_mysql_database
 from tests.support.pipelines import mysql_settings, pipeline_settings
@@ -117,8 +118,8 @@ class Shop(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShopOnPostgres:
-    """Implements `Shop`."""
+class ShopOnDatabase:
+    """What the shops have in common whose tables the pipeline can copy."""
 
     world: World
     exports: Mapping[str, Export] = field(default_factory=dict)
@@ -133,6 +134,20 @@ class ShopOnPostgres:
         del table
         return None
 
+    def arrive(self) -> None:
+        return
+
+    def columns(self, table: str) -> list[tuple[str, str]]:
+        raise NotImplementedError
+
+    def may_show(self, table: str, shown: set[str]) -> bool:
+        return shown == {name for name, _ in self.columns(table)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShopOnPostgres(ShopOnDatabase):
+    """Implements `Shop`."""
+
     def changes(self, chance: Random) -> Changes:
         return postgres_changes.PostgresChanges(chance=chance, query=self.world.query)
 
@@ -144,12 +159,6 @@ class ShopOnPostgres:
 
     def bury_the_dead(self) -> None:
         self.world.bury_the_dead()
-
-    def arrive(self) -> None:
-        return
-
-    def may_show(self, table: str, shown: set[str]) -> bool:
-        return shown == {name for name, _ in self.columns(table)}
 
     def columns(self, table: str) -> list[tuple[str, str]]:
         return [(str(name), str(type_)) for name, type_ in self.world.query(_POSTGRES_COLUMNS.format(table))]
@@ -165,22 +174,10 @@ class ShopOnPostgres:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShopOnMysql:
+class ShopOnMysql(ShopOnDatabase):
     """Implements `Shop`. `connection` commits each statement, and waits for no lock longer than a second."""
 
-    world: World
     connection: Any
-    exports: Mapping[str, Export] = field(default_factory=dict)
-    saved: list[str] = field(default_factory=list)
-    begun: dict[str, int | None] = field(default_factory=dict)
-
-    @property
-    def is_copied(self) -> bool:
-        return True
-
-    def export(self, table: str) -> Export | None:
-        del table
-        return None
 
     def changes(self, chance: Random) -> Changes:
         return mysql_changes.MysqlChanges(chance=chance, keeps_ids=bool(self.world.spark_url), query=self.query)
@@ -200,12 +197,6 @@ class ShopOnMysql:
 
     def bury_the_dead(self) -> None:
         self.world.expire_leases()
-
-    def arrive(self) -> None:
-        return
-
-    def may_show(self, table: str, shown: set[str]) -> bool:
-        return shown == {name for name, _ in self.columns(table)}
 
     def columns(self, table: str) -> list[tuple[str, str]]:
         return [(str(name), str(type_)) for name, type_ in self.query(_MYSQL_COLUMNS.format(table))]
@@ -231,7 +222,7 @@ def postgres_shop(postgres: PostgresServer, folder: Path, kept: Kept) -> Iterato
             slice_length="1d",
             worker=kept.worker,
         )
-        with _registered(settings, source_url, store_url, kept) as world:
+        with registered(settings, store_url, source_url=source_url, spark_url=kept.spark_url) as world:
             world.query("SET lock_timeout = '500ms'")
             yield ShopOnPostgres(world=world)
 
@@ -257,7 +248,7 @@ def mysql_shop(url: str, postgres: PostgresServer, folder: Path, kept: Kept) -> 
             slice_length="1d",
             worker=kept.worker,
         )
-        with _registered(settings, url, store_url, kept) as world:
+        with registered(settings, store_url, source_url=url, spark_url=kept.spark_url) as world:
             yield ShopOnMysql(world=world, connection=connection)
 
 
@@ -270,9 +261,19 @@ _SESSION = (
 
 
 @contextmanager
-def _registered(settings: Settings, source_url: str, store_url: str, kept: Kept) -> Iterator[World]:
-    world = World(settings=settings, source_url=source_url, store_url=store_url, spark_url=kept.spark_url)
-    if kept.spark_url:
+def registered(
+    settings: Settings,
+    store_url: str,
+    *,
+    source_url: str = "",
+    spark_url: str,
+    with_source: Callable[[Pipeline], Pipeline] = as_opened,
+) -> Iterator[World]:
+    """A world whose source is set up. With a `spark_url` its lake is that server's."""
+    world = World(
+        settings=settings, source_url=source_url, store_url=store_url, spark_url=spark_url, with_source=with_source
+    )
+    if spark_url:
         world.make_lake = None
     with closing(world):
         with world.process() as pipeline:

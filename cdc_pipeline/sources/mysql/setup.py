@@ -116,7 +116,6 @@ class _Look:
             try:
                 if before is None:
                     check_folder(settings, () if name in registered else self.listed)
-                if before is None:
                     ready.append(self.new_for_lake(settings))
                 else:
                     ready.append(self.known(settings, before, self.new(settings)))
@@ -196,13 +195,12 @@ class _Look:
 
     def stop(self, settings: TableSettings, error: TableStale) -> None:
         """Records a stale table. A new snapshot repairs it if it passes the checks of a new one."""
-        self.stale[settings.table] = error
         try:
             self.new_for_lake(settings)
-        except SourceError as refusal:
-            self.stale[settings.table] = TableStale.by(refusal, settings.table)
-        else:
             self.mendable.add(settings.table)
+        except SourceError as refusal:
+            error = TableStale.by(refusal, settings.table)
+        self.stale[settings.table] = error
 
     def refuse(self, settings: TableSettings, before: KnownTable | None, error: SourceError) -> None:
         """Records a table that cannot be read: a registered one is stale, and no snapshot alone repairs it."""
