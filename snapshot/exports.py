@@ -8,14 +8,16 @@ from typing import Protocol, Self
 
 from pydantic import TypeAdapter
 
-from cdc_pipeline.errors import SnapshotError, UsageError
+from cdc_pipeline.errors import ObjectMissing, SnapshotError, UsageError
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
+from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import Source, TableCopy
+from cdc_pipeline.steps import OnStep, no_step, step
 
 _NAMED = "files:"
 """Begins the name of a copy that is read from files. No source names its own copies so."""
@@ -73,8 +75,10 @@ class SnapshotRows:
     source: Source
     open_files: Callable[[Export], ExportedCopy]
     store: MetadataStore
+    objects: ObjectStore
     first_offset: Callable[[], str]
     export: Export | None = None
+    on_step: OnStep = no_step
 
     @contextmanager
     def hold_position(self, purpose: str, *, name: str) -> Iterator[HeldPosition]:
@@ -129,7 +133,7 @@ class SnapshotRows:
                 expected="columns that pipeline.yml lists, or an event that has shown them",
                 remedy="list columns and id of the table in pipeline.yml, or run cdc consume first",
             )
-        lost = self._lost_changes(row) if cutoff.row_version else self._unread_changes(row, cutoff)
+        lost = self._lost_changes(row, cutoff)
         if lost is not None:
             raise UsageError(
                 f"changes of {row.name} after --as-of {cutoff.shown} may be missing: {lost}",
@@ -138,23 +142,40 @@ class SnapshotRows:
                 " cdc remove on the table and begin again",
             )
 
-    @staticmethod
-    def _lost_changes(row: SourceTable) -> str | None:
-        """Returns why slices lack changes, where versions alone say which change comes after the export."""
-        if row.state is TableState.STALE:
-            return f"the stream has a gap: {row.parked_reason}"
-        return "old slices of the table are deleted" if row.forgotten_through else None
+    def _lost_changes(self, row: SourceTable, cutoff: HeldPosition) -> str | None:
+        """Returns why slices lack changes that the export does not contain; None if they have all of them.
 
-    def _unread_changes(self, row: SourceTable, cutoff: HeldPosition) -> str | None:
-        """Returns why the stream lacks changes after the cutoff; None if it has all of them.
+        Where versions alone say which changes come later, every slice of the table is needed.
+        """
+        if row.state is TableState.STALE:
+            remedy = "" if cutoff.row_version else "; run cdc snapshot without --from"
+            return f"the stream has a gap: {row.parked_reason}{remedy}"
+        fence = 0 if cutoff.row_version else self.store.snapshots.fence_at(row.table_id, cutoff.offset)
+        if row.forgotten_through > fence or not self._is_kept(row, fence):
+            return "old slices of the table are deleted"
+        return None if cutoff.row_version else self._unread_changes(row, cutoff, fence)
+
+    def _is_kept(self, row: SourceTable, fence: int) -> bool:
+        """Returns whether the first file behind the fence is there: retention deletes them in their order.
+
+        A metadata store that was rebuilt does not know what was deleted.
+        """
+        last = row.next_slice_number - 1
+        for file in self.store.retention.old_files(row.table_id, after=fence, through=last, batch=1):
+            try:
+                with step(self.on_step, "slice_file.head"):
+                    self.objects.head(file.path)
+            except ObjectMissing:
+                return False
+        return True
+
+    def _unread_changes(self, row: SourceTable, cutoff: HeldPosition, fence: int) -> str | None:
+        """Returns why the stream lacks changes behind the cutoff; None if it has all of them.
 
         The source gives changes of a table only from its set-up on, which the stream may reach much later.
         """
-        if row.state is TableState.STALE:
-            return f"{row.parked_reason}; run cdc snapshot without --from"
         if cutoff.time < row.registered_at:
             return f"the oldest file is from {cutoff.time:%Y-%m-%d %H:%M:%SZ}, and the table was set up after that"
-        fence = self.store.snapshots.fence_at(row.table_id, cutoff.offset)
         slices = {each.number: each for each in self.store.slices.slices(row.table_id, fence, fence + 1)}
         if fence in slices:
             is_read = slices[fence].commit_time >= row.registered_at

@@ -95,8 +95,10 @@ def snapshot_rows(pipeline: Pipeline, export: Export | None = None) -> SnapshotR
             pipeline.settings, named.url, only=named.only, header=named.header, on_step=pipeline.on_step
         ),
         store=pipeline.store,
+        objects=pipeline.objects,
         first_offset=lambda: registered.next_offset() or pipeline.source.survey(registered).first_offset,
         export=export,
+        on_step=pipeline.on_step,
     )
 
 

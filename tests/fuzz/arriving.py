@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tests.support.change_files import csv_text, json_lines, parquet_bytes
-from tests.support.shards import MemoryStreams
+from tests.support.shards import MemoryShard, MemoryStreams
 
 WRITERS = {".csv": csv_text, ".parquet": parquet_bytes, ".jsonl": json_lines}
 
@@ -98,16 +98,24 @@ class RowFiles:
 
 @dataclass(slots=True, kw_only=True)
 class ShardRecords:
-    """Implements `Paper`: records of one stream, whose shards are split and merged."""
+    """Implements `Paper`: records of streams, whose shards are split and, with `merges`, merged.
+
+    `shards`: the stream and the open shard of each partition.
+    """
 
     streams: MemoryStreams
-    stream: str
-    shards: dict[int, str]
+    shards: dict[int, tuple[str, str]]
+    merges: bool
     replaced: int = 0
 
+    def __post_init__(self) -> None:
+        for stream, shard in self.shards.values():
+            self.streams.streams.setdefault(stream, {})[shard] = MemoryShard()
+
     def write(self, partition: int, texts: Sequence[str]) -> None:
+        stream, shard = self.shards[partition]
         for text in texts:
-            self.streams.put(self.stream, text.encode(), self.shards[partition])
+            self.streams.put(stream, text.encode(), shard)
 
     def odd(self, partition: int, text: str) -> None:
         self.write(partition, [text])
@@ -116,17 +124,18 @@ class ShardRecords:
         """Merges the shard with another one that is open, or splits it. Iterators expire."""
         self.replaced += 1
         self.streams.generation += 1
-        other = min({*self.shards.values()} - {self.shards[partition]}, default=None)
-        if other is not None and self.replaced % 2:
-            self._replace((self.shards[partition], other), f"shard-{self.replaced}-0")
+        stream, shard = self.shards[partition]
+        other = min({found for at, found in self.shards.values() if at == stream} - {shard}, default=None)
+        if self.merges and other is not None and self.replaced % 2:
+            self._replace(stream, (shard, other), f"shard-{self.replaced}-0")
         else:
-            self._replace((self.shards[partition],), *(f"shard-{self.replaced}-{half}" for half in range(2)))
+            self._replace(stream, (shard,), *(f"shard-{self.replaced}-{half}" for half in range(2)))
 
-    def _replace(self, parents: tuple[str, ...], *children: str) -> None:
-        self.streams.replace_shards(self.stream, parents, *children)
-        for partition, shard in self.shards.items():
-            if shard in parents:
-                self.shards[partition] = children[partition % len(children)]
+    def _replace(self, stream: str, parents: tuple[str, ...], *children: str) -> None:
+        self.streams.replace_shards(stream, parents, *children)
+        for partition, (at, shard) in self.shards.items():
+            if at == stream and shard in parents:
+                self.shards[partition] = stream, children[partition % len(children)]
 
 
 def _row(text: str) -> dict[str, Any]:

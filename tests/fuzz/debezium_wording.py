@@ -20,6 +20,7 @@ class DebeziumWording:
 
     `schemas`: each line has its schema. `records`: lines are records with key, value and headers. `whole`: REPLICA
     IDENTITY FULL. `blocks`: events name their transaction and their place in it. `partitions`: of the stream.
+    `names_table`: records name the table that has them.
     """
 
     schemas: bool
@@ -27,6 +28,7 @@ class DebeziumWording:
     whole: bool
     blocks: bool
     partitions: int
+    names_table: bool = False
 
     @property
     def decimals(self) -> str:
@@ -44,7 +46,7 @@ class DebeziumWording:
         )
         if op != "d" or not key or not self.records:
             return [line]
-        return [line, replace(line, text=json.dumps({"key": self._key(change, key), "value": None, "headers": []}))]
+        return [line, replace(line, text=json.dumps(self._record(change, key, None, [])))]
 
     def _line(self, change: Change) -> dict[str, Any]:
         headers = []
@@ -60,7 +62,13 @@ class DebeziumWording:
             envelope = {"schema": {"type": "struct", "fields": parts}, "payload": envelope}
         if not self.records:
             return envelope
-        return {"key": self._key(change, change.key), "value": envelope, "headers": headers}
+        return self._record(change, change.key, envelope, headers)
+
+    def _record(
+        self, change: Change, key: Row | None, value: dict[str, Any] | None, headers: list[list[str]]
+    ) -> dict[str, Any]:
+        table = {"table": change.table.name} if self.names_table else {}
+        return {**table, "key": self._key(change, key), "value": value, "headers": headers}
 
     def _envelope(self, change: Change) -> dict[str, Any]:
         before, after = self._images(change)

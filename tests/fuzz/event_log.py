@@ -12,7 +12,7 @@ from typing import Any
 
 Row = dict[str, str | None]
 Statement = list[Any]
-DATABASE, SCHEMA = "shop", "public"
+DATABASE, SCHEMA, KEYLESS = "shop", "public", "notes"
 LARGE = "L"
 """Begins texts that PostgreSQL stores apart, and leaves out of an update that does not change them."""
 WIDTH = 1_000

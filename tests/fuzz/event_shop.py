@@ -1,40 +1,26 @@
-"""A shop whose changes come as events: Debezium's in files, or rows with an operation in change files."""
+"""A shop whose changes come as events, in files or by a stream."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.settings import Settings
-from cdc_pipeline.settings.kinesis import KinesisSource
-from cdc_pipeline.sources.kinesis.source import kinesis_source
-from cdc_pipeline.wiring import Pipeline
 from snapshot.exports import Export
 from snapshot.wiring import export_at
-from tests.crash.world import World, as_opened
-from tests.fuzz.arriving import WRITERS, Arriving, EventLines, LogLine, RowFiles, ShardRecords
-from tests.fuzz.debezium_wording import DebeziumWording
-from tests.fuzz.event_changes import NEW_COLUMNS, ON_THE_WAY, WEIGHTS, EventChanges
-from tests.fuzz.event_log import DATABASE, SCHEMA, Change, EventLog, LoggedTable, Statement
+from tests.crash.world import World
+from tests.fuzz.arriving import WRITERS, Arriving
+from tests.fuzz.event_changes import NEW_COLUMNS, ON_THE_WAY, EventChanges
+from tests.fuzz.event_log import DATABASE, KEYLESS, SCHEMA, EventLog, LoggedTable, Statement
+from tests.fuzz.event_sources import EventSource, SourceKind, Wording
 from tests.fuzz.postgres_values import plain
-from tests.fuzz.row_wording import OPERATION, ORDER, RowWording
 from tests.fuzz.shops import registered
 from tests.support.postgres import fresh_store
-from tests.support.shards import MemoryShard, MemoryStreams
 from tests.support.source_values import expected
-
-
-class Wording(Protocol):
-    """What a program makes of a change."""
-
-    @property
-    def partitions(self) -> int: ...
-
-    def lines(self, change: Change) -> list[LogLine]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +32,7 @@ class ShopOnEvents:
     wording: Wording
     arriving: Arriving
     verbs: Sequence[str]
-    is_declared: bool
+    as_of: Callable[[int], str]
     exports: dict[str, Export] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
     begun: dict[str, int | None] = field(default_factory=dict)
@@ -69,8 +55,7 @@ class ShopOnEvents:
         content = WRITERS[suffix](rows) if rows else ",".join(f'"{column}"' for column in columns).encode()
         path = exports / f"{number}-{table}{suffix}"
         path.write_bytes(content)
-        is_placed = not self.arriving.ordered and self.is_declared
-        self.exports[table] = export_at(str(path), str(self.log.settled) if is_placed else "start")
+        self.exports[table] = export_at(str(path), self.as_of(self.log.settled))
         return self.exports[table]
 
     def changes(self, chance: Random) -> EventChanges:
@@ -122,7 +107,7 @@ def new_tables(*, keyless: bool) -> dict[str, LoggedTable]:
         rows=[{"region": "t1", "id": str(n), "note": f"L{n}", "made": None} for n in range(3)],
     )
     notes = LoggedTable(
-        name="notes",
+        name=KEYLESS,
         key=(),
         columns={"body": "text", "amount": "int8"},
         rows=[{"body": f"t{n}", "amount": str(n)} for n in range(3)],
@@ -130,107 +115,15 @@ def new_tables(*, keyless: bool) -> dict[str, LoggedTable]:
     return {table.name: table for table in (orders, customers, *([notes] if keyless else []))}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventSource:
-    """`source`: of pipeline.yml. `declares`: whether pipeline.yml lists the columns. `with_source`: as in `World`."""
-
-    wording: Wording
-    arriving: Arriving
-    source: Mapping[str, Any]
-    verbs: Sequence[str]
-    declares: bool
-    with_source: Callable[[Pipeline], Pipeline] = as_opened
-
-
-def debezium_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
-    """Half a key change that comes apart from the other half, and shows neither, may leave out no value."""
-    del names
-    records = chance.random() < 0.7
-    wording = DebeziumWording(
-        schemas=chance.random() < 0.5,
-        records=records,
-        whole=chance.random() < 0.3,
-        blocks=chance.random() < 0.3,
-        partitions=chance.choice((1, 2, 3)) if records else 1,
-    )
-    for partition in range(wording.partitions):
-        (folder / "events" / str(partition)).mkdir(parents=True)
-    source: dict[str, Any] = {"kind": "debezium_files", "path": "events/", "ordered": ordered}
-    return EventSource(
-        wording=wording,
-        arriving=Arriving(paper=EventLines(folder=folder / "events"), ordered=ordered),
-        source=source if ordered else {**source, "sequence_by": ["source.lsn"]},
-        verbs=[verb for verb in WEIGHTS if verb != "move" or ordered or records or wording.whole],
-        declares=not wording.schemas,
-    )
-
-
-def row_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
-    format_ = chance.choice(("dms", "upserts"))
-    suffix = chance.choice((".csv", ".parquet", *([".jsonl"] if format_ == "upserts" else [])))
-    wording = RowWording(names=names, whole=chance.random() < 0.5, ordered=ordered)
-    paper = RowFiles(folder=folder / "files", names=names, suffix=suffix, is_named_by_order=ordered)
-    source: dict[str, Any] = {
-        "kind": "change_files",
-        "path": "files",
-        "format": format_,
-        "folder": "{table}",
-        "list_every": "1s",
-    }
-    source |= {} if ordered else {"order_by": [ORDER]}
-    return EventSource(
-        wording=wording,
-        arriving=Arriving(paper=paper, ordered=ordered),
-        source=source | ({"operation_column": OPERATION} if format_ == "upserts" else {}),
-        verbs=[verb for verb in WEIGHTS if verb != "truncate" or format_ == "upserts"],
-        declares=True,
-    )
-
-
-def kinesis_source_of(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
-    """Of key changes the records do not show which two belong together, so that no value may be left out of them."""
-    del folder, names, ordered
-    wording = DebeziumWording(
-        schemas=chance.random() < 0.5,
-        records=False,
-        whole=chance.random() < 0.5,
-        blocks=chance.random() < 0.3,
-        partitions=chance.choice((2, 3)),
-    )
-    shards = {partition: f"shard-{partition}" for partition in range(wording.partitions)}
-    streams = MemoryStreams()
-    streams.streams["events"] = {shard: MemoryShard() for shard in shards.values()}
-
-    def with_source(pipeline: Pipeline) -> Pipeline:
-        settings = pipeline.settings
-        assert isinstance(settings.source, KinesisSource)
-        source = kinesis_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
-        return replace(pipeline, source=replace(source, clock=lambda: streams.now))
-
-    return EventSource(
-        wording=wording,
-        arriving=Arriving(
-            paper=ShardRecords(streams=streams, stream="events", shards=shards), ordered=True, holds=False
-        ),
-        source={"kind": "kinesis", "stream": "events", "reads_per_second": 1_000},
-        verbs=[verb for verb in WEIGHTS if wording.whole or verb != "move"],
-        declares=not wording.schemas,
-        with_source=with_source,
-    )
-
-
-SOURCES = {"kinesis": kinesis_source_of, "debezium": debezium_source, "rows": row_source}
-
-
 @contextmanager
 def events_shop(
-    kind: str, seed: int, postgres: PostgresServer, folder: Path, spark_url: str, worker: Mapping[str, Any]
+    kind: SourceKind, seed: int, postgres: PostgresServer, folder: Path, spark_url: str, worker: Mapping[str, Any]
 ) -> Iterator[ShopOnEvents]:
     """The seed chooses how the lines are worded and ordered, and how the tables are kept."""
     chance = Random(seed)
     ordered = chance.random() < 0.6
-    tables = new_tables(keyless=ordered)
-    found = SOURCES[kind](chance, folder, list(tables), ordered=ordered)
+    tables = new_tables(keyless=ordered and kind.has_keyless)
+    found = kind.build(chance, folder, list(tables), ordered=ordered)
     settings = _settings(folder, tables, found, worker, soft=chance.random() < 0.3, history=bool(spark_url))
     log = EventLog(tables=tables)
     found.arriving.send([line for change in log.reads() for line in found.wording.lines(change)])
@@ -244,7 +137,7 @@ def events_shop(
             wording=found.wording,
             arriving=found.arriving,
             verbs=found.verbs,
-            is_declared=found.declares,
+            as_of=found.as_of,
         )
 
 

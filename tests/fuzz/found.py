@@ -100,4 +100,8 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         1,
         ("!lose", "ALTER TABLE orders ALTER price TYPE numeric(6,2) USING price + 1"),
     ),
+    ("debezium", "an export from before slices that were deleted before the metadata store was lost"): (
+        0,
+        ("!clean", "!lose", "!snapshot customers"),
+    ),
 }

@@ -15,7 +15,8 @@ import pymysql
 import pytest
 
 from cdc_pipeline.launcher.postgres import PostgresServer
-from tests.fuzz.event_shop import SOURCES, events_shop
+from tests.fuzz.event_shop import events_shop
+from tests.fuzz.event_sources import SOURCES, kafka_kind
 from tests.fuzz.found import FOUND
 from tests.fuzz.script import BEGIN, perform
 from tests.fuzz.shops import Changes, Kept, Shop, mysql_shop, postgres_shop
@@ -38,7 +39,13 @@ NewShop = Callable[[int], AbstractContextManager[Shop]]
 
 
 @pytest.fixture(
-    params=["postgres", "mariadb", "debezium", "rows", "kinesis", pytest.param("mysql8", marks=pytest.mark.nightly)]
+    params=[
+        "postgres",
+        "mariadb",
+        *SOURCES,
+        pytest.param("mysql8", marks=pytest.mark.nightly),
+        pytest.param("kafka", marks=pytest.mark.kafka),
+    ]
 )
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -48,12 +55,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 def new_shop(request: pytest.FixtureRequest, kind: str, postgres: PostgresServer, tmp_path: Path) -> NewShop:
     spark_url = request.getfixturevalue("spark_url") if WITH_SPARK else ""
     binlog = request.getfixturevalue(kind) if kind in {"mariadb", "mysql8"} else ""
+    sources = SOURCES | ({kind: kafka_kind(request.getfixturevalue(kind))} if kind == "kafka" else {})
 
     @contextmanager
     def opened(seed: int) -> Iterator[Shop]:
         folder, worker = tmp_path / token_hex(4), WAYS[seed % len(WAYS)] if spark_url else {}
-        if kind in SOURCES:
-            with events_shop(kind, seed, postgres, folder, spark_url, worker) as events:
+        if kind in sources:
+            with events_shop(sources[kind], seed, postgres, folder, spark_url, worker) as events:
                 perform(events, "!settle")
                 yield events
             return

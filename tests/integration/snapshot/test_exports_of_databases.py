@@ -2,6 +2,7 @@
 
 import os
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg2
@@ -9,8 +10,9 @@ import pytest
 
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.record import TableName
 from snapshot.wiring import export_at
-from tests.crash.invariants import check
+from tests.crash.invariants import check, lake_rows
 from tests.crash.world import World, apply_all, new_world, take_snapshot
 from tests.support.mariadb import connected, run_mysql
 from tests.support.pipelines import consume, mysql_settings, opened_pipeline, set_up_and_consume
@@ -72,6 +74,35 @@ def test_an_export_that_changes_may_be_missing_after_is_refused(postgres: Postgr
                 take_snapshot(pipeline, [things], export=export_at(str(tmp_path / "a.csv"), "0/1"))
             (taken,) = take_snapshot(pipeline, [things], export=export_at(str(tmp_path / "a.csv"), now))
             assert (taken.state, taken.rows) == ("published", 1)
+
+
+def test_an_export_from_before_slices_whose_files_are_deleted_is_refused(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """A table that is behind holds the chain's base, so that the store still has their rows."""
+    with new_world(postgres, tmp_path) as world:
+        things = world.tables[0]
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+            take_snapshot(pipeline, [things])
+        world.change()
+        with world.process() as pipeline:
+            consume(pipeline)
+        export = export_at(str(tmp_path / "copied" / things.table), copied(world, tmp_path / "copied"))
+        world.change()
+        with world.process() as pipeline:
+            consume(pipeline)
+            pipeline.slice_worker().slice_to_lake(things)
+            pipeline.cleanup().clean(now=pipeline.store.snapshot_history.now() + timedelta(days=365))
+        before = lake_rows_of(world, things)
+        with world.process() as pipeline, pytest.raises(UsageError, match="old slices of the table are deleted"):
+            take_snapshot(pipeline, [things], export=export)
+        assert lake_rows_of(world, things) == before
+
+
+def lake_rows_of(world: World, table: TableName) -> object:
+    with world.process() as pipeline:
+        return lake_rows(pipeline, pipeline.lake_table(table))
 
 
 def test_positions_of_mariadb_are_gtids_or_places_of_its_log(

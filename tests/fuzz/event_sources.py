@@ -1,0 +1,257 @@
+"""The sources of changes that come as events: how each words the log, and how its lines reach the pipeline."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from secrets import token_hex
+from typing import Any, Protocol
+
+from confluent_kafka import Producer
+
+from cdc_pipeline.settings.dynamodb import DynamodbSource
+from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.sources.dynamodb.source import dynamodb_source
+from cdc_pipeline.sources.kinesis.source import ShardSource, kinesis_source
+from cdc_pipeline.wiring import Pipeline
+from tests.crash.world import as_opened
+from tests.fuzz.arriving import Arriving, EventLines, LogLine, RowFiles, ShardRecords
+from tests.fuzz.debezium_wording import DebeziumWording
+from tests.fuzz.event_changes import WEIGHTS
+from tests.fuzz.event_log import KEYLESS, Change
+from tests.fuzz.row_wording import (
+    OPERATION,
+    ORDER,
+    DatastreamWording,
+    DmsWording,
+    DynamodbWording,
+    RowWording,
+    time_at,
+)
+from tests.fuzz.topic_records import TopicRecords
+from tests.support.kafka import Topics
+from tests.support.shards import MemoryStreams
+
+
+class Wording(Protocol):
+    """What a program makes of a change."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    def lines(self, change: Change) -> list[LogLine]: ...
+
+
+def from_the_start(settled: int) -> str:
+    """Of a stream whose offsets do not say what an export has."""
+    del settled
+    return "start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSource:
+    """`source`: of pipeline.yml. `declares`: whether pipeline.yml lists the columns. `with_source`: as in `World`.
+
+    `as_of`: a position of the log -> what `cdc snapshot --as-of` is told.
+    """
+
+    wording: Wording
+    arriving: Arriving
+    source: Mapping[str, Any]
+    verbs: Sequence[str]
+    declares: bool = True
+    with_source: Callable[[Pipeline], Pipeline] = as_opened
+    as_of: Callable[[int], str] = from_the_start
+
+
+class Build(Protocol):
+    """Chooses how lines are worded and ordered. `names`: the tables."""
+
+    def __call__(self, chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKind:
+    """`has_keyless`: whether tables may be without a key, if the lines are ordered."""
+
+    build: Build
+    has_keyless: bool = False
+
+
+def debezium_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    """Half a key change that comes apart from the other half, and shows neither, may leave out no value."""
+    del names
+    records = chance.random() < 0.7
+    wording = DebeziumWording(
+        schemas=chance.random() < 0.5,
+        records=records,
+        whole=chance.random() < 0.3,
+        blocks=chance.random() < 0.3,
+        partitions=chance.choice((1, 2, 3)) if records else 1,
+    )
+    for partition in range(wording.partitions):
+        (folder / "events" / str(partition)).mkdir(parents=True)
+    source: dict[str, Any] = {"kind": "debezium_files", "path": "events/", "ordered": ordered}
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=EventLines(folder=folder / "events"), ordered=ordered),
+        source=source if ordered else {**source, "sequence_by": ["source.lsn"]},
+        verbs=[verb for verb in WEIGHTS if verb != "move" or ordered or records or wording.whole],
+        declares=not wording.schemas,
+        as_of=from_the_start if ordered or wording.schemas else str,
+    )
+
+
+def row_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    format_ = chance.choice(("dms", "upserts"))
+    suffix = chance.choice((".csv", ".parquet", *([".jsonl"] if format_ == "upserts" else [])))
+    wording = RowWording(names=names, whole=chance.random() < 0.5, ordered=ordered)
+    paper = RowFiles(folder=folder / "files", names=names, suffix=suffix, is_named_by_order=ordered)
+    source = change_files(format_) | ({} if ordered else {"order_by": [ORDER]})
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=paper, ordered=ordered),
+        source=source | ({"operation_column": OPERATION} if format_ == "upserts" else {}),
+        verbs=[verb for verb in WEIGHTS if verb != "truncate" or format_ == "upserts"],
+        as_of=from_the_start if ordered else str,
+    )
+
+
+def datastream_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    """Its files come in any order, always."""
+    del chance, ordered
+    paper = RowFiles(folder=folder / "files", names=names, suffix=".jsonl", is_named_by_order=False)
+    return EventSource(
+        wording=DatastreamWording(names=names),
+        arriving=Arriving(paper=paper, ordered=False),
+        source=change_files("datastream"),
+        verbs=[verb for verb in WEIGHTS if verb != "truncate"],
+        as_of=time_at,
+    )
+
+
+def change_files(format_: str) -> dict[str, Any]:
+    return {"kind": "change_files", "path": "files", "format": format_, "folder": "{table}", "list_every": "1s"}
+
+
+def kinesis_source_of(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    """Of key changes the records do not show which two belong together, so that no value may be left out of them."""
+    del folder, names, ordered
+    wording = DebeziumWording(
+        schemas=chance.random() < 0.5,
+        records=False,
+        whole=chance.random() < 0.5,
+        blocks=chance.random() < 0.3,
+        partitions=chance.choice((2, 3)),
+    )
+    return replace(
+        one_stream(wording, merges=chance.random() < 0.7),
+        verbs=[verb for verb in WEIGHTS if wording.whole or verb != "move"],
+        declares=not wording.schemas,
+    )
+
+
+def dms_stream(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    """What empties a table has a place among the changes of one shard only."""
+    del folder, names, ordered
+    by_key = chance.random() < 0.6
+    wording = DmsWording(partitions=chance.choice((2, 3)), by_key=by_key, whole=not by_key and chance.random() < 0.6)
+    found = one_stream(wording, merges=chance.random() < 0.7)
+    return replace(
+        found,
+        source={**found.source, "format": "dms"},
+        verbs=[verb for verb in WEIGHTS if not by_key or verb != "truncate"],
+    )
+
+
+def one_stream(wording: Wording, *, merges: bool) -> EventSource:
+    """A stream of Kinesis with a shard for each partition."""
+    streams = MemoryStreams()
+    shards = {partition: ("events", f"shard-{partition}") for partition in range(wording.partitions)}
+    paper = ShardRecords(streams=streams, shards=shards, merges=merges)
+
+    def with_source(pipeline: Pipeline) -> Pipeline:
+        settings = pipeline.settings
+        assert isinstance(settings.source, KinesisSource)
+        source = kinesis_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
+        return with_shards(pipeline, source, streams)
+
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=paper, ordered=True, holds=not merges),
+        source={"kind": "kinesis", "stream": "events", "reads_per_second": 1_000},
+        verbs=list(WEIGHTS),
+        with_source=with_source,
+    )
+
+
+def dynamodb_source_of(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+    del folder, ordered
+    wording = DynamodbWording(names=names, shards=chance.choice((1, 2)))
+    streams = MemoryStreams()
+    shards = {
+        partition: (names[partition // wording.shards], f"shard-{partition}") for partition in range(wording.partitions)
+    }
+    paper = ShardRecords(streams=streams, shards=shards, merges=False)
+
+    def with_source(pipeline: Pipeline) -> Pipeline:
+        settings = pipeline.settings
+        assert isinstance(settings.source, DynamodbSource)
+        source = dynamodb_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
+        return with_shards(pipeline, source, streams)
+
+    return EventSource(
+        wording=wording,
+        arriving=Arriving(paper=paper, ordered=True),
+        source={"kind": "dynamodb", "reads_per_second": 1_000},
+        verbs=[verb for verb in WEIGHTS if verb != "truncate"],
+        with_source=with_source,
+    )
+
+
+def with_shards(pipeline: Pipeline, source: ShardSource, streams: MemoryStreams) -> Pipeline:
+    return replace(pipeline, source=replace(source, clock=lambda: streams.now))
+
+
+def kafka_kind(servers: str) -> SourceKind:
+    """Topics of a broker."""
+
+    def build(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
+        del folder, ordered
+        grows = chance.random() < 0.5
+        most = chance.choice((1, 2, 3))
+        wording = DebeziumWording(
+            schemas=chance.random() < 0.5,
+            records=True,
+            whole=chance.random() < 0.3,
+            blocks=chance.random() < 0.3,
+            partitions=most,
+            names_table=True,
+        )
+        paper = TopicRecords(
+            topics=Topics(servers=servers),
+            producer=Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 2}),
+            prefix=f"p{token_hex(4)}",
+            counts={name: 1 if grows or name == KEYLESS else most for name in names},
+            grows=grows,
+            most=most,
+        )
+        return EventSource(
+            wording=wording,
+            arriving=Arriving(paper=paper, ordered=True, holds=not grows),
+            source={"kind": "kafka", "servers": servers, "topic": f"{paper.prefix}.{{schema}}.{{table}}"},
+            verbs=list(WEIGHTS),
+            declares=not wording.schemas,
+        )
+
+    return SourceKind(build=build, has_keyless=True)
+
+
+SOURCES: dict[str, SourceKind] = {
+    "debezium": SourceKind(build=debezium_source, has_keyless=True),
+    "rows": SourceKind(build=row_source, has_keyless=True),
+    "datastream": SourceKind(build=datastream_source),
+    "kinesis": SourceKind(build=kinesis_source_of, has_keyless=True),
+    "dms_stream": SourceKind(build=dms_stream),
+    "dynamodb": SourceKind(build=dynamodb_source_of),
+}
