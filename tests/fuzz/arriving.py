@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tests.support.change_files import csv_text, json_lines, parquet_bytes
-from tests.support.shards import MemoryShard, MemoryStreams
+from tests.support.shards import RETENTION, MemoryShard, MemoryStreams
 
 WRITERS = {".csv": csv_text, ".parquet": parquet_bytes, ".jsonl": json_lines}
 
@@ -37,6 +37,10 @@ class Paper(Protocol):
         """The next lines of the partition lie in another file."""
         ...
 
+    def expire(self) -> bool:
+        """Half the time passes that lines are kept, or all of them are deleted. False where nothing is ever deleted."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class EventLines:
@@ -56,6 +60,9 @@ class EventLines:
 
     def roll(self, partition: int) -> None:
         self.files[partition] = self.files.get(partition, 0) + 1
+
+    def expire(self) -> bool:
+        return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +92,9 @@ class RowFiles:
     def roll(self, partition: int) -> None:
         """Every file is written at once."""
         del partition
+
+    def expire(self) -> bool:
+        return False
 
     def _next(self) -> int:
         self.files += 1
@@ -131,6 +141,10 @@ class ShardRecords:
         else:
             self._replace(stream, (shard,), *(f"shard-{self.replaced}-{half}" for half in range(2)))
 
+    def expire(self) -> bool:
+        self.streams.now += RETENTION * 0.6
+        return True
+
     def _replace(self, stream: str, parents: tuple[str, ...], *children: str) -> None:
         self.streams.replace_shards(stream, parents, *children)
         for partition, (at, shard) in self.shards.items():
@@ -156,6 +170,10 @@ class Arriving:
     holds: bool = True
     held: dict[int, list[LogLine]] = field(default_factory=dict)
     arrived: dict[int, list[LogLine]] = field(default_factory=dict)
+    has_expired: bool = False
+
+    def expire(self) -> None:
+        self.has_expired |= self.paper.expire()
 
     def send(self, lines: Sequence[LogLine]) -> None:
         for partition, some in _by_partition(lines).items():

@@ -2,7 +2,7 @@
 
 A line is a JSON list of statements: those of the log, or one of
 
-    hold PARTITION; flow PARTITION; again LINES; roll PARTITION; odd PARTITION TEXT
+    hold PARTITION; flow PARTITION; again LINES; roll PARTITION; odd PARTITION TEXT; expire
 """
 
 import json
@@ -17,7 +17,7 @@ NEW_COLUMNS = {"a": "int8", "b": "text", "c d": "numeric(10,2)", "É": "boolean"
 """With their types. Each may be added once: no event shows that a name stands for another column now."""
 ODD = ("", "{", '"x"', '{"op": "u"}', '{"after": 7, "op": "c", "source": {"table": "orders"}}', "null")
 WEIGHTS = {"insert": 5, "update": 6, "move": 2, "delete": 3, "truncate": 0.3, "add": 0.5, "drop": 0.3}
-ON_THE_WAY = {"hold": 1, "flow": 2, "again": 2, "roll": 1, "odd": 0.5}
+ON_THE_WAY = {"hold": 1, "flow": 2, "again": 2, "roll": 1, "odd": 0.5, "expire": 0.3}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class EventChanges:
                 return [verb, self.chance.randint(1, 12)]
             case "odd":
                 return [verb, partition, self.chance.choice(ODD)]
+            case "expire":
+                return [verb]
             case _:
                 return [verb, partition]
 

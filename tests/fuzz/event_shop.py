@@ -76,6 +76,9 @@ class ShopOnEvents:
     def arrive(self) -> None:
         self.arriving.flow_all()
 
+    def may_stand(self, reason: str) -> bool:
+        return self.arriving.has_expired and "begin: kept" in reason
+
     def may_show(self, table: str, shown: set[str]) -> bool:
         """A column that is gone stays. One that is new is there with the first event that has it."""
         unseen = self.log.tables[table].columns.keys() - shown

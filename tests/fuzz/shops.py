@@ -100,6 +100,10 @@ class Shop(Protocol):
         """Everything that the source wrote is there to be read."""
         ...
 
+    def may_stand(self, reason: str) -> bool:
+        """Whether a table may be stale for ever, since the source has deleted changes of it that were not read."""
+        ...
+
     def columns(self, table: str) -> list[tuple[str, str]]:
         """Name and type of each column that the source's catalogue has now."""
         ...
@@ -136,6 +140,10 @@ class ShopOnDatabase:
 
     def arrive(self) -> None:
         return
+
+    def may_stand(self, reason: str) -> bool:
+        del reason
+        return False
 
     def columns(self, table: str) -> list[tuple[str, str]]:
         raise NotImplementedError

@@ -31,7 +31,9 @@ UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeErro
 LOST = 0.15
 CHANGED = 0.1
 VERBS = (*["consume"] * 5, *["apply"] * 4, *["snapshot"] * 2, "rewind", "maintain", "clean")
-MOST_STEPS = {"consume": 40, "apply": 60, "snapshot": 60, "rewind": 30, "maintain": 20, "clean": 20}
+MOST_STEPS = {"consume": 40, "rewind": 30, "maintain": 20, "clean": 20}
+LONG = 60
+"""Steps of each other run."""
 
 
 NewShop = Callable[[int], AbstractContextManager[Shop]]
@@ -84,9 +86,9 @@ def next_line(chance: Random, shop: Shop, changes: Changes) -> str:
         return f"!set {table} {json.dumps(new_settings(chance, shop, table), ensure_ascii=False)}"
     if chance.random() < LOST:
         return chance.choice(["!lose", "!save", "!restore"])
-    verb = chance.choice(VERBS)
-    table = f" {chance.choice(tables)}" if verb in {"snapshot", "rewind"} else ""
-    place = chance.randint(1, MOST_STEPS[verb])
+    verb = chance.choice((*VERBS, "verify", "verify", "repair") if shop.is_copied else VERBS)
+    table = f" {chance.choice(tables)}" if verb in {"snapshot", "rewind", "repair"} else ""
+    place = chance.randint(1, MOST_STEPS.get(verb, LONG))
     match chance.randrange(4):
         case 0:
             return f"!{verb}{table} killed {place}"

@@ -44,11 +44,13 @@ class TopicRecords:
         if self.grows and self.counts["orders"] < self.most:
             self.counts["orders"] += 1
             self.topics.grow(self._topic("orders"), partitions=self.counts["orders"])
+            while self._writable("orders") < self.counts["orders"]:
+                continue
 
-    def expire(self) -> None:
-        """The broker deletes all records."""
+    def expire(self) -> bool:
         for (table, partition), end in self.ends.items():
             self.topics.drop_before(self._topic(table), partition, end)
+        return True
 
     def _put(self, partition: int, text: str) -> None:
         record = json.loads(text)
@@ -63,6 +65,11 @@ class TopicRecords:
         at = partition % self.counts[table]
         self.producer.produce(self._topic(table), key=key, value=value, partition=at, headers=dict(headers))
         self.ends[table, at] = self.ends.get((table, at), 0) + 1
+
+    def _writable(self, table: str) -> int:
+        """The number of partitions that the producer knows."""
+        name = self._topic(table)
+        return len(self.producer.list_topics(name, TIMEOUT_SECONDS).topics[name].partitions)
 
     def _topic(self, table: str) -> str:
         return f"{self.prefix}.public.{table}"
