@@ -162,12 +162,13 @@ class Arriving:
     """`ordered`: whether lines of a partition keep their order, and come once or from a transaction on again.
 
     Otherwise they come in any order, and any number of times. `holds`: whether a partition can be behind the others;
-    two that are merged cannot.
+    two that are merged cannot. `late_by`: the number of transactions by which a line may be late; None for any.
     """
 
     paper: Paper
     ordered: bool
     holds: bool = True
+    late_by: int | None = None
     held: dict[int, list[LogLine]] = field(default_factory=dict)
     arrived: dict[int, list[LogLine]] = field(default_factory=dict)
     has_expired: bool = False
@@ -176,6 +177,8 @@ class Arriving:
         self.has_expired |= self.paper.expire()
 
     def send(self, lines: Sequence[LogLine]) -> None:
+        for line in lines[:1]:
+            self._flow_late(line.transaction)
         for partition, some in _by_partition(lines).items():
             if partition in self.held:
                 self.held[partition] += some
@@ -191,6 +194,11 @@ class Arriving:
         if not self.ordered:
             Random(len(lines)).shuffle(lines)
         self._write(partition, lines)
+
+    def _flow_late(self, transaction: int) -> None:
+        for partition, lines in list(self.held.items()):
+            if self.late_by is not None and lines and transaction - lines[0].transaction >= self.late_by:
+                self.flow(partition)
 
     def flow_all(self) -> None:
         for partition in list(self.held):

@@ -11,7 +11,7 @@ from tests.fuzz.event_log import DATABASE, LARGE, SCHEMA, WIDTH, Change, Row
 from tests.support.debezium_json import Field, written
 from tests.support.debezium_lines import PLACEHOLDER
 
-START_MS = 1_700_000_000_000
+START_MS, SECOND_MS = 1_700_000_000_000, 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class DebeziumWording:
     def _envelope(self, change: Change) -> dict[str, Any]:
         before, after = self._images(change)
         commit = change.transaction * WIDTH
-        at_ms = START_MS + change.transaction
+        at_ms = START_MS + change.transaction * SECOND_MS
         source = {
             "version": "3.4.0.Final",
             "connector": "postgresql",

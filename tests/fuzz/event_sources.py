@@ -32,6 +32,9 @@ from tests.fuzz.topic_records import TopicRecords
 from tests.support.kafka import Topics
 from tests.support.shards import MemoryStreams
 
+LATE_BY = 6
+"""How many transactions, which are a second apart, a line may be late where `late_by` is set."""
+
 
 class Wording(Protocol):
     """What a program makes of a change."""
@@ -91,11 +94,12 @@ def debezium_source(chance: Random, folder: Path, names: Sequence[str], *, order
     )
     for partition in range(wording.partitions):
         (folder / "events" / str(partition)).mkdir(parents=True)
+    late_by = chance.choice((None, LATE_BY))
     source: dict[str, Any] = {"kind": "debezium_files", "path": "events/", "ordered": ordered}
     return EventSource(
         wording=wording,
-        arriving=Arriving(paper=EventLines(folder=folder / "events"), ordered=ordered),
-        source=source if ordered else {**source, "sequence_by": ["source.lsn"]},
+        arriving=Arriving(paper=EventLines(folder=folder / "events"), ordered=ordered, late_by=late_by),
+        source=source if ordered else {**source, "sequence_by": ["source.lsn"], **limited(late_by)},
         verbs=[verb for verb in WEIGHTS if verb != "move" or ordered or records or wording.whole],
         declares=not wording.schemas,
         as_of=from_the_start if ordered or wording.schemas else str,
@@ -118,16 +122,21 @@ def row_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: b
 
 
 def datastream_source(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
-    """Its files come in any order, always."""
-    del chance, ordered
-    paper = RowFiles(folder=folder / "files", names=names, suffix=".jsonl", is_named_by_order=False)
+    """Its files come in any order, as far as `late_by` allows it."""
+    del ordered
+    late_by = chance.choice((None, LATE_BY))
+    paper = RowFiles(folder=folder / "files", names=names, suffix=".jsonl", is_named_by_order=late_by is not None)
     return EventSource(
         wording=DatastreamWording(names=names),
-        arriving=Arriving(paper=paper, ordered=False),
-        source=change_files("datastream"),
+        arriving=Arriving(paper=paper, ordered=False, late_by=late_by),
+        source=change_files("datastream") | limited(late_by),
         verbs=[verb for verb in WEIGHTS if verb != "truncate"],
         as_of=time_at,
     )
+
+
+def limited(late_by: int | None) -> dict[str, Any]:
+    return {} if late_by is None else {"late_by": f"{late_by}s"}
 
 
 def change_files(format_: str) -> dict[str, Any]:

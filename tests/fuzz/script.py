@@ -6,8 +6,8 @@ passed), `!verify` and `!repair TABLE` (nothing may differ at their positions), 
 lake and source are compared); or `!lose`: the metadata store is lost, and rebuilt from bucket and lake; or `!restore`:
 it is the copy that `!save` made; or `!set TABLE JSON`: settings of the table in pipeline.yml, with the snapshot that
 they may need.
-Behind a run of the pipeline may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N SQL`: the SQL
-runs at its Nth step.
+Behind a run of the pipeline may stand ` killed N`: the process dies at its Nth step; or ` meanwhile N LINE`: at its Nth
+step it stands still while SQL is performed, or another run of the pipeline by a process that takes it for dead.
 """
 
 import json
@@ -47,8 +47,11 @@ class Differs(AssertionError):
     """The lake does not equal its source, or nothing that the pipeline does by itself makes it so."""
 
 
-def perform(shop: Shop, line: str) -> None:
-    """Raises Differs, and whatever else is no error that the pipeline means to raise."""
+def perform(shop: Shop, line: str, *, is_rival: bool = False) -> None:
+    """Raises Differs, and whatever else is no error that the pipeline means to raise.
+
+    `is_rival`: another process stands still meanwhile, and keeps its connections.
+    """
     if not line.startswith("!"):
         shop.execute(line)
         return
@@ -58,12 +61,12 @@ def perform(shop: Shop, line: str) -> None:
         return
     found = _RUN.fullmatch(line)
     assert found is not None, line
-    verb, table, fault, place, sql = found.groups()
+    verb, table, fault, place, meanwhile = found.groups()
     whole = {"settle": settle, "lose": lose, "save": save, "restore": restore}
     if verb in whole:
         whole[verb](shop)
         return
-    at_step = AtStep(place=int(place or 0), act=_act(shop, fault, sql))
+    at_step = AtStep(place=int(place or 0), act=_act(shop, fault, meanwhile))
     try:
         with shop.world.process(at_step) as pipeline:
             match verb, table:
@@ -74,7 +77,8 @@ def perform(shop: Shop, line: str) -> None:
                 case _:
                     run(pipeline, verb, table)
     except (CdcError, Crash):
-        shop.bury_the_dead()
+        if not is_rival:
+            shop.bury_the_dead()
     if verb == "clean":
         shop.saved.clear()  # nothing promises that a store older than what was deleted goes on
 
@@ -153,11 +157,16 @@ class AtStep:
                 raise
 
 
-def _act(shop: Shop, fault: str | None, sql: str | None) -> Callable[[], None]:
+def _act(shop: Shop, fault: str | None, line: str | None) -> Callable[[], None]:
     def die() -> None:
         raise Crash
 
-    return die if fault == "killed" else lambda: shop.execute(sql or "")
+    def happen() -> None:
+        if (line or "").startswith("!"):
+            shop.world.expire_leases()
+        perform(shop, line or "", is_rival=True)
+
+    return die if fault == "killed" else happen
 
 
 def run(pipeline: Pipeline, verb: str, table: str | None, export: Export | None = None) -> list[str]:

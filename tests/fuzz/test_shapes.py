@@ -86,16 +86,23 @@ def next_line(chance: Random, shop: Shop, changes: Changes) -> str:
         return f"!set {table} {json.dumps(new_settings(chance, shop, table), ensure_ascii=False)}"
     if chance.random() < LOST:
         return chance.choice(["!lose", "!save", "!restore"])
+    verb, line = next_run(chance, shop, tables)
+    place = chance.randint(1, MOST_STEPS.get(verb, LONG))
+    behind = (
+        lambda: f" killed {place}",
+        lambda: f" meanwhile {place} {changes.change()}",
+        lambda: f" meanwhile {place} {changes.change()}",
+        lambda: f" meanwhile {place} {next_run(chance, shop, tables)[1]}",
+        lambda: "",
+    )
+    return line + chance.choice(behind)()
+
+
+def next_run(chance: Random, shop: Shop, tables: Sequence[str]) -> tuple[str, str]:
+    """A verb and its line."""
     verb = chance.choice((*VERBS, "verify", "verify", "repair") if shop.is_copied else VERBS)
     table = f" {chance.choice(tables)}" if verb in {"snapshot", "rewind", "repair"} else ""
-    place = chance.randint(1, MOST_STEPS.get(verb, LONG))
-    match chance.randrange(4):
-        case 0:
-            return f"!{verb}{table} killed {place}"
-        case 1 | 2:
-            return f"!{verb}{table} meanwhile {place} {changes.change()}"
-        case _:
-            return f"!{verb}{table}"
+    return verb, f"!{verb}{table}"
 
 
 def new_settings(chance: Random, shop: Shop, table: str) -> dict[str, Any]:
