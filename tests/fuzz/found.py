@@ -104,4 +104,12 @@ FOUND: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {
         0,
         ("!clean", "!lose", "!snapshot customers"),
     ),
+    ("postgres", "a metadata store from before a snapshot"): (
+        0,
+        ("!save", "!snapshot orders", "INSERT INTO orders (id) VALUES (77)", "!restore"),
+    ),
+    ("debezium", "a metadata store from before a snapshot of exported files"): (
+        0,
+        ("!save", "!snapshot orders", '[["insert", "orders", {"id": "77"}]]', "!restore"),
+    ),
 }

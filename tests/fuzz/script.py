@@ -93,6 +93,10 @@ def rewind(shop: Shop, pipeline: Pipeline, table: str) -> None:
 def lose(shop: Shop) -> None:
     shop.bury_the_dead()
     forget_store(shop.world.store_url)
+    rebuild(shop)
+
+
+def rebuild(shop: Shop) -> None:
     try:
         with shop.world.process() as pipeline:
             pipeline.rebuild().run()
@@ -231,6 +235,8 @@ def settle(shop: Shop) -> None:
                 errors.append(str(error))
                 shop.bury_the_dead()
         waiting = shop.world.store_query("SELECT table_name, parked_reason FROM cdc.source_table WHERE state <> 'live'")
+        if any("run cdc rebuild" in error for error in errors):
+            rebuild(shop)
         errors = [error for error in errors if not shop.may_stand(error)]
         standing = [table for table, reason in waiting if shop.may_stand(reason or "")]
         if not errors and len(standing) == len(waiting):
