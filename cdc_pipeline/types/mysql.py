@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 _COLUMN_TYPE = re.compile(r"(?P<base>[a-z0-9_]+)(?:\((?P<arguments>.*)\))?(?P<rest>[^)]*)", re.DOTALL)
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
+_ESCAPED = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "0": "\0"}
 _INTEGERS = {
     "tinyint": ("int2", "int2"),
     "smallint": ("int2", "int4"),
@@ -86,8 +88,14 @@ def parse_column_type(written: str) -> MysqlType:
         arguments="" if is_list else "".join(arguments.split()),
         unsigned="unsigned" in rest,
         zerofill="zerofill" in rest,
-        labels=tuple(label.replace("''", "'") for label in _LABEL.findall(arguments)) if is_list else (),
+        labels=tuple(_ESCAPED.sub(_unescaped, label) for label in _LABEL.findall(arguments)) if is_list else (),
     )
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """Returns the character that the catalogue writes as two."""
+    following = found[1]
+    return "'" if following is None else _ESCAPES.get(following, following)
 
 
 def parseable_text(mysql_type: MysqlType) -> Callable[[bytes], bytes] | None:

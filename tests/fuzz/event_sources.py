@@ -161,16 +161,11 @@ def kinesis_source_of(chance: Random, folder: Path, names: Sequence[str], *, ord
 
 
 def dms_stream(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
-    """What empties a table has a place among the changes of one shard only."""
     del folder, names, ordered
     by_key = chance.random() < 0.6
     wording = DmsWording(partitions=chance.choice((2, 3)), by_key=by_key, whole=not by_key and chance.random() < 0.6)
     found = one_stream(wording, merges=chance.random() < 0.7)
-    return replace(
-        found,
-        source={**found.source, "format": "dms"},
-        verbs=[verb for verb in WEIGHTS if not by_key or verb != "truncate"],
-    )
+    return replace(found, source={**found.source, "format": "dms"})
 
 
 def one_stream(wording: Wording, *, merges: bool) -> EventSource:

@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from tests.fuzz.arriving import LogLine
-from tests.fuzz.event_log import SCHEMA, Change, Row
+from tests.fuzz.event_log import SCHEMA, WIDTH, Change, Row
 
 OPERATION, ORDER, BEFORE = "Op", "seq", "BI_"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,7 +73,8 @@ class DmsWording:
             return []
         split = json.dumps([change.table.name, change.key]) if self.by_key else change.table.name
         metadata: dict[str, Any] = {
-            "timestamp": time_at(change.position),
+            "timestamp": time_at(change.transaction * WIDTH + change.place),
+            "commit-timestamp": time_at(change.position),
             "record-type": "control" if change.op == "t" else "data",
             "schema-name": SCHEMA,
             "table-name": change.table.name,

@@ -7,6 +7,7 @@ import msgspec
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.mongodb import MONGODB
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder
@@ -63,7 +64,9 @@ def shown_changes(
     hidden = _may_hide_values(event, moved=moved, alone=alone)
     here = {name: after[name] for name in layout.names if name in after}
     absent = [name for name, value in here.items() if hidden and _is_hidden(event, name, value, layout)]
-    if event.operation == "u" or moved:
+    if event.source.get("connector") == MONGODB:
+        here = {name: here.get(name) for name in layout.names}  # a document shows all the fields that it has
+    elif event.operation == "u" or moved:
         absent += [name for name in layout.names if name not in after and name not in new_id]
     values = {**{name: value for name, value in here.items() if name not in absent}, **new_id}
     if moved and old_id is not None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -19,7 +20,12 @@ _HALF_BITS = 64
 _ROW_BITS = 32
 _POSITION_DIGITS = 32
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_COMMIT_LSN = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}")
+_COMMIT_LSN = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:(?:[0-9A-Fa-f]{4}|[0-9A-Fa-f]{16})")
+"""Of SQL Server, and with longer numbers of Db2."""
+_ZONED_TIME = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?(Z|[+-]\d{2}(?::?\d{2})?)", re.ASCII
+)
+_NANOSECOND_DIGITS = 9
 _SEQUENCE = re.compile(r'\["([0-9]{1,20})","[0-9]{1,20}"\]')
 _LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
 _END, _NEGATIVE_END = "!", ":"
@@ -139,7 +145,8 @@ def _found(value: Fields, dotted: str) -> object:
 def _encoded(value: object, name: str) -> str:
     """Encodes one field. Numbers sort before texts.
 
-    A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item.
+    A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item. A time with its zone
+    is compared in UTC and to the nanosecond, also where writers leave out zeros.
     """
     if isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite():
         return _number(format(Decimal(value), "f"))
@@ -153,9 +160,22 @@ def _encoded(value: object, name: str) -> str:
             return _number(numbered[1])
         items = _list_in(value)
         if items is None:
-            return f"t{value.encode(errors='surrogatepass').hex()}{_END}"
+            return f"t{_in_utc(value).encode(errors='surrogatepass').hex()}{_END}"
         return "".join(_encoded(item, name) for item in _filled(items))
     raise Unordered(f"has no version: {name} is neither a number nor a text")
+
+
+def _in_utc(text: str) -> str:
+    """Returns a time with its zone in the one form that sorts like the times. Another text stays as it is."""
+    found = _ZONED_TIME.fullmatch(text)
+    if found is None:
+        return text
+    day, clock, fraction, zone = found.groups()
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}{zone}").astimezone(UTC)
+    except (ValueError, OverflowError):
+        return text
+    return f"{moment.replace(tzinfo=None).isoformat()}.{(fraction or '').ljust(_NANOSECOND_DIGITS, '0')}Z"
 
 
 def _list_in(text: str) -> list[Any] | None:

@@ -18,6 +18,7 @@ _OPERATIONS = {
     "UPDATE-DELETE": "d",
 }
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_LSN_OF_SQL_SERVER = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{4}")
 
 
 def datastream_event(text: bytes, table: TableName) -> EnvelopeEvent | Skipped:
@@ -67,6 +68,8 @@ def _operation(record: Fields, metadata: Fields) -> str:
 def _place(metadata: Fields) -> list[object]:
     """Returns file, position and row in the source's log: zeros for an event that was not read from it."""
     lsn = metadata.get("lsn")
+    if isinstance(lsn, str) and _LSN_OF_SQL_SERVER.fullmatch(lsn):
+        return [0, int(lsn.replace(":", ""), 16), 0]
     if isinstance(lsn, str) and lsn:
         found = _LSN.fullmatch(lsn)
         if found is None:

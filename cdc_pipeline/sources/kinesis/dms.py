@@ -11,6 +11,7 @@ from cdc_pipeline.sources.files.row_format import time_of
 
 _OPERATIONS = {"load": "r", "insert": "c", "update": "u", "delete": "d"}
 _TRUNCATE = "truncate-table"
+_MICROSECONDS = 1_000
 
 
 def dms_content(raw: SourceLine) -> Content:
@@ -50,13 +51,20 @@ def _event(
 ) -> EnvelopeEvent:
     before, after = images
     schema, table = metadata.get("schema-name"), metadata.get("table-name")
+    written = time_of(metadata.get("timestamp"), "timestamp")
     if not isinstance(schema, str) or not isinstance(table, str) or not schema or not table:
         raise Undecodable("names no table: it has no schema-name or no table-name")
     transaction = metadata.get("transaction-id")
     return EnvelopeEvent(
         operation=operation,
         value={"op": operation, "before": before, "after": after},
-        source={"schema": schema, "table": table, "connector": "dms"},
+        # DMS writes its records one after the other, so their times order those of several shards.
+        source={
+            "schema": schema,
+            "table": table,
+            "connector": "dms",
+            "ts_ms": None if written is None else written // _MICROSECONDS,
+        },
         key=None,
         headers=None,
         fields=None,

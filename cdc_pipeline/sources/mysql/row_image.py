@@ -192,12 +192,15 @@ def _finish(column: ImageColumn) -> Callable[[bytes], bytes]:
     return lambda value: _recoded(value, encoding)
 
 
+_NEVER_IN_UTF8 = b"\xff"
+
+
 def _recoded(value: bytes, encoding: str) -> bytes:
-    """Returns the text in UTF-8. Bytes that are no text stay as they are; they are refused later, as invalid UTF-8."""
+    """Returns the text in UTF-8. Bytes that are no text become bytes that are refused later, as invalid UTF-8."""
     try:
         return decoded(value, encoding).encode()
     except UnicodeDecodeError:
-        return value
+        return _NEVER_IN_UTF8 + value
 
 
 def _listed(column: ImageColumn) -> Reader:

@@ -239,6 +239,33 @@ def test_records_of_dms_are_rows_of_their_tables(tmp_path: Path, store_url: str)
     assert "unknown operation 'upsert'" in kept["reason"]
 
 
+def test_a_truncate_of_dms_has_its_time_among_the_records_of_all_shards(tmp_path: Path, store_url: str) -> None:
+    """However many records of other tables each shard had before."""
+    feed = ShardFeed(
+        folder=tmp_path,
+        store_url=store_url,
+        tables=TABLES[:1],
+        streams=MemoryStreams(),
+        source={"format": "dms", "stream": "task"},
+    )
+    for _ in range(9):
+        feed.streams.put("task", dms("insert", {"id": 7}, ("table-name", "elsewhere")), "shard-1")
+    truncate = (("record-type", "control"), ("operation", "truncate-table"))
+    for number, (shard, record) in enumerate(
+        (
+            ("shard-1", dms("insert", {"id": 1, "note": "gone"})),
+            ("shard-0", dms("", None, *truncate)),
+            ("shard-1", dms("insert", {"id": 2, "note": "gone, too"})),
+            ("shard-1", dms("", None, *truncate)),
+            ("shard-0", dms("insert", {"id": 3, "note": "stays"})),
+        )
+    ):
+        record["metadata"]["timestamp"] = f"2026-01-01T10:00:0{number}Z"
+        feed.streams.put("task", record, shard)
+    feed.consume()
+    assert feed.notes(ORDERS) == {3: "stays"}
+
+
 def test_a_table_of_dms_without_types_is_refused_before_the_first_run(tmp_path: Path, store_url: str) -> None:
     feed = ShardFeed(
         folder=tmp_path,

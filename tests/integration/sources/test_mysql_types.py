@@ -66,6 +66,8 @@ VALUES = {
     "MEDIUMBLOB": ["REPEAT(x'00ff', 40000)"],
     "ENUM('small','größe','it''s')": ["'größe'", "'it''s'", "''"],
     "SET('b','a','ü')": ["'a,b'", "''", "'ü,b'"],
+    r"ENUM('a\\b','two\nlines','c')": [r"'a\\b'", r"'two\nlines'"],
+    r"SET('c:\\d','it''s')": [r"'c:\\d,it''s'"],
     "JSON": ["""'{"b": [1, 2.50], "a": null}'"""],
     "POINT": ["POINT(1, 2)"],
     "GEOMETRY": ["ST_GeomFromText('LINESTRING(0 0, 1 1)', 4326)"],

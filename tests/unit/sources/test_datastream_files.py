@@ -37,6 +37,11 @@ PLACES: dict[str, list[dict[str, Any]]] = {
         {"log_file": "mysql-bin.001000", "log_position": 4},
         {"log_file": "mysql-bin.001000", "log_position": 20},
     ],
+    "SQL Server": [
+        {"lsn": "00000025:000001a8:0001"},
+        {"lsn": "00000025:000001a8:000a"},
+        {"lsn": "00000026:00000010:0001"},
+    ],
     "Oracle": [
         {"scn": 15869116216871, "rs_id": "0x0073c9.000a4e4c.01d0", "ssn": 9},
         {"scn": 15869116216871, "rs_id": "0x0073c9.000a4e4c.01d0", "ssn": 67},

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, read_line
 from cdc_pipeline.sources.debezium.versions import UPSERT_RANK, sequence_version, source_position
-from tests.support.change_files import ChangeFolder
+from tests.support.change_files import ChangeFolder, json_lines
 
 DATA = Path(__file__).parents[2] / "data" / "connectors"
 LOWER = {"id": "bigint", "first_name": "text", "email": "text"}
@@ -59,6 +60,15 @@ def test_positions_and_sequences_rise_with_the_commits(connector: str) -> None:
     assert versions == sorted(set(versions))
 
 
+def test_the_commits_of_db2_are_numbers_of_sixteen_bytes() -> None:
+    """As its connector writes them: with colons behind the fourth and the eighth byte."""
+    first, second = (
+        structs.replace(found, source={**found.source, "commit_lsn": f"00000000:00000000:{number:016x}"})
+        for found, number in zip(events("db2"), (0x12D6B5, 0x12D6B6), strict=False)
+    )
+    assert (source_position(first), source_position(second)) == (0x12D6B5, 0x12D6B6)
+
+
 @pytest.mark.parametrize("order", ["of the lines", "of the events"])
 @pytest.mark.parametrize("connector", TABLES)
 def test_events_become_rows(tmp_path: Path, connector: str, order: str) -> None:
@@ -85,3 +95,18 @@ def test_documents_of_mongodb_are_rows_with_a_column_per_field(tmp_path: Path) -
     )
     assert (third["first_name"], third["visits"]) == ("Anne Marie", 1005)
     assert fourth["_id"] == "1005"
+
+
+def test_a_field_that_a_document_lost_is_null(tmp_path: Path) -> None:
+    table = {"name": "a.shop.orders", "id": ["_id"], "columns": {"_id": "text", "name": "text", "note": "text"}}
+    source = {"connector": "mongodb", "db": "shop", "collection": "orders", "ts_ms": 1_700_000_000_000, "ord": 1}
+    whole, unset = {"_id": {"$oid": "65"}, "name": "Ada", "note": "secret"}, {"_id": {"$oid": "65"}, "name": "Ada"}
+    lines = [
+        {"op": op, "before": None, "after": json.dumps(document), "source": source | {"ord": number}}
+        for number, (op, document) in enumerate([("c", whole), ("u", unset)])
+    ]
+    folder = ChangeFolder(folder=tmp_path, source={"format": "debezium"}, tables=(table,))
+    folder.write("events.jsonl", json_lines(lines))
+    (_, first), (_, second) = folder.read().changes
+    assert (first["note"], second["note"], second["name"]) == ("secret", None, "Ada")
+    assert not second.get("_cdc_absent")

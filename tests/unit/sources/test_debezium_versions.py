@@ -66,6 +66,11 @@ def test_a_tuple_is_compared_field_by_field(one: tuple[Any, str], other: tuple[A
         (Decimal("-1.55"), Decimal("-1.5")),
         (-1, 0),
         (10**40, "text"),
+        ("2026-01-01T10:00:00Z", "2026-01-01T10:00:00.500Z"),
+        ("2026-01-01T10:00:00.123Z", "2026-01-01T10:00:00.123456789Z"),
+        ("2026-01-01T10:00:00+02:00", "2026-01-01T09:00:00Z"),
+        ("2026-01-01 10:00:00+02", "2026-01-01T08:00:00.1+0000"),
+        ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"),
     ],
 )
 def test_log_files_go_by_their_number_and_lists_item_by_item(lower: object, higher: object) -> None:
