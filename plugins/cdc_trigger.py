@@ -98,7 +98,8 @@ class SliceRunTrigger(_StoreTrigger):
     """Runs a slice task without a task process: asks the resident workers for the run, and ends the task with them.
 
     The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
-    If the table has a request of another run that has not ended, this run follows that one and ends like it. With
+    If the table has a request of another run that has not ended, this run follows that one and ends like it, unless a
+    person cancels that one. With
     `resumes`, a run that applied something goes on in a task process, which updates the table's asset.
 
     Without, and unless a person started it, a run that applied something goes on for `run_seconds`: it asks again for
@@ -170,6 +171,9 @@ class SliceRunTrigger(_StoreTrigger):
             if self._request is None:
                 ended = "it has ended, and the record of a newer run has replaced what came of it"
                 return TaskSuccessEvent(xcoms={"return_value": {"table": self.table, "ended": ended}})
+        if self._request.state is RequestState.CANCELLED and not self._is_own(self._request):
+            self._request = None  # its run was ended or cleared, which this one was not: it asks for itself
+            return None
         return await self._ended(self._request) if self._request.has_ended else None
 
     async def _ended(self, request: "SliceRequest") -> TriggerEvent | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, context_of
+from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, context_of, worst
 from cdc_pipeline.cli.pipeline_commands import Json, Tables, UntilIdle
 from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import CdcError, UsageError
@@ -47,7 +47,7 @@ def apply(
 
     A table that failed pauses before its next try; tables that are named here are tried at once. A table that changed
     in a way that its stream does not show gets a new snapshot first, unless its on_schema_change is stop.
-    Exit code 4: another process works on a table, or the table pauses.
+    Exit code 4: another process works on a table, or the table pauses, and no table failed.
     """
     from snapshot.wiring import snapshot_runs
 
@@ -64,7 +64,7 @@ def apply(
             time.sleep(_POLL_SECONDS)
     rows: list[dict[str, Any]] = [result.row() for result in results]
     context.show(rows)
-    raise typer.Exit(max(result.exit_code for result in results))
+    raise typer.Exit(worst({result.exit_code for result in results}))
 
 
 def snapshot(

@@ -66,11 +66,15 @@ class CompactedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOrder:
-    """Input of a worker slot: the run's tables, the run's start by the metadata store's clock, the slot's number."""
+    """Input of a worker slot: the run's tables, the run's start by the metadata store's clock, the slot's number.
+
+    `refused`: why the source refuses other tables of the run, each with its name.
+    """
 
     chosen: tuple[str, ...]
     since: datetime
     slot: int
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,8 @@ class SnapshotRuns:
         """Makes the source ready; returns one SlotOrder per worker slot.
 
         `chosen`: None stands for the tables that need a snapshot now. Returns an empty list if there is no table. A
-        table that the source refuses is left out; if no table is left, raises the first refusal.
+        table that the source refuses is left out, and `orchestrate` names it; if no table is left, raises the first
+        refusal.
         """
         names = self.wanted(self.table_names(())) if chosen is None else self.table_names(tuple(chosen))
         refused = self.set_up(names) if names else {}
@@ -85,15 +86,15 @@ class SnapshotRuns:
         if names and not ready:
             raise next(iter(refused.values()))
         since, tables = self.store.snapshot_history.now(), tuple(map(str, ready))
-        numbers = range(slots if ready else 0)
-        return [to_json(SlotOrder(chosen=tables, since=since, slot=slot)) for slot in numbers]
+        numbers, reasons = range(slots if ready else 0), tuple(f"{name}: {why}" for name, why in refused.items())
+        return [to_json(SlotOrder(chosen=tables, since=since, slot=slot, refused=reasons)) for slot in numbers]
 
     def orchestrate(self, orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Publishes the tables of a run that `begin` described; returns one PublishedRows per table.
 
         A snapshot that has already ended in this run is not repeated.
 
-        Raises SnapshotError after all other tables are published; it names each table that failed.
+        Raises SnapshotError after all other tables are published; it names each table that failed or was refused.
         """
         if not orders:
             return []
@@ -104,9 +105,10 @@ class SnapshotRuns:
         left = [name for table_id, name in names.items() if table_id not in known]
         snapshots = (*ended, *self.orchestrator.run(left, Event()))
         failed = [found for found in snapshots if found.state is not SnapshotState.PUBLISHED]
-        if failed:
+        reasons = [f"{names[found.table_id]} {found.state}: {found.error}" for found in failed]
+        if reasons or run.refused:
             raise SnapshotError(
-                "; ".join(f"{names[found.table_id]} {found.state}: {found.error}" for found in failed),
+                "; ".join((*reasons, *run.refused)),
                 expected="every table published",
                 remedy="correct what it names and run the snapshot of these tables again; the others are done",
             )

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from cdc_pipeline.errors import CdcError, redacted
+from cdc_pipeline.errors import CdcError, LeaseBusy, redacted
 from cdc_pipeline.steps import OnStep, no_step
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class Context:
         from rich.console import Console
 
         return Console(stderr=True)
+
+    def say(self, text: str) -> None:
+        """Prints a message on stderr. Brackets in it are text, such as those of a name."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def pipeline(
@@ -189,9 +194,12 @@ class Context:
         console.print(table_of(rows, chosen, title=title, width=room) if rows else "nothing")
         left_out = len(rows[0]) - len(chosen) if rows and columns is None else 0
         if left_out and wide is False:
-            self.console.print(
-                f"{left_out} more columns are empty or do not fit: --wide, or --columns a,b", soft_wrap=True
-            )
+            self.say(f"{left_out} more columns are empty or do not fit: --wide, or --columns a,b")
+
+
+def worst(codes: AbstractSet[int]) -> int:
+    """Returns the exit code for several tables: one that failed counts more than one that another process works on."""
+    return max(codes - {LeaseBusy.exit_code}, default=0) or max(codes, default=0)
 
 
 def context_of(config: Path | None, *, as_json: bool) -> Context:
@@ -227,6 +235,8 @@ def without_collection() -> Iterator[None]:
 def log_to_stderr(kept: "Processor | None" = None) -> None:
     """Writes one line per event, for people, with secrets hidden. `kept` gets each event, with the run that logs it.
 
+    Tracebacks are plain text before secrets are looked for, and show no local variables: these may be rows.
+
     The stream is looked up at each event: while a live line is shown, it is the one that writes above that line.
     """
     import structlog
@@ -234,11 +244,14 @@ def log_to_stderr(kept: "Processor | None" = None) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
             _without_secrets,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([] if kept is None else [kept]),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_names: structlog.PrintLogger(sys.stderr),
@@ -263,7 +276,9 @@ def _plain(value: object) -> object:
     match value:
         case datetime() | date() | time():
             return value.isoformat()
-        case Decimal() | UUID() | Path():
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case UUID() | Path():
             return str(value)
         case _:
             raise TypeError(type(value).__name__)

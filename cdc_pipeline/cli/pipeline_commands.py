@@ -54,15 +54,15 @@ def setup_source(
     with context.pipeline(POSTGRES_ONLY, settings, command="setup-source") as pipeline:
         if begin_again:
             stale = ", ".join(map(str, pipeline.source_setup().begin_stream_again()))
-            context.console.print(f"new slot created; run cdc snapshot for these tables: {stale}")
+            context.say(f"new slot created; run cdc snapshot for these tables: {stale}")
             return
         prepared = pipeline.source_setup().set_up()
         for statement in prepared.statements:
-            context.console.print(f"done: {statement}")
+            context.say(f"done: {statement}")
         names = ", ".join(map(str, prepared.tables))
-        context.console.print(f"ready: {names}")
+        context.say(f"ready: {names}")
         for name, refused in prepared.refused.items():
-            context.console.print(f"not ready: {name}: {refused}")
+            context.say(f"not ready: {name}: {refused}")
     if prepared.refused and not (unattended and prepared.tables):
         raise typer.Exit(1)
 
@@ -216,4 +216,4 @@ def clean(
         cleaning = pipeline.cleanup().clean(dry_run=dry_run)
     context.show([asdict(found) for found in cleaning.kinds])
     for table, reason in cleaning.held_by.items():
-        context.console.print(f"cut files are not deleted because of {table}: {reason}", markup=False, soft_wrap=True)
+        context.say(f"cut files are not deleted because of {table}: {reason}")

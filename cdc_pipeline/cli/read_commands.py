@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of
+from cdc_pipeline.cli.context import CHECK_FAILED, POSTGRES_AND_SPARK, POSTGRES_ONLY, context_of, worst
 from cdc_pipeline.cli.pipeline_commands import Json, Tables
 from cdc_pipeline.cli.stack_commands import Config
 from cdc_pipeline.errors import CdcError, UsageError
@@ -25,6 +25,7 @@ Against = Annotated[
         help="compare with this database, which nobody writes to; also as CDC_AGAINST",
     ),
 ]
+Timeout = Annotated[int, typer.Option(min=1, max=10_000_000, help="seconds to wait for the lake to reach the position")]
 Wide = Annotated[bool, typer.Option("--wide", help="show all columns")]
 
 
@@ -59,13 +60,13 @@ def status(
     rows += [_unregistered(name, rows) for name in listed if name not in known]
     context.show(rows if as_json else [_short(row) for row in rows])
     if retained_log is not None:
-        context.console.print(retained_log, soft_wrap=True)
+        context.say(retained_log)
 
 
 def verify(
     tables: Tables = None,
     config: Config = None,
-    timeout: Annotated[int, typer.Option(min=1, help="seconds to wait for the lake to reach the position")] = 600,
+    timeout: Timeout = 600,
     against: Against = None,
     as_json: Json = False,
 ) -> None:
@@ -123,8 +124,8 @@ def view(tables: Tables = None, config: Config = None, as_json: Json = False) ->
     else:
         typer.echo("\n".join(f"{sql};" for sql in statements.values()))
     for found in unknown:
-        context.console.print(f"error: {found}")
-    raise typer.Exit(max((found.exit_code for found in unknown), default=0))
+        context.say(f"error: {found}")
+    raise typer.Exit(worst({found.exit_code for found in unknown}))
 
 
 def _verdict(verdict: "Verified") -> dict[str, Any]:
@@ -187,7 +188,7 @@ def run_query(
         return
     context.show(answer.rows, columns=columns, wide=wide)
     if answer.is_cut:
-        context.console.print(f"only the first {len(answer.rows)} rows are shown; --set limit=… shows more")
+        context.say(f"only the first {len(answer.rows)} rows are shown; --set limit=… shows more")
 
 
 def schema() -> None:

@@ -18,7 +18,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import EventDict, WrappedLogger
 
-from cdc_pipeline.errors import CdcError
+from cdc_pipeline.errors import CdcError, redacted
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.slice_requests import SliceRequest, SliceRequests
 
@@ -156,7 +156,7 @@ class ResidentWorker:
                 error = str(failed)
             except Exception as failed:  # a thread has no caller: the error goes to the request and to the worker's log
                 log.exception("slice run failed", table=str(request.table))
-                error = f"{type(failed).__name__}: {failed}; the traceback is in the log of {self.owner}"
+                error = redacted(f"{type(failed).__name__}: {failed}; the traceback is in the log of {self.owner}")
         lines = self.lines.taken(str(request.request_id))
         while not self._ended(request, report, error, lines):
             if stop.wait(_POLL.total_seconds()):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.operations.verification import Verified
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.mysql import MysqlSource
@@ -13,13 +13,22 @@ from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.wiring.adapters import source_of
 from cdc_pipeline.wiring.pipeline import Pipeline
 
+_OPTION = "--against, or CDC_AGAINST"
+
 
 def verify_against(pipeline: Pipeline, tables: Sequence[TableName], url: str) -> tuple[Verified, ...]:
     """Applies the registered slices of the tables, then compares every row with the database at `url`.
 
-    See `Verification.verify_against` for what the result proves. Raises SettingsError for a URL of another kind.
+    See `Verification.verify_against` for what the result proves. Raises SettingsError for a URL of another kind, and
+    SourceError before anything is applied for a database that cannot be read.
     """
     database = _database_at(url, pipeline)
+    try:
+        with database.hold_position("verify", name=pipeline.new_id().hex[:8]):
+            pass
+    except SourceError as error:
+        remedy = (error.remedy or "").replace("source.url", _OPTION)
+        raise type(error)(error.found, expected=error.expected, remedy=remedy) from error
     pipeline.slice_runs().apply(tables, by_hand=True)
     return pipeline.verification().verify_against(tables, database)
 
@@ -34,7 +43,7 @@ def _database_at(url: str, pipeline: Pipeline) -> Source:
         raise SettingsError(
             f"the lake cannot be compared with a database of the kind {scheme!r}",
             expected="postgresql://user@host:port/database or mysql://user@host:port",
-            remedy="correct --against, or CDC_AGAINST",
+            remedy=f"correct {_OPTION}",
         )
     settings, endpoints = pipeline.settings, pipeline.endpoints
     return source_of(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cdc_pipeline.errors import SnapshotError, SourceError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.dag_ids import slice_dag_id
@@ -142,6 +143,23 @@ def test_an_orchestrator_killed_after_its_last_publication_begins_no_other(
         first = runs.orchestrate([begun, other])
     assert runs.orchestrate([begun, other]) == first
     assert runs.work(begun) == 0
+
+
+def test_a_snapshot_run_ends_red_if_the_source_refuses_one_of_its_tables(installation: Installation) -> None:
+    pipeline, names = installation.pipeline, [str(installation.items)]
+    runs = snapshot_runs(pipeline, target_file_bytes=1 << 20, poll_interval=POLL)
+    refused = SourceError("items has no key", remedy="give it one")
+    gone = TableName.parse("shop.public.gone")
+    half = replace(
+        runs,
+        table_names=lambda chosen: (*pipeline.table_names(chosen), *((gone,) if not chosen else ())),
+        set_up=lambda tables: {**runs.set_up([name for name in tables if name != gone]), gone: refused},
+    )
+    (order,) = half.begin([], 1)
+    assert order["chosen"] == names
+    with worker_slot(pipeline), pytest.raises(SnapshotError, match=r"shop\.public\.gone: items has no key"):
+        half.orchestrate([order])
+    assert installation.lake() == [(1, "one"), (2, "two")]
 
 
 @contextmanager

@@ -124,6 +124,28 @@ def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, ai
 
 
 @pytest.mark.xdist_group("airflow")
+def test_a_run_asks_for_itself_when_the_one_that_it_follows_is_cancelled(
+    shop: Shop, airflow: Airflow, tmp_path: Path
+) -> None:
+    """As after a task was cleared: its new try finds the request of the old one, whose trigger then cancels it."""
+    requests, dag = shop.store.slice_requests, slice_dag_id(shop.orders.name)
+    other = requests.ask(UUID(int=1), shop.orders.name, by_hand=False)
+    assert other is not None
+
+    def is_followed() -> bool:
+        found = requests.find(other.request_id)
+        return found is not None and found.by_hand
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(airflow.call, "trigger_runs", MANUAL, dag, **environment(shop, tmp_path))
+        assert eventually(is_followed)
+        requests.cancel(other.request_id)
+        with working(shop):
+            found = running.result()[dag]
+    assert (found["state"], found["result"]["claims"]) == ("success", 1)
+
+
+@pytest.mark.xdist_group("airflow")
 def test_a_run_that_slices_started_goes_on_for_the_next_ones_until_its_time_is_over_or_a_person_asks(
     shop: Shop, airflow: Airflow, tmp_path: Path
 ) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from io import RawIOBase, StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from rich.console import Console
+from structlog.typing import EventDict
 
-from cdc_pipeline.cli.context import POSTGRES_ONLY, Context, log_to_stderr
+from cdc_pipeline.cli.context import POSTGRES_ONLY, Context, log_to_stderr, plain_line, worst
 from cdc_pipeline.cli.progress import LINE_SECONDS, shown_progress, steps_shown
 from cdc_pipeline.steps import no_step, step
 
@@ -115,3 +117,38 @@ def test_a_command_that_is_usually_fast_shows_its_progress_on_a_terminal_alone(
     with context.shown_steps("clean", POSTGRES_ONLY) as on_step:
         assert on_step is not no_step
     assert capsys.readouterr().err.splitlines() == ["clean: started", "clean: finished (0 s)"]
+
+
+def test_no_log_line_shows_a_secret_or_a_local_variable_also_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = list[Any]()
+
+    def fail() -> None:
+        row = "a row of somebody"
+        raise OSError(f"postgresql://cdc:hunter2@db/x does not answer {len(row)}")
+
+    def keep(_logger: object, _name: str, event: EventDict) -> EventDict:
+        kept.append(dict(event))
+        return event
+
+    log_to_stderr(keep)
+    try:
+        try:
+            fail()
+        except OSError:
+            structlog.get_logger().exception("slice run failed", url="postgresql://cdc:hunter2@db/x")
+    finally:
+        structlog.reset_defaults()
+    shown = capsys.readouterr().err
+    for text in (shown, plain_line(kept[0])):
+        assert "does not answer 17" in text
+        assert "hunter2" not in text
+        assert "somebody" not in text.replace('row = "a row of somebody"', "")
+
+
+def test_messages_keep_brackets_of_names(capsys: pytest.CaptureFixture[str]) -> None:
+    Context(config=Path("pipeline.yml"), as_json=False).say("ready: shop.public.[/x], shop.public.a[id]")
+    assert capsys.readouterr().err == "ready: shop.public.[/x], shop.public.a[id]\n"
+
+
+def test_a_table_that_failed_counts_more_than_one_that_another_process_works_on() -> None:
+    assert [worst(codes) for codes in (set[int](), {0}, {0, 4}, {4, 1}, {3, 4})] == [0, 0, 4, 1, 3]
