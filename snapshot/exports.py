@@ -150,6 +150,9 @@ class SnapshotRows:
         if row.state is TableState.STALE:
             remedy = "" if cutoff.row_version else "; run cdc snapshot without --from"
             return f"the stream has a gap: {row.parked_reason}{remedy}"
+        published = row.cutoff_offset or ""
+        if not cutoff.row_version and cutoff.offset < published:
+            return f"the table's last snapshot is of a later position, {published}, and may have mended what was lost"
         fence = 0 if cutoff.row_version else self.store.snapshots.fence_at(row.table_id, cutoff.offset)
         if row.forgotten_through > fence or not self._is_kept(row, fence):
             return "old slices of the table are deleted"

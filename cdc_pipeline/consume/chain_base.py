@@ -19,11 +19,13 @@ from cdc_pipeline.consume.cut_file import (
     table_array,
 )
 from cdc_pipeline.errors import RegistryError
-from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind
+from cdc_pipeline.metadata_store.ledger.cut import Cut, PartitionRange, chain_position_behind, gap_reason
 from cdc_pipeline.metadata_store.ledger.records import Boundary, Stream
+from cdc_pipeline.record import encode_position
 from cdc_pipeline.time_slice import Label
 
 FORMAT = 1
+_NOTHING_READ = encode_position(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,23 @@ def read_through(file: CutFile) -> tuple[ReadThrough, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Changes of a table that no cut has: those behind `followed`, up to `start`. `followed`: None from the start."""
+
+    followed: str | None
+    start: str
+
+    def behind(self, cutoff: str | None) -> str | None:
+        """Returns why the table is stale, if a snapshot with this cutoff does not have the changes; else None.
+
+        Position 0 is the cutoff of a table that is read from files: nothing was read up to there.
+        """
+        cutoff = None if cutoff == _NOTHING_READ else cutoff
+        followed = max((position for position in (self.followed, cutoff) if position is not None), default=None)
+        return None if followed is None or followed >= self.start else gap_reason(followed, self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedChain:
     """A whole chain: its base, if older cut files are deleted, and every later cut file with its chain position."""
 
@@ -149,6 +168,22 @@ class DecidedChain:
         """Yields the tables from the oldest to the newest file. A table is yielded once for each file that names it."""
         yield from () if self.base is None else self.base.tables
         yield from (identity for _, file in self.files for identity in file.tables)
+
+    def gaps(self, followed: Mapping[UUID, str | None]) -> dict[UUID, Gap]:
+        """Returns the last gap of each table that has one: a cut began behind the cut that read the table before.
+
+        `followed`: by table, the position up to which it was read before these files; None if it was not.
+        """
+        found, reached = dict[UUID, Gap](), dict(followed)
+        for _, file in self.files:
+            if not isinstance(file.content, Cut):
+                continue
+            for identity in file.tables:
+                before, start = reached.get(identity.table_uuid), file.content.start
+                if start is not None and (before is None or before < start):
+                    found[identity.table_uuid] = Gap(followed=before, start=start)
+                reached[identity.table_uuid] = file.content.position
+        return found
 
 
 def _ranges(file: CutFile) -> tuple[PartitionRange, ...]:

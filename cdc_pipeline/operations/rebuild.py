@@ -1,7 +1,7 @@
 """Rebuilds the metadata store: cuts from cut files, claims and snapshots from the logs of the lake's tables."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -10,20 +10,22 @@ import structlog
 
 from cdc_pipeline.apply.next_move import check_ledger
 from cdc_pipeline.areas import kept_rows_key
-from cdc_pipeline.consume.chain_base import DecidedChain
+from cdc_pipeline.consume.chain_base import DecidedChain, Gap
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity
 from cdc_pipeline.errors import FenceMismatch, ObjectMissing, RegistryError
-from cdc_pipeline.lake.ledger_values import AppliedClaim, LakeLedger, PublishedCommit, PublishedTable
+from cdc_pipeline.lake.ledger_values import LakeLedger, PublishedTable
 from cdc_pipeline.lake.protocol import Lake
-from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, schema_identity
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.ledger.known_claims import KnownClaim
-from cdc_pipeline.metadata_store.ledger.records import Stream
+from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
 from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.operations.rebuild import EmptyLedger
 from cdc_pipeline.metadata_store.operations.rebuild_from_lake import KnownSnapshot
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore, metadata_store
 from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.operations.known_steps import first_in_log, in_order, known_snapshot, known_steps, publications
 from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.steps import OnStep, step
 
@@ -93,10 +95,11 @@ class StoreRebuild:
             tables = self._found(decided)
             self._begin(empty, store, decided, tables)
             known = {found.identity.table_uuid for found in tables}
+            gaps = decided.gaps({row.table_uuid: row.followed_at for row in store.tables.tables()})
             for chain_position, file in decided.files:
                 chain.adopt(file.of_tables(known), chain_position)
             empty.check_nothing_is_lost()
-            rebuilt = tuple(_rebuild_table(empty, store, found) for found in tables)
+            rebuilt = tuple(_rebuild_table(empty, store, each, gaps.get(each.identity.table_uuid)) for each in tables)
         for table in rebuilt:
             log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
         return rebuilt
@@ -151,11 +154,11 @@ class StoreRebuild:
             table_ids[found.identity.table_uuid] = table_id
             if published is not None and published.description:
                 store.tables.set_shapes(table_id, published.description)
-            for table, step_of in _publications(found.ledger):
+            for table, step_of in publications(found.ledger):
                 store.tables.record_schema(table_id, table.schema, first_offset=_BEGINNING)
                 if table.kept:
                     rows = self._quarantined_rows(found, table)
-                    empty.from_lake.restore_quarantined_rows(table_id, _snapshot(table, step_of), rows)
+                    empty.from_lake.restore_quarantined_rows(table_id, known_snapshot(table, step_of), rows)
         if decided.base is not None:
             empty.begin_behind(decided.base.read_through(), decided.base.rows, table_ids)
 
@@ -181,33 +184,24 @@ def _refuse_to_forget(empty: EmptyLedger, decided: DecidedChain) -> None:
         )
 
 
-def _publications(ledger: LakeLedger | None) -> list[tuple[PublishedTable, PublishedCommit | None]]:
-    """Returns the publications of the lake, oldest first; with None if the log no longer has the commit."""
-    if ledger is None:
-        return []
-    commits = [commit for commit in ledger.steps if isinstance(commit, PublishedCommit)]
-    found: list[tuple[PublishedTable, PublishedCommit | None]] = [
-        (commit.table, commit) for commit in commits if commit.table is not None
-    ]
-    newest = ledger.published
-    if newest is not None and newest.snapshot_id not in [commit.snapshot_id for commit in commits]:
-        return [(newest, None), *found]
-    return found
+def _why_stale(gap: Gap | None, row: SourceTable) -> str | None:
+    is_in_lake = row.state is TableState.LIVE
+    return gap.behind(row.cutoff_offset) if gap is not None and is_in_lake else None
 
 
-def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found) -> Rebuilt:
+def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found, gap: Gap | None) -> Rebuilt:
     name, ledger, from_lake = found.identity.name, found.ledger, empty.from_lake
     row = store.tables.table(name)
     notes = list(empty.notes(row.table_id))
-    steps = [] if ledger is None else list(_steps(ledger))
+    steps = [] if ledger is None else list(known_steps(ledger))
     snapshots = [each.snapshot_id for each in steps if isinstance(each, KnownSnapshot)]
     if ledger is not None:
         _check_fence(store, found, ledger, row.table_id, row.next_slice_number)
-    oldest = _oldest(ledger)
+    oldest = first_in_log(ledger)
     only_in_store = from_lake.claims_missing_in_log(
         row.table_id, last_number=oldest - 1, in_log=[each.claim_id for each in steps if isinstance(each, KnownClaim)]
     )
-    for each in _in_order(only_in_store, steps):
+    for each in in_order(only_in_store, steps):
         if isinstance(each, KnownClaim):
             from_lake.apply(row.table_id, each)
         else:
@@ -215,9 +209,10 @@ def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found) -> R
     failed = from_lake.end_snapshots(row.table_id, snapshots, newest=snapshots[-1] if snapshots else None)
     if failed:
         notes.append(f"{failed} snapshots failed")
-    if found.stale is not None:
-        from_lake.mark_stale(row.table_id, found.stale)
-        notes.append(f"it is stale: {found.stale}")
+    stale = found.stale or _why_stale(gap, store.tables.table(name))
+    if stale is not None:
+        from_lake.mark_stale(row.table_id, stale)
+        notes.append(f"it is stale: {stale}")
     unproved = 0 if ledger is None else from_lake.apply_through(row.table_id, ledger.fence_number)
     if unproved:
         notes.append(f"{unproved} applied slices are proved by the fence's number alone: the lake's log was cleaned")
@@ -228,61 +223,6 @@ def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found) -> R
         fence=None if ledger is None else ledger.fence_number,
         notes=tuple(notes),
     )
-
-
-def _steps(ledger: LakeLedger) -> Iterator[KnownClaim | KnownSnapshot]:
-    """Yields claims and snapshots in the order of the log."""
-    publications = _publications(ledger)
-    yield from (_snapshot(table, None) for table, commit in publications if commit is None)
-    for each in ledger.steps:
-        if isinstance(each, AppliedClaim):
-            yield KnownClaim(
-                claim_id=each.claim_id,
-                first_number=each.first_number,
-                last_number=each.last_number,
-                lake_version=each.lake_version,
-                committed_at=each.committed_at,
-                is_rewound=each.is_rewound,
-            )
-        elif each.table is not None:
-            yield _snapshot(each.table, each)
-
-
-def _snapshot(table: PublishedTable, step: PublishedCommit | None) -> KnownSnapshot:
-    return KnownSnapshot(
-        snapshot_id=table.snapshot_id,
-        cutoff_offset=table.cutoff_offset,
-        cutoff_version=table.cutoff_version,
-        cutoff_time=table.cutoff_time,
-        schema_id=schema_identity(table.schema),
-        fence_number=table.fence_number,
-        lake_version=None if step is None else step.lake_version,
-        rows=table.rows,
-        files=table.files,
-        bytes=table.bytes,
-        finished_at=table.cutoff_time if step is None else step.committed_at,
-    )
-
-
-def _in_order(
-    only_in_store: Sequence[KnownClaim], steps: Sequence[KnownClaim | KnownSnapshot]
-) -> Iterator[KnownClaim | KnownSnapshot]:
-    """Yields `steps`, with claims that only the store has before or after the first publication, by their numbers."""
-    first = steps[0] if steps else None
-    fence = first.fence_number if isinstance(first, KnownSnapshot) else 0
-    yield from (claim for claim in only_in_store if claim.last_number <= fence)
-    if isinstance(first, KnownSnapshot):
-        yield first
-        steps = steps[1:]
-    yield from (claim for claim in only_in_store if claim.last_number > fence)
-    yield from steps
-
-
-def _oldest(ledger: LakeLedger | None) -> int:
-    """Returns the number of the first slice that a claim of the lake's log names."""
-    if ledger is None or ledger.is_whole:
-        return 1
-    return min((claim.first_number for claim in ledger.claims), default=ledger.fence_number + 1)
 
 
 def _check_fence(store: MetadataStore, found: _Found, ledger: LakeLedger, table_id: int, next_number: int) -> None:

@@ -11,15 +11,16 @@ import pytest
 from cdc_pipeline.areas import CDC_EVENT, DATALAKE
 from cdc_pipeline.consume.slice_cutter import CUT_AT
 from cdc_pipeline.errors import FenceMismatch, LeaseBusy, RegistryError
+from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.rebuild import Rebuilt
 from cdc_pipeline.steps import Moment
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check, lake_rows, source_rows
-from tests.crash.world import World, apply_all, go_on, lake_tables, register_changes, take_snapshot
+from tests.crash.world import World, apply_all, go_on, lake_tables, new_world, register_changes, take_snapshot
 from tests.support.ledgers import Ledger, forget_store, ledger_of
-from tests.support.pipelines import consume
+from tests.support.pipelines import consume, set_up_and_consume
 from tests.support.streams import run_sql
 
 INFINITE = "INSERT INTO things VALUES ({0}, 'never', repeat('x', 3000), 1.5, 'infinity')"
@@ -229,3 +230,36 @@ def test_a_lake_that_holds_another_slice_than_the_cut_files_is_refused_with_both
 
 def cut_files(world: World) -> list[Path]:
     return list((world.settings.folder / world.settings.lake / CDC_EVENT / "stream=shop").iterdir())
+
+
+@pytest.mark.parametrize("loses", [lose_store, lambda _: None], ids=["lost", "kept"])
+def test_a_table_that_the_last_cut_shows_to_have_a_gap_is_stale_after_a_rebuild(
+    postgres: PostgresServer, tmp_path: Path, loses: Callable[[World], None]
+) -> None:
+    """A consumer that does not know the table reads on behind its snapshot; the next one does."""
+    with new_world(postgres, tmp_path) as world:
+        whole, gone = world.settings, world.tables[1]
+        less = whole.model_copy(update={"tables": tuple(each for each in whole.tables if each.table != gone)})
+
+        def list_the_table(name: str, moment: Moment) -> None:
+            if (name, moment) == ("stream.take", Moment.AFTER) and world.settings is less:
+                world.settings = whole
+                with world.process() as other:
+                    other.source_setup().set_up()
+                    take_snapshot(other, [gone])
+                run_sql(world.source_url, f"INSERT INTO {gone.table} VALUES (9000, 'in the gap')")
+
+        world.settings = less
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+        with world.process(list_the_table) as pipeline:
+            consume(pipeline)
+        with world.process() as pipeline:
+            consume(pipeline)
+        state = f"SELECT state, parked_reason FROM cdc.source_table WHERE table_name = '{gone.table}'"
+        before = world.store_query(state)
+        assert before[0][0] == "stale"
+        world.bury_the_dead()
+        loses(world)
+        rebuilt(world)
+        assert world.store_query(state) == before

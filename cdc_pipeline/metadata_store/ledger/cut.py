@@ -152,6 +152,12 @@ def late_identity(table_uuid: UUID, quarantine_ids: Sequence[int], sha256: str |
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
+def gap_reason(followed: str, start: str) -> str:
+    """Returns why a table is stale that no cut has read between these positions."""
+    words = f"its changes from {followed} to {start} were not read: the stream continued without it"
+    return f"{words}; run cdc snapshot on it"
+
+
 def schema_identity(schema: TableSchema) -> str:
     """Returns the SHA-256 of the schema's canonical JSON: no spaces, sorted names, no escapes."""
     document = json.dumps(schema.to_json(), ensure_ascii=False, separators=(",", ":"), sort_keys=True)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, text, update
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
-from cdc_pipeline.metadata_store.ledger.cut import Cut
+from cdc_pipeline.metadata_store.ledger.cut import Cut, gap_reason
 from cdc_pipeline.metadata_store.ledger.quarantine import drop_events_of_snapshot
 from cdc_pipeline.metadata_store.ledger.records import Stream
 from cdc_pipeline.metadata_store.ledger.streams import locked_partitions
@@ -138,8 +138,7 @@ def mark_gaps(connection: Connection, cut: Cut, next_offsets: Mapping[int, str |
     start = _start_of(connection, cut, next_offsets)
     for row in connection.execute(_FOLLOWED, {"tables": list(cut.tables)}).all():
         if row.followed is not None and row.followed < start:
-            reason = f"its changes from {row.followed} to {start} were not read: the stream continued without it"
-            mark_stale(connection, [row.table_id], f"{reason}; run cdc snapshot on it")
+            mark_stale(connection, [row.table_id], gap_reason(row.followed, start))
 
 
 def _start_of(connection: Connection, cut: Cut, next_offsets: Mapping[int, str | None]) -> str:

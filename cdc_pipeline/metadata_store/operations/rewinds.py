@@ -20,7 +20,7 @@ _TARGET = text("""
         ORDER BY snapshot.finished_at DESC LIMIT 1
     ), targets AS (
         SELECT fence_number AS number, lake_version, cutoff_offset AS position, cutoff_time AS time
-        FROM published WHERE fence_number >= forgotten_through
+        FROM published WHERE fence_number >= forgotten_through AND lake_version IS NOT NULL
         UNION ALL
         SELECT claim.last_number, claim.lake_version, boundary.position, boundary.commit_time
         FROM cdc.claim

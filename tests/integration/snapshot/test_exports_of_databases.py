@@ -100,6 +100,26 @@ def test_an_export_from_before_slices_whose_files_are_deleted_is_refused(
         assert lake_rows_of(world, things) == before
 
 
+def test_an_export_from_before_the_last_snapshot_is_refused(postgres: PostgresServer, tmp_path: Path) -> None:
+    """What that snapshot mended would be lost again: rows of a gap in the stream, and rows that were quarantined."""
+    with new_world(postgres, tmp_path) as world:
+        things = world.tables[0]
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+        world.change()
+        with world.process() as pipeline:
+            consume(pipeline)
+        export = export_at(str(tmp_path / "copied" / things.table), copied(world, tmp_path / "copied"))
+        world.change()
+        with world.process() as pipeline:
+            consume(pipeline)
+            take_snapshot(pipeline, [things])
+        before = lake_rows_of(world, things)
+        with world.process() as pipeline, pytest.raises(UsageError, match="last snapshot is of a later position"):
+            take_snapshot(pipeline, [things], export=export)
+        assert lake_rows_of(world, things) == before
+
+
 def lake_rows_of(world: World, table: TableName) -> object:
     with world.process() as pipeline:
         return lake_rows(pipeline, pipeline.lake_table(table))
