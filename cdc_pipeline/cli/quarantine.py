@@ -134,6 +134,7 @@ def drop(
         raise UsageError("the reason is empty", expected="why the event is dropped")
     context = context_of(config, as_json=as_json)
     with context.pipeline(POSTGRES_ONLY) as pipeline:
+        pipeline.cut_chain().catch_up()  # a replay that was killed may have been decided
         entry = pipeline.store.quarantine.drop(quarantine_id, reason)
         names = _table_names(pipeline)
     context.show([_row(entry, names)])

@@ -72,19 +72,25 @@ class CutChain:
     def register_late(self, late: LateSlice, schemas: Mapping[str, TableSchema], *, lease: Lease | None = None) -> int:
         """Puts the file of a late slice and registers the slice; returns its number. Idempotent by the slice's id.
 
-        Raises RegistryError while the stream has no boundary.
+        The lease and the events are checked behind the position that is read of the chain: whatever another process
+        decides after that takes this position, and they are checked again.
+
+        Raises RegistryError while the stream has no boundary, and for an event that is replayed or dropped by now;
+        StaleEpoch when another process has the lease.
         """
-        known = self.store.quarantine.number_of(late)
-        if known is not None:
-            return known
         new = cut_file(self._stream(), self._identities(), schemas, late)
-        chain_position = self.store.streams.chain_position(self.name)
-        self._refuse_forgotten(chain_position)
-        if chain_position == BEGINNING:
-            raise no_boundary(self.name)
-        while (found := self._decide(chain_position, new)) is not None:
-            chain_position = self.adopt(found, chain_position)
-        return self.store.quarantine.replay(late, chain_position, lease=lease)
+        while True:
+            chain_position = self.store.streams.chain_position(self.name)
+            known = self.store.quarantine.number_or_open(late, lease=lease)
+            if known is not None:
+                return known
+            self._refuse_forgotten(chain_position)
+            if chain_position == BEGINNING:
+                raise no_boundary(self.name)
+            found = self._decide(chain_position, new)
+            if found is None:
+                return self.store.quarantine.replay(late, chain_position, lease=lease)
+            self.adopt(found, chain_position)
 
     def catch_up(self) -> int:
         """Registers every cut and late slice of the chain that the metadata store lacks; returns their number.

@@ -72,10 +72,7 @@ class Maintenance:
                     self.lake.purge(lake_table, below)
                 held[1].check()
                 if self.store.snapshots.active_snapshot(row.table_id) is not None:
-                    return (
-                        "done, but for files that are not used: a snapshot is under way, and may have written some",
-                        files,
-                    )
+                    return "done, but no file is deleted: a snapshot is under way, and may have written some", files
                 self.lake.vacuum(lake_table, retention)
         except LeaseBusy as busy:
             return f"left for the next run: {busy.found}", Optimization()

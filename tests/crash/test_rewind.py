@@ -15,7 +15,7 @@ from cdc_pipeline.steps import Moment
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.failpoint import Crash, Failpoint, Site
 from tests.crash.invariants import check
-from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes
+from tests.crash.world import World, apply_all, go_on, lake_tables, memory_lake, register_changes, take_snapshot
 
 
 def rows(pipeline: Pipeline, table: LakeTable) -> list[str]:
@@ -143,3 +143,35 @@ def test_what_a_rewind_says(world: World) -> None:
         found = pipeline.rewind().run(table.name, position(pipeline, table))
     assert isinstance(found, Rewound)
     assert found.slices_waiting == 0
+
+
+def test_no_rewind_goes_to_a_snapshot_whose_commit_the_log_no_longer_has(world: World) -> None:
+    """As after a rebuild from a log that was cleaned: nobody knows which version of the lake it made."""
+    apply_changes(world)
+    table = world.tables[0]
+    cutoff = world.store_query(
+        "UPDATE cdc.snapshot SET lake_version = NULL FROM cdc.source_table AS source WHERE snapshot.table_id ="
+        f" source.table_id AND table_name = '{table.table}' RETURNING source.cutoff_offset"
+    )[0][0]
+    world.store_query("COMMIT")
+    with world.process() as pipeline, pytest.raises(UsageError, match=r"nothing of .* was applied at or before"):
+        pipeline.rewind().run(table, str(cutoff))
+    go_on(world)
+    check(world)
+
+
+def test_maintenance_deletes_no_file_while_a_snapshot_is_under_way(world: World) -> None:
+    """It may have been killed a week ago, and resumes with the files that it has written."""
+    with (
+        pytest.raises(Crash),
+        world.process(Failpoint(Site("snapshot.publish", Moment.BEFORE, 1))) as pipeline,
+    ):
+        take_snapshot(pipeline, world.tables[:1])
+    world.bury_the_dead()
+    with world.process() as pipeline:
+        report = pipeline.maintenance().maintain(world.tables[0], timedelta(0))
+        assert "no file is deleted: a snapshot is under way" in str(report["ended"])
+        assert pipeline.maintenance().maintain(world.tables[1], timedelta(0))["ended"] == "done"
+        take_snapshot(pipeline, world.tables[:1])
+    go_on(world)
+    check(world)

@@ -87,10 +87,21 @@ class Quarantine:
         events = tuple((entry.snapshot_id, entry.place) for entry in entries)
         return LateSlice(slice=new, slice_id=slice_id, events=events)
 
-    def number_of(self, late: LateSlice) -> int | None:
-        """Returns the number of a late slice; None when it is not registered."""
+    def number_or_open(self, late: LateSlice, *, lease: Lease | None = None) -> int | None:
+        """Returns the number of a late slice; None when it is not registered, and its events wait.
+
+        Raises RegistryError for an event that is already replayed or dropped; StaleEpoch when another owner has the
+        given `lease`.
+        """
         with self.database.transaction("quarantine.read") as connection:
-            return _number_of(connection, late.slice_id, late.slice.table_id)
+            known = _number_of(connection, late.slice_id, late.slice.table_id)
+            if known is not None:
+                return known
+            if lease is not None:
+                hold_lease(connection, lease)
+            named = select(_EVENT).where(_named(late.slice.table_id, late.events)).order_by(_EVENT.c.quarantine_id)
+            _check_waiting(connection.execute(named).all())
+        return None
 
     def replay(self, late: LateSlice, chain_position: str, *, lease: Lease | None = None) -> int:
         """Registers a late slice and marks its events as replayed, in one transaction. Returns its number. Idempotent.
