@@ -208,6 +208,9 @@ class CutChain:
             self._record(content.slice, found.schemas, first_offset=at, is_newest=row.schema_id is None)
             self.store.quarantine.replay(content, chain_position)
             return chain_position_after(chain_position, found.content)
+        for identity, row in zip(found.tables, rows, strict=True):
+            if identity.horizon > row.horizon:
+                self.store.tombstone_horizons.follow(row.table_id, identity.horizon)
         self._follow(found, content, rows)
         # a store that was restored may be older than a stream partition
         self.store.streams.add_partitions(self.name, [part.stream_partition for part in content.partitions])
@@ -293,14 +296,4 @@ class CutChain:
         return self.store.streams.stream(self.name)
 
     def _identities(self) -> dict[int, TableIdentity]:
-        return {
-            row.table_id: TableIdentity(
-                table_uuid=row.table_uuid,
-                name=row.name,
-                source_oid=row.source_oid,
-                publication_mark=row.publication_mark,
-                stale=row.parked_reason or "" if row.state is TableState.STALE else None,
-                cutoff_offset=row.cutoff_offset,
-            )
-            for row in self.store.tables.tables()
-        }
+        return {row.table_id: TableIdentity.of(row) for row in self.store.tables.tables()}

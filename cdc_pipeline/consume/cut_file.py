@@ -13,7 +13,8 @@ import msgspec
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store.ledger.cut import Cut, LateSlice
-from cdc_pipeline.metadata_store.ledger.records import Stream
+from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
+from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import TableName, TableSchema
 
 FORMAT = 2
@@ -27,7 +28,8 @@ _NOT_IN_CUT = ("stream", "tables")
 class TableIdentity:
     """A source table as it was when the cut was made, without its number in one metadata store.
 
-    `stale`: why the table is stale; None if it is not. `cutoff_offset`: of its last published snapshot.
+    `stale`: why the table is stale; None if it is not. `cutoff_offset`: of its last published snapshot. `horizon`: its
+    tombstone horizon, "" if it has none.
     """
 
     table_uuid: UUID
@@ -36,6 +38,20 @@ class TableIdentity:
     publication_mark: str | None = None
     stale: str | None = None
     cutoff_offset: str | None = None
+    horizon: str = ""
+
+    @classmethod
+    def of(cls, row: SourceTable) -> "TableIdentity":
+        """Returns the identity of a table of the metadata store, as it is now."""
+        return cls(
+            table_uuid=row.table_uuid,
+            name=row.name,
+            source_oid=row.source_oid,
+            publication_mark=row.publication_mark,
+            stale=row.parked_reason or "" if row.state is TableState.STALE else None,
+            cutoff_offset=row.cutoff_offset,
+            horizon=row.horizon,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +176,17 @@ def damage_named(what: str) -> Iterator[None]:
 
 
 def table_array(table: TableIdentity) -> list[Any]:
-    """Returns the fields without their names, to save space: every cut file has them for each table."""
+    """Returns the fields without their names, to save space: every cut file has them for each table.
+
+    The horizon is the last one, and is left out if there is none, as older versions did always.
+    """
     values = msgspec.to_builtins(table)
-    return list((values | {"name": list(values["name"].values())}).values())
+    found = list((values | {"name": list(values["name"].values())}).values())
+    return found if table.horizon else found[:-1]
 
 
 def identity_of(values: list[Any]) -> TableIdentity:
-    named = dict(zip((field.name for field in fields(TableIdentity)), values, strict=True))
+    named = dict(zip((field.name for field in fields(TableIdentity)), values, strict=False))
     database, schema, table = named["name"]
     return msgspec.convert(
         named | {"name": {"database": database, "schema": schema, "table": table}}, type=TableIdentity

@@ -107,9 +107,11 @@ class StoreRebuild:
     def _found(self, chain: DecidedChain) -> tuple[_Found, ...]:
         """Returns the tables of pipeline.yml, in its order, then other tables of the chain.
 
-        Raises FenceMismatch when lake and cut files have different tables under one name.
+        A table that was removed without its lake, and then listed again, is another one, which the lake lacks. Raises
+        FenceMismatch when lake and cut files have different tables under one name.
         """
         known = {identity.name: identity for identity in chain.tables}
+        named = {(identity.name, identity.table_uuid) for identity in chain.tables}
         found = []
         for name in dict.fromkeys((*self.tables, *known)):
             identity = known.get(name)
@@ -117,7 +119,9 @@ class StoreRebuild:
             published = None if ledger is None else ledger.published
             if published is not None:
                 own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
-                if identity is not None and identity.table_uuid != own.table_uuid:
+                if identity is not None and identity.table_uuid != own.table_uuid and (name, own.table_uuid) in named:
+                    ledger = None
+                elif identity is not None and identity.table_uuid != own.table_uuid:
                     raise FenceMismatch(
                         f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
                         expected="one and the same table",

@@ -263,3 +263,25 @@ def test_a_table_that_the_last_cut_shows_to_have_a_gap_is_stale_after_a_rebuild(
         loses(world)
         rebuilt(world)
         assert world.store_query(state) == before
+
+
+def test_a_table_that_was_removed_without_its_lake_and_listed_again_waits_for_its_snapshot(world: World) -> None:
+    whole, table = world.settings, world.tables[0]
+    register_changes(world)
+    world.settings = whole.model_copy(update={"tables": tuple(each for each in whole.tables if each.table != table)})
+    with world.process() as pipeline:
+        consume(pipeline)
+        pipeline.removal().remove_table(table, with_lake=False)
+    world.settings = whole
+    with world.process() as pipeline:
+        set_up_and_consume(pipeline)
+    world.bury_the_dead()
+    lose_store(world)
+    rebuilt(world)
+    state = f"SELECT state FROM cdc.source_table WHERE table_name = '{table.table}'"
+    assert world.store_query(state) == [("registered",)]
+    with world.process() as pipeline:
+        pipeline.source_setup().set_up(begin_again=(table,))
+    snapshot_one(world)
+    go_on(world)
+    check(world)

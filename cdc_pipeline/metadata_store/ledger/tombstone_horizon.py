@@ -6,7 +6,7 @@ Maintenance may therefore delete tombstones below it: no late event can need the
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import Connection, exists, select, update
 
 from cdc_pipeline.errors import RegistryError
 from cdc_pipeline.metadata_store import models
@@ -58,12 +58,18 @@ class TombstoneHorizons:
             if version <= known.version or connection.scalar(select(waiting)):
                 return known
             raised = TombstoneHorizon(version=version, number=row.next_slice_number - 1)
-            connection.execute(
-                update(_TABLE)
-                .where(_TABLE.c.table_id == table_id)
-                .values(horizon=raised.version, horizon_number=raised.number)
-            )
+            _raise(connection, table_id, version)
         return raised
+
+    def follow(self, table_id: int, version: str) -> None:
+        """Raises the horizon to one that a cut file has, in a store that is older than the file."""
+        with self.database.transaction("horizon.promise") as connection:
+            _raise(connection, table_id, version)
+
+
+def _raise(connection: Connection, table_id: int, version: str) -> None:
+    values = {"horizon": version, "horizon_number": _TABLE.c.next_slice_number - 1}
+    connection.execute(update(_TABLE).where(_TABLE.c.table_id == table_id, _TABLE.c.horizon < version).values(values))
 
 
 def check_tombstone_horizons(slices: Iterable[Slice], horizons: Mapping[int, str]) -> None:

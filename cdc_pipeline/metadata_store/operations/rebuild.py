@@ -71,7 +71,9 @@ _RESTORE = (
     """,
     """
     UPDATE cdc.source_table AS source
-    SET horizon = known.horizon, horizon_number = least(known.horizon_number, source.next_slice_number - 1),
+    SET horizon = greatest(source.horizon, known.horizon),
+        horizon_number = CASE WHEN known.horizon < source.horizon THEN source.horizon_number
+            ELSE least(known.horizon_number, source.next_slice_number - 1) END,
         forgotten_through = greatest(
             source.forgotten_through, least(known.forgotten_through, source.next_slice_number - 1)),
         cleaned_through = greatest(source.cleaned_through, least(known.cleaned_through, source.next_slice_number - 1))

@@ -16,6 +16,7 @@ from cdc_pipeline.record import TableName
 from cdc_pipeline.wiring import Pipeline
 from tests.crash.world import make_lake, memory_lake
 from tests.support.event_files import NOBODY_LISTENS, EventFolder
+from tests.support.ledgers import forget_store
 from tests.support.pipelines import consume, opened_pipeline, set_up_and_consume
 
 TABLE = {"name": "public.t", "columns": {"id": "int", "n": "int"}, "id": ["id"]}
@@ -100,6 +101,24 @@ def test_an_event_below_the_horizon_is_quarantined_and_never_revives_a_purged_ro
         (outcome,) = pipeline.replay().run([entry])
     assert outcome.state is QuarantineState.WAITING
     assert "is too late" in outcome.why
+
+
+def test_what_is_too_late_stays_so_when_the_metadata_store_is_lost(late: EventFolder) -> None:
+    """The cut files have the horizon."""
+    keep_up(late)
+    late.write("0/a.jsonl", event("u", 1, 15, day=17, n=15), event("c", 3, 85, day=17, n=3))
+    go_on(late)
+    with opened(late) as pipeline:
+        before = pipeline.store.tables.table(NAME).horizon
+    forget_store(late.store_url)
+    with opened(late) as pipeline:
+        pipeline.rebuild().run()
+        assert pipeline.store.tables.table(NAME).horizon == before != ""
+    go_on(late)
+    with opened(late) as pipeline:
+        (outcome,) = pipeline.replay().run(kept(late))
+    assert "too late" in str(outcome.why)
+    assert in_lake(late) == ({2: 2, 3: 3, 8: 8, 9: 9}, set())
 
 
 def test_what_is_too_late_may_be_replayed_for_as_long_as_its_tombstone_waits_for_it(late: EventFolder) -> None:
