@@ -156,10 +156,10 @@ def taken_over(before: Shape, schema: TableSchema, source_id: int, *, keeps_drop
     return replace(fitted(marked, schema, keeps_dropped=keeps_dropped, keeps_wider=True), before=before)
 
 
-def begins_ids(before: Shape, schema: TableSchema, source_id: int) -> bool:
-    """Returns whether no row of a history has one of the ids that rows of this schema have."""
+def ids_before(before: Shape, schema: TableSchema, source_id: int) -> list[str | None]:
+    """Returns the columns of a history that have the ids of this schema; None for one that it does not have."""
     sources = taken_over(before, schema, source_id, keeps_dropped=True).sources
-    return any(sources.get(name) is None for name in schema.key)
+    return [sources.get(name) for name in schema.key]
 
 
 def _taken_over(own: LakeColumn, before: Shape, schema: TableSchema, *, is_same: bool) -> LakeColumn:

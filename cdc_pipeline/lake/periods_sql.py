@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from cdc_pipeline.lake.claim_view import NO_NAMES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
-from cdc_pipeline.lake.quoting import text_literal
+from cdc_pipeline.lake.lake_rows_sql import HIDDEN
+from cdc_pipeline.lake.quoting import identifier, text_literal
 from cdc_pipeline.lake.registers import Register
 from cdc_pipeline.record import (
     ABSENT,
@@ -195,3 +196,16 @@ def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
         FROM (SELECT {shape.keys()} FROM {PERIOD} UNION SELECT {shape.keys()} FROM {EVENT})
         CROSS JOIN (VALUES {listed} AS truncates(_cdc_at, _cdc_time))""")
     return found
+
+
+def same_ids(history: str, names: Iterable[str]) -> str:
+    """Returns SQL for: periods that go on, and have one value in these columns or none. A row, if there are any.
+
+    Before an id became other columns, rows that differed may have had the same values in them.
+    """
+    columns = [identifier(name) for name in names]
+    nothing = " OR ".join(f"{column} IS NULL" for column in columns)
+    return (
+        f"SELECT 1 FROM {history} WHERE {CURRENT} AND NOT {HIDDEN}"
+        f" GROUP BY {', '.join(columns)} HAVING count(*) > 1 OR {nothing} LIMIT 1"
+    )

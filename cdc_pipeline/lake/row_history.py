@@ -7,7 +7,7 @@ events of a claim are all new and newer than what the history has; then only the
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -24,11 +24,12 @@ from cdc_pipeline.lake.columns import HISTORY_TYPES, check_history, history_of
 from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, read_fence
-from cdc_pipeline.lake.fitting import begins_ids
+from cdc_pipeline.lake.fitting import ids_before
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import HIDDEN
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.new_shape import physical_fields
+from cdc_pipeline.lake.periods_sql import same_ids
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
 from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
@@ -128,7 +129,8 @@ class RowHistory:
         fence = self._begun()
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(self.log, fence.lake_version)
-        if begins_ids(shape, self.table.schema, self.table.source_id):
+        ids = ids_before(shape, self.table.schema, self.table.source_id)
+        if None in ids or not self._are_ids(filter(None, ids)):
             self._end_all(at, at_version)
             fence = self._begun()
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
@@ -148,6 +150,11 @@ class RowHistory:
             else:
                 written, replaced = self._write(fitted, files, self._first_periods(fitted, at), None), {}
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
+
+    def _are_ids(self, names: Iterable[str]) -> bool:
+        """Returns whether these columns tell apart the rows of all periods that go on."""
+        with step(self.on_step, "lake_files.read"):
+            return not self.session.sql(same_ids(table_at(self.store.spark_url(self._folder)), names)).collect()
 
     def _end_all(self, at: datetime, at_version: str) -> None:
         """Ends all periods that go on, of a table whose rows have other ids now. Repeating it does nothing."""

@@ -9,7 +9,7 @@ from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.reader_view import reader_view_sql
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import CURRENT, VALID_TO, VERSION, Column, TableSchema
+from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION, Column, TableSchema
 from tests.support.history_tables import number_of, publish, put_rows, spans
 from tests.support.lake import Feed, commit_time, event, lake_table_rows, table_of, version
 
@@ -107,6 +107,19 @@ def test_ids_of_another_type_end_all_periods_and_begin_new_ones(
         (None, "y", "d", 12): True,
     }
     assert {row[VALID_TO] for row in rows if row["id"] is None} == {commit_time(version(9))}
+
+
+def test_an_id_that_became_another_column_ends_all_periods_that_it_does_not_tell_apart(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable
+) -> None:
+    before = TableSchema(columns=numbered("name", "age"), key=("id",))
+    table = replace(table, schema=before, name=replace(table.name, table="named"))
+    publish(lake, store, table, [(1, "a", 1), (2, None, 2), (3, "a", 3)], at=5, fence=0)
+    table = replace(table, schema=replace(before, key=("name",), generation=7))
+    publish(lake, store, table, [(4, "a", 1), (5, "b", 2)], at=9, fence=0)
+    rows = lake_table_rows(store, history_of(table))
+    assert {(row["id"], row["name"], row["age"]) for row in rows if row[CURRENT]} == {(4, "a", 1), (5, "b", 2)}
+    assert {number_of(row[END_VERSION]) for row in rows if not row[CURRENT]} == {9}
 
 
 def numbered(*names: str) -> tuple[Column, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cdc_pipeline.lake.fitting import begins_ids, fitted, taken_over
+from cdc_pipeline.lake.fitting import fitted, ids_before, taken_over
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of_source
 from cdc_pipeline.record import TableSchema
 from tests.support.shapes import columns
@@ -93,11 +93,11 @@ def test_ids_begin_anew_where_their_column_does_not_go_on() -> None:
     for source_id in (ONE, OTHER):
         change = taken("id text 1", "a text 2", source_id=source_id)
         assert (change.problems, change.sources["id"], change.sources["_cdc_dropped_0_id"]) == ((), None, "id")
-        assert begins_ids(BEFORE, columns("id text 1", "a text 2"), source_id)
-        assert not begins_ids(BEFORE, columns("id int8 1", "a int4 2"), source_id)
-        assert not begins_ids(BEFORE, columns("id int4 1", "b text 2"), source_id)
-    assert not begins_ids(BEFORE, replace(columns("key int8 1", "a text 2"), key=("key",)), ONE)
-    assert begins_ids(BEFORE, replace(columns("key int8 1", "a text 2"), key=("key",)), OTHER)
+        assert None in ids_before(BEFORE, columns("id text 1", "a text 2"), source_id)
+        assert None not in ids_before(BEFORE, columns("id int8 1", "a int4 2"), source_id)
+        assert None not in ids_before(BEFORE, columns("id int4 1", "b text 2"), source_id)
+    assert None not in ids_before(BEFORE, replace(columns("key int8 1", "a text 2"), key=("key",)), ONE)
+    assert None in ids_before(BEFORE, replace(columns("key int8 1", "a text 2"), key=("key",)), OTHER)
 
 
 def test_an_older_schema_than_that_of_the_snapshot_changes_nothing_back() -> None:
