@@ -130,7 +130,7 @@ class RowHistory:
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(self.log, fence.lake_version)
         ids = ids_before(shape, self.table.schema, self.table.source_id)
-        if None in ids or not self._are_ids(filter(None, ids)):
+        if None in ids or (fence.snapshot_id is not None and not self._are_ids(filter(None, ids))):
             self._end_all(at, at_version)
             fence = self._begun()
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
