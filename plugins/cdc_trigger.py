@@ -99,8 +99,8 @@ class SliceRunTrigger(_StoreTrigger):
 
     The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
     If the table has a request of another run that has not ended, this run follows that one and ends like it, unless a
-    person cancels that one. With
-    `resumes`, a run that applied something goes on in a task process, which updates the table's asset.
+    person cancels that one. With `resumes`, a run that applied something goes on in a task process, which updates the
+    table's asset.
 
     Without, and unless a person started it, a run that applied something goes on for `run_seconds`: it asks again for
     each new slice. To start another run for it costs some seconds in Airflow.

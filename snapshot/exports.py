@@ -69,7 +69,7 @@ class SnapshotRows:
     """The rows of snapshots: copies that `source` shows, and copies from files, which `open_files` opens.
 
     `export`: what a new snapshot is taken of; None for a position that the source holds. `first_offset`: returns
-    where the stream continues, or begins.
+    where the stream continues, or begins. `objects`: the lake's bucket, with the slice files.
     """
 
     source: Source
@@ -150,27 +150,31 @@ class SnapshotRows:
         if row.state is TableState.STALE:
             remedy = "" if cutoff.row_version else "; run cdc snapshot without --from"
             return f"the stream has a gap: {row.parked_reason}{remedy}"
+        if cutoff.row_version:
+            return self._deleted_slices(row, 0)
         published = row.cutoff_offset or ""
-        if not cutoff.row_version and cutoff.offset < published:
+        if cutoff.offset < published:
             return f"the table's last snapshot is of a later position, {published}, and may have mended what was lost"
-        fence = 0 if cutoff.row_version else self.store.snapshots.fence_at(row.table_id, cutoff.offset)
-        if row.forgotten_through > fence or not self._is_kept(row, fence):
-            return "old slices of the table are deleted"
-        return None if cutoff.row_version else self._unread_changes(row, cutoff, fence)
+        fence = self.store.snapshots.fence_at(row.table_id, cutoff.offset)
+        return self._deleted_slices(row, fence) or self._unread_changes(row, cutoff, fence)
 
-    def _is_kept(self, row: SourceTable, fence: int) -> bool:
-        """Returns whether the first file behind the fence is there: retention deletes them in their order.
+    def _deleted_slices(self, row: SourceTable, fence: int) -> str | None:
+        """Returns why slices behind the fence are missing; None if their files are there.
 
-        A metadata store that was rebuilt does not know what was deleted.
+        Retention deletes files in their order, so that the first one shows it. A metadata store that was rebuilt does
+        not know what was deleted.
         """
+        deleted = "old slices of the table are deleted"
+        if row.forgotten_through > fence:
+            return deleted
         last = row.next_slice_number - 1
         for file in self.store.retention.old_files(row.table_id, after=fence, through=last, batch=1):
             try:
                 with step(self.on_step, "slice_file.head"):
                     self.objects.head(file.path)
             except ObjectMissing:
-                return False
-        return True
+                return deleted
+        return None
 
     def _unread_changes(self, row: SourceTable, cutoff: HeldPosition, fence: int) -> str | None:
         """Returns why the stream lacks changes behind the cutoff; None if it has all of them.

@@ -111,7 +111,6 @@ class StoreRebuild:
         FenceMismatch when lake and cut files have different tables under one name.
         """
         known = {identity.name: identity for identity in chain.tables}
-        named = {(identity.name, identity.table_uuid) for identity in chain.tables}
         found = []
         for name in dict.fromkeys((*self.tables, *known)):
             identity = known.get(name)
@@ -119,14 +118,15 @@ class StoreRebuild:
             published = None if ledger is None else ledger.published
             if published is not None:
                 own = TableIdentity(table_uuid=published.table_uuid, name=name, source_oid=published.source_oid)
-                if identity is not None and identity.table_uuid != own.table_uuid and (name, own.table_uuid) in named:
+                if identity is not None and identity.table_uuid != own.table_uuid:
+                    was_removed = any(own.table_uuid == each.table_uuid for each in chain.tables)
+                    if not was_removed:
+                        raise FenceMismatch(
+                            f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
+                            expected="one and the same table",
+                            remedy="bucket and lake do not belong together: restore both from one moment",
+                        )
                     ledger = None
-                elif identity is not None and identity.table_uuid != own.table_uuid:
-                    raise FenceMismatch(
-                        f"{name} is {own.table_uuid} in the lake, {identity.table_uuid} in the cut files",
-                        expected="one and the same table",
-                        remedy="bucket and lake do not belong together: restore both from one moment",
-                    )
                 identity = identity or own
             if identity is not None:
                 found.append(_Found(identity=identity, ledger=ledger))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import Producer
 
+from cdc_pipeline.settings import Settings
 from cdc_pipeline.settings.dynamodb import DynamodbSource
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.dynamodb.source import dynamodb_source
@@ -170,51 +171,55 @@ def dms_stream(chance: Random, folder: Path, names: Sequence[str], *, ordered: b
 
 def one_stream(wording: Wording, *, merges: bool) -> EventSource:
     """A stream of Kinesis with a shard for each partition."""
-    streams = MemoryStreams()
-    shards = {partition: ("events", f"shard-{partition}") for partition in range(wording.partitions)}
-    paper = ShardRecords(streams=streams, shards=shards, merges=merges)
 
-    def with_source(pipeline: Pipeline) -> Pipeline:
-        settings = pipeline.settings
+    def open_source(settings: Settings, streams: MemoryStreams) -> ShardSource:
         assert isinstance(settings.source, KinesisSource)
-        source = kinesis_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
-        return with_shards(pipeline, source, streams)
+        return kinesis_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
 
-    return EventSource(
-        wording=wording,
-        arriving=Arriving(paper=paper, ordered=True, holds=not merges),
-        source={"kind": "kinesis", "stream": "events", "reads_per_second": 1_000},
-        verbs=list(WEIGHTS),
-        with_source=with_source,
-    )
+    shards = {partition: ("events", f"shard-{partition}") for partition in range(wording.partitions)}
+    source = {"kind": "kinesis", "stream": "events", "reads_per_second": 1_000}
+    return of_shards(wording, shards, source, open_source, merges=merges)
 
 
 def dynamodb_source_of(chance: Random, folder: Path, names: Sequence[str], *, ordered: bool) -> EventSource:
     del folder, ordered
     wording = DynamodbWording(names=names, shards=chance.choice((1, 2)))
-    streams = MemoryStreams()
+
+    def open_source(settings: Settings, streams: MemoryStreams) -> ShardSource:
+        assert isinstance(settings.source, DynamodbSource)
+        return dynamodb_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
+
     shards = {
         partition: (names[partition // wording.shards], f"shard-{partition}") for partition in range(wording.partitions)
     }
-    paper = ShardRecords(streams=streams, shards=shards, merges=False)
+    found = of_shards(wording, shards, {"kind": "dynamodb", "reads_per_second": 1_000}, open_source, merges=False)
+    return replace(found, verbs=[verb for verb in WEIGHTS if verb != "truncate"])
+
+
+def of_shards(
+    wording: Wording,
+    shards: dict[int, tuple[str, str]],
+    source: Mapping[str, Any],
+    open_source: Callable[[Settings, MemoryStreams], ShardSource],
+    *,
+    merges: bool,
+) -> EventSource:
+    """Streams in memory. `shards`: the stream and the shard of each partition. `open_source`: reads the streams."""
+    streams = MemoryStreams()
 
     def with_source(pipeline: Pipeline) -> Pipeline:
-        settings = pipeline.settings
-        assert isinstance(settings.source, DynamodbSource)
-        source = dynamodb_source(settings.source, stream=settings.name, tables=settings.tables, connect=lambda: streams)
-        return with_shards(pipeline, source, streams)
+        opened = open_source(pipeline.settings, streams)
+        return replace(pipeline, source=replace(opened, clock=lambda: streams.now))
 
     return EventSource(
         wording=wording,
-        arriving=Arriving(paper=paper, ordered=True),
-        source={"kind": "dynamodb", "reads_per_second": 1_000},
-        verbs=[verb for verb in WEIGHTS if verb != "truncate"],
+        arriving=Arriving(
+            paper=ShardRecords(streams=streams, shards=shards, merges=merges), ordered=True, holds=not merges
+        ),
+        source=source,
+        verbs=list(WEIGHTS),
         with_source=with_source,
     )
-
-
-def with_shards(pipeline: Pipeline, source: ShardSource, streams: MemoryStreams) -> Pipeline:
-    return replace(pipeline, source=replace(source, clock=lambda: streams.now))
 
 
 def kafka_kind(servers: str) -> SourceKind:

@@ -1,5 +1,6 @@
 """What shards do while they are read: they split, merge, expire, and hold odd records."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -213,14 +214,14 @@ def dms(operation: str, data: dict[str, Any] | None, *more: tuple[str, Any]) -> 
     return {"data": data, "metadata": metadata | dict(more)}
 
 
+def dms_feed(folder: Path, store_url: str, table: Mapping[str, Any] = TABLES[0]) -> ShardFeed:
+    """One stream with all tables, as AWS DMS writes it; `table` alone is listed."""
+    source = {"format": "dms", "stream": "task"}
+    return ShardFeed(folder=folder, store_url=store_url, tables=(table,), streams=MemoryStreams(), source=source)
+
+
 def test_records_of_dms_are_rows_of_their_tables(tmp_path: Path, store_url: str) -> None:
-    feed = ShardFeed(
-        folder=tmp_path,
-        store_url=store_url,
-        tables=TABLES[:1],
-        streams=MemoryStreams(),
-        source={"format": "dms", "stream": "task"},
-    )
+    feed = dms_feed(tmp_path, store_url)
     for record in (
         dms("create-table", None, ("record-type", "control")),
         dms("load", {"id": 1, "note": "loaded"}),
@@ -241,13 +242,7 @@ def test_records_of_dms_are_rows_of_their_tables(tmp_path: Path, store_url: str)
 
 def test_a_truncate_of_dms_has_its_time_among_the_records_of_all_shards(tmp_path: Path, store_url: str) -> None:
     """However many records of other tables each shard had before."""
-    feed = ShardFeed(
-        folder=tmp_path,
-        store_url=store_url,
-        tables=TABLES[:1],
-        streams=MemoryStreams(),
-        source={"format": "dms", "stream": "task"},
-    )
+    feed = dms_feed(tmp_path, store_url)
     for _ in range(9):
         feed.streams.put("task", dms("insert", {"id": 7}, ("table-name", "elsewhere")), "shard-1")
     truncate = (("record-type", "control"), ("operation", "truncate-table"))
@@ -267,13 +262,7 @@ def test_a_truncate_of_dms_has_its_time_among_the_records_of_all_shards(tmp_path
 
 
 def test_a_table_of_dms_without_types_is_refused_before_the_first_run(tmp_path: Path, store_url: str) -> None:
-    feed = ShardFeed(
-        folder=tmp_path,
-        store_url=store_url,
-        tables=({"name": ORDERS, "id": ["id"]},),
-        streams=MemoryStreams(),
-        source={"format": "dms", "stream": "task"},
-    )
+    feed = dms_feed(tmp_path, store_url, {"name": ORDERS, "id": ["id"]})
     feed.streams.put("task", {})
     (refused,) = feed.set_up().refused.values()
     assert "needs id and columns" in str(refused)
