@@ -4,7 +4,11 @@ from dataclasses import dataclass
 
 CREATE = (
     "CREATE TYPE mood AS ENUM ('calm', 'cross')",
-    "CREATE TABLE orders (id int PRIMARY KEY, note text, price numeric(10,2), tag varchar(10), feels mood, old text)",
+    "CREATE TYPE weight AS ENUM ('low', 'high')",
+    "CREATE TYPE weights AS RANGE (subtype = weight)",
+    "CREATE TYPE pair AS (a int, b text)",
+    """CREATE TABLE orders (id int PRIMARY KEY, note text, price numeric(10,2), tag varchar(10), feels mood, old text,
+    span weights DEFAULT '[low,high]', both_of pair DEFAULT '(1,x)')""",
     "CREATE TABLE customers (id int, note text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
     "CREATE TABLE customers_low PARTITION OF customers FOR VALUES FROM (0) TO (100)",
     "CREATE TABLE customers_high PARTITION OF customers FOR VALUES FROM (100) TO (200)",
@@ -67,6 +71,12 @@ CHANGES = {
     ),
     "another type": Change(answer=RETAKEN, statements=("ALTER TABLE orders ALTER price TYPE int USING length(note)",)),
     "an enum value renamed": Change(answer=RETAKEN, statements=("ALTER TYPE mood RENAME VALUE 'calm' TO 'quiet'",)),
+    "an enum value renamed that a range is over": Change(
+        answer=RETAKEN, statements=("ALTER TYPE weight RENAME VALUE 'high' TO 'top'",)
+    ),
+    "an attribute added to a composite type": Change(
+        answer=RETAKEN, statements=("ALTER TYPE pair ADD ATTRIBUTE c int",)
+    ),
     "an enum value added": Change(answer=NOTHING, statements=("ALTER TYPE mood ADD VALUE 'happy'",)),
     "what rows do not depend on": Change(
         answer=NOTHING,

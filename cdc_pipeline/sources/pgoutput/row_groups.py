@@ -18,7 +18,7 @@ from cdc_pipeline.sources.table_events import table_events
 from cdc_pipeline.sources.version_text import version_texts
 
 _INSERT, _UPDATE, _DELETE, _MOVE = b"iudm"
-_OLD_ROW = b"O"[0]
+_OLD_ROW, _OLD_KEY = b"OK"
 Mask = npt.NDArray[np.bool_]
 
 
@@ -76,6 +76,7 @@ def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> N
     identity = {column.name for column in group.relation.columns if column.is_key}
     known = {column.name for column in group.relation.columns}
     missing = [name for name in schema.key if name not in (identity if (group.op != _INSERT).any() else known)]
+    missing = missing or _hidden_by_partitions(group, schema)
     if missing:
         raise TableStale(
             f"changes of {table} came without {', '.join(missing)}",
@@ -84,6 +85,18 @@ def _check_identity(group: RowGroup, table: TableName, schema: TableSchema) -> N
             remedy=f"run ALTER TABLE {table.sql} REPLICA IDENTITY FULL, or USING a unique index"
             f" on the id, then cdc snapshot {table}",
         )
+
+
+def _hidden_by_partitions(group: RowGroup, schema: TableSchema) -> list[str]:
+    """Returns columns of the id that an old key lacks: its partition has another replica identity than the table.
+
+    No column of a replica identity is ever NULL, so NULL shows that the server did not send the value.
+    """
+    if group.old is None:
+        return []
+    keys = pa.array(group.old_kind == _OLD_KEY)
+    place = {column.name: index for index, column in enumerate(group.relation.columns)}
+    return [name for name in schema.key if pc.any(pc.and_(keys, group.old[place[name]].values.is_null())).as_py()]
 
 
 def _split(group: RowGroup, key: list[int]) -> _Halves:
@@ -127,13 +140,12 @@ def _texts(group: RowGroup, column: int, halves: _Halves, *, of_identity: bool) 
 def _known_from_old(group: RowGroup, column: int, halves: _Halves) -> Mask:
     """Returns where the new row leaves a value out and the old row has it.
 
-    If the server sent only the old key, all other columns of the old row are NULL and do not count as values.
+    Only a value that is not NULL is ever left out, so a NULL in the old row shows that the server did not send it.
     """
     absent = group.new[column].absent
     if absent is None or group.old is None:
         return np.zeros(len(halves.row), dtype=np.bool_)
-    in_old = (group.old_kind == _OLD_ROW) | np.asarray(group.old[column].values.is_valid())
-    known: Mask = (absent & in_old)[halves.row]
+    known: Mask = (absent & np.asarray(group.old[column].values.is_valid()))[halves.row]
     return known
 
 

@@ -27,7 +27,7 @@ FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 _SLOT = """
 SELECT plugin, database, active_pid, confirmed_flush_lsn - '0/0'::pg_lsn, wal_status,
-       to_jsonb(s) ->> 'invalidation_reason'
+       to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'two_phase')::boolean, false)
 FROM pg_replication_slots AS s WHERE slot_name = %s
 """
 _TABLE_NAMES = """
@@ -81,7 +81,8 @@ class Slot:
     """A replication slot.
 
     `confirmed_position`: the server no longer sends transactions that committed before it. `wal_status`: "lost" if the
-    server dropped log that the slot needs. `lost_by`: why, if the server says so.
+    server dropped log that the slot needs. `lost_by`: why, if the server says so. `two_phase`: the server sends
+    prepared transactions before they commit.
     """
 
     plugin: str | None
@@ -90,6 +91,7 @@ class Slot:
     confirmed_position: int | None
     wal_status: str | None
     lost_by: str | None
+    two_phase: bool = False
 
 
 def read_server(connection: psycopg2.extensions.connection) -> Server:
@@ -157,7 +159,7 @@ def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | N
     found = rows(connection, _SLOT, (slot,))
     if not found:
         return None
-    plugin, database, active_pid, confirmed, wal_status, lost_by = found[0]
+    plugin, database, active_pid, confirmed, wal_status, lost_by, two_phase = found[0]
     return Slot(
         plugin=plugin,
         database=database,
@@ -165,6 +167,7 @@ def read_slot(connection: psycopg2.extensions.connection, slot: str) -> Slot | N
         confirmed_position=None if confirmed is None else int(confirmed),
         wal_status=wal_status,
         lost_by=lost_by,
+        two_phase=two_phase,
     )
 
 

@@ -45,19 +45,23 @@ def leave_server(
 def _publication_statements(
     connection: psycopg2.extensions.connection, source: PostgresSource, tables: Collection[TableName], *, whole: bool
 ) -> list[str]:
-    """Returns the statement that removes the tables; with `whole`, drops a publication that has no other tables."""
-    if read_publication(connection, source.publication) is None:
+    """Returns the statement that removes the tables; with `whole`, drops a publication that has no other tables.
+
+    A publication that holds tables by their schema, or all tables, is not of the pipeline's making and stays.
+    """
+    publication = read_publication(connection, source.publication)
+    if publication is None:
         return []
     members = published_tables(connection, source)
     ours = {(name.schema, name.table) for name in tables}
-    publication = sql.Identifier(source.publication)
-    if whole and members <= ours:
-        return [sql.SQL("DROP PUBLICATION {}").format(publication).as_string(connection)]
+    name = sql.Identifier(source.publication)
+    if whole and members <= ours and not publication.has_more_than_listed:
+        return [sql.SQL("DROP PUBLICATION {}").format(name).as_string(connection)]
     leaving = [sql.Identifier(*member) for member in sorted(members & ours)]
     if not leaving:
         return []
     drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE {}")
-    return [drop.format(publication, sql.SQL(", ").join(leaving)).as_string(connection)]
+    return [drop.format(name, sql.SQL(", ").join(leaving)).as_string(connection)]
 
 
 def _is_run(url: str, statement: str, on_step: OnStep) -> bool:

@@ -10,6 +10,7 @@ from cdc_pipeline.sources.postgres.publication import Publication
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.sources.postgres.shape_changes import Unchanged, compare_again
+from cdc_pipeline.sources.postgres.table_parts import TablePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class OpenTables:
         self,
         publication: Publication | None,
         shapes: Mapping[int, SourceShape],
+        parts: Mapping[int, Sequence[TablePart]],
         registered: Mapping[TableName, str | None],
     ) -> dict[TableName, list[Document]]:
         """Raises StreamMoved unless tables, publication and registration are as they were when the stream was opened.
@@ -41,7 +43,7 @@ class OpenTables:
         for table in self.tables:
             before = self.newest.get(table.oid, table.shapes[-1])
             after = _unchanged(before, shapes.get(table.oid))
-            if after is None:
+            if after is None or not all(part.carries(table.key) for part in parts.get(table.oid, ())):
                 moved.add(table.name)
             elif after is not before:
                 self.newest[table.oid] = after

@@ -15,7 +15,9 @@ MESSAGE_PREFIX = "cdc_pipeline"
 """Prefix of the pipeline's own logical messages in the source's log."""
 _FORMATS = (
     "-c client_encoding=UTF8 -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex "
-    "-c extra_float_digits=1 -c timezone=UTC"
+    "-c extra_float_digits=1 -c timezone=UTC "
+    # A query from which row-level security would hide rows is an error.
+    "-c row_security=off"
 )
 _BROKEN = (psycopg2.OperationalError, psycopg2.InterfaceError)
 _OBJECT_IN_USE = "55006"

@@ -13,6 +13,7 @@ from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
 from cdc_pipeline.sources.postgres.guards import check_known, followed_shapes
+from cdc_pipeline.sources.postgres.part_guards import check_identity, check_parts
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
@@ -210,7 +211,7 @@ def execute_plan(connection: psycopg2.extensions.connection, plan: SourcePlan, o
 
 
 def _check_published(table: PlannedTable, publication: Publication, published: PublicationTable) -> None:
-    hidden = published.columns is not None and published.columns < len(table.shapes[-1].streamed)
+    hidden = published.hides(column.name for column in table.shapes[-1].streamed)
     if publication.is_whole and not published.has_row_filter and not hidden:
         return
     left_out = "columns" if hidden else "rows" if published.has_row_filter else "kinds of changes"
@@ -236,40 +237,12 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
             expected="an ordinary or partitioned table: only their changes are in the log",
             remedy="name the tables that lie under it",
         )
-    if not found.readable:
-        raise SourceError(
-            f"the table {name} cannot be read",
-            expected="SELECT on it, for the snapshot",
-            remedy=f"run GRANT SELECT ON {name.sql} TO the pipeline's role",
-        )
+    check_parts(name, found.parts)
     key = settings.id or found.primary_key
     names = [column.name for column in found.shape.columns]
     check_named_columns(settings, key, names)
     check_history(settings, key)
     check_generated(found, key)
     check_column_names(settings, names)
-    _check_identity(settings, found, key)
+    check_identity(settings, found.parts, key)
     return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))
-
-
-def _check_identity(settings: TableSettings, found: CatalogueTable, key: tuple[str, ...]) -> None:
-    name = settings.table
-    if not key and found.without_whole_rows:
-        raise SourceError(
-            f"the table {name} has no id, and its updates and deletes do not carry the whole row",
-            expected="a primary key, id in pipeline.yml with columns that no two rows share, or whole old rows",
-            remedy="run " + "; ".join(f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in found.without_whole_rows),
-        )
-    if not key and settings.deletes == "soft":
-        raise SourceError(
-            f"the table {name} has no id, and its deletes are to be soft",
-            expected="an id, by which a deleted row is flagged and found again",
-            remedy="leave deletes out of pipeline.yml for this table, or give it an id",
-        )
-    outside = [column for column in key if column not in found.identity]
-    if outside:
-        raise SourceError(
-            f"deletes of {name} do not carry {', '.join(outside)}",
-            expected="an id within the table's replica identity",
-            remedy=f"run ALTER TABLE {name.sql} REPLICA IDENTITY FULL, or USING a unique index on the id",
-        )

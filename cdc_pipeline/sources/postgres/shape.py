@@ -17,7 +17,8 @@ from cdc_pipeline.sources.postgres.session import answering
 
 _SHAPES = """
 WITH RECURSIVE wanted AS (SELECT unnest(%(tables)s::oid[]) AS oid),
--- types that a column's text depends on: base types of domains, elements of arrays, attributes of composite types
+-- types that a column's text depends on: base types of domains, elements of arrays and ranges, attributes of
+-- composite types
 used (relation, type) AS (
     SELECT a.attrelid, a.atttypid FROM pg_attribute AS a JOIN wanted AS w ON w.oid = a.attrelid
     WHERE a.attnum > 0 AND NOT a.attisdropped
@@ -27,6 +28,8 @@ used (relation, type) AS (
     CROSS JOIN LATERAL (
         SELECT t.typbasetype WHERE t.typbasetype <> 0
         UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+        UNION ALL SELECT r.rngsubtype FROM pg_range AS r
+                  WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
         UNION ALL SELECT a.atttypid FROM pg_attribute AS a
                   WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
     ) AS below (type)
@@ -52,8 +55,15 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
                    ORDER BY a.attnum)
         FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-       (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_enum AS e
-        WHERE e.enumtypid IN (SELECT type FROM used WHERE used.relation = c.oid)),
+       (SELECT jsonb_object_agg(part.oid, part.shown) FROM (
+            SELECT e.oid::text, e.enumlabel FROM pg_enum AS e
+            WHERE e.enumtypid IN (SELECT type FROM used WHERE used.relation = c.oid)
+            UNION ALL
+            SELECT 'type ' || t.oid, t.typname || ' (' || string_agg(b.typname, ', ' ORDER BY a.attnum) || ')'
+            FROM pg_type AS t JOIN pg_attribute AS a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            JOIN pg_type AS b ON b.oid = a.atttypid
+            WHERE t.typrelid <> 0 AND t.oid IN (SELECT type FROM used WHERE used.relation = c.oid)
+            GROUP BY t.oid) AS part (oid, shown)),
        CASE WHEN c.relkind = 'p' THEN (
            SELECT jsonb_object_agg(leaf.relid::oid::text, jsonb_build_array(
                       file.relfilenode::bigint,
@@ -69,6 +79,8 @@ SELECT c.oid::bigint, c.relfilenode::bigint, c.relnatts,
            WHERE leaf.isleaf) END
 FROM pg_class AS c JOIN wanted AS w ON w.oid = c.oid
 """
+COMPOSITE = "type "
+"""How the key of a composite type begins in `SourceShape.labels`."""
 _END = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 
 
@@ -102,7 +114,8 @@ class SourceShape:
 
     `generation`: the end of the source's log when the shape was read; 0 for the first shape of a table. Every event
     that commits after it has this shape or a later one. `last_number`: the highest attribute number ever used.
-    `labels`: enum labels by oid, of every enum that the columns depend on. `leaves`: for a partitioned table, by the
+    `labels`: what the columns' texts depend on besides: enum labels by oid, and the types of a composite type's
+    attributes by "type " and its oid. `leaves`: for a partitioned table, by the
     leaf's oid: its file number, whether it was created as a partition, and the transactions that attached it.
     """
 

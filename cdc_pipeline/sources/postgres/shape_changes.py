@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape
+from cdc_pipeline.sources.postgres.shape import COMPOSITE, ShapeColumn, SourceShape
 from cdc_pipeline.types import parse_text, resolve
 
 _TEXTS = frozenset({"text", "varchar"})
@@ -96,8 +96,13 @@ def _of_partitions(before: SourceShape, now: SourceShape) -> list[str]:
 
 
 def _of_labels(before: SourceShape, now: SourceShape) -> list[str]:
-    renamed = [(label, now.labels[oid]) for oid, label in before.labels.items() if now.labels.get(oid, label) != label]
-    return [f"the enum value {old!r} is now called {new!r}" for old, new in renamed]
+    changed = [(oid, label) for oid, label in before.labels.items() if now.labels.get(oid, label) != label]
+    return [
+        f"the composite type {label} is now {now.labels[oid]}: its values in existing rows changed"
+        if oid.startswith(COMPOSITE)
+        else f"the enum value {label!r} is now called {now.labels[oid]!r}"
+        for oid, label in changed
+    ]
 
 
 def _of_set(before: SourceShape, now: SourceShape) -> list[str]:

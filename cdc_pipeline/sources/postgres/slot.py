@@ -49,6 +49,12 @@ def check_slot_kind(slot: Slot | None, source: PostgresSource, server: Server) -
             expected=f"a slot of {server.database} by {PLUGIN}",
             remedy="choose another source.slot, or drop that one",
         )
+    if slot.two_phase:
+        raise SourceError(
+            f"the slot {source.slot} sends prepared transactions, which may still be rolled back (two_phase)",
+            expected="a slot that sends transactions once they are committed",
+            remedy="choose another source.slot, or drop that one: cdc setup-source creates one as it must be",
+        )
 
 
 def read_kept_log(connection: psycopg2.extensions.connection, source: PostgresSource) -> KeptLog | None:

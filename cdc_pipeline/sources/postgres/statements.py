@@ -1,6 +1,6 @@
 """SQL for everything that the source lacks. `setup-source` runs it, or an administrator if its role may not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import psycopg2.extensions
 from psycopg2 import sql
@@ -15,7 +15,6 @@ from cdc_pipeline.sources.postgres.tables import STORED, VIRTUAL, CatalogueTable
 PLUGIN = "pgoutput"
 _PUBLISH = "publish = 'insert, update, delete, truncate'"
 _PUBLISH_GENERATED = "publish_generated_columns = stored"
-_RIGHTS = "SELECT has_schema_privilege(%s, 'USAGE'), has_table_privilege(%s::oid, 'SELECT')"
 _MEMBERS = """
 SELECT n.nspname::text, c.relname::text
 FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid
@@ -43,7 +42,7 @@ def missing_on_source(
     new = [name for name in unpublished if name not in hidden]
     return (
         *_server_statements(connection, server),
-        *_right_statements(connection, server, names),
+        *_right_statements(connection, server, names.values()),
         *_generated_statements(connection, source, publication, there),
         *(each for settings, table in there for each in _identity(settings, table)),
         *publication_statements(connection, source, new, is_new=publication is None),
@@ -116,25 +115,31 @@ def _server_statements(connection: psycopg2.extensions.connection, server: Serve
 
 
 def _right_statements(
-    connection: psycopg2.extensions.connection, server: Server, there: dict[TableName, CatalogueTable]
+    connection: psycopg2.extensions.connection, server: Server, there: Collection[CatalogueTable]
 ) -> Iterator[str]:
+    """Lets the role read every row. `ALTER ROLE ... BYPASSRLS` is what only a superuser may run."""
     role = sql.Identifier(server.user)
     granted: set[str] = set()
-    for name, table in there.items():
-        uses_schema, reads = rows(connection, _RIGHTS, (name.schema, table.oid))[0]
-        if not uses_schema and name.schema not in granted:
-            granted.add(name.schema)
-            grant = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(sql.Identifier(name.schema), role)
+    parts = [part for table in there for part in table.parts]
+    for part in parts:
+        if not part.uses_schema and part.schema not in granted:
+            granted.add(part.schema)
+            grant = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(sql.Identifier(part.schema), role)
             yield grant.as_string(connection)
-        if not reads:
-            yield sql.SQL("GRANT SELECT ON {} TO {}").format(_identifier(name), role).as_string(connection)
+        if not part.reads:
+            yield (
+                sql.SQL("GRANT SELECT ON {} TO {}")
+                .format(sql.Identifier(part.schema, part.name), role)
+                .as_string(connection)
+            )
+    if any(part.is_filtered for part in parts):
+        yield sql.SQL("ALTER ROLE {} BYPASSRLS").format(role).as_string(connection)
 
 
 def _identity(settings: TableSettings, table: CatalogueTable) -> Iterator[str]:
     """Makes old rows whole if the events of updates and deletes would not carry the id."""
     key = settings.id or table.primary_key
-    if not key or not set(key) <= set(table.identity):
-        yield from (f"ALTER TABLE {each} REPLICA IDENTITY FULL" for each in table.without_whole_rows)
+    yield from (f"ALTER TABLE {part.sql} REPLICA IDENTITY FULL" for part in table.parts if not part.carries(key))
 
 
 def _whole_statements(
@@ -157,8 +162,7 @@ def _whole_statements(
         published = publication.of(table)
         if published is None:
             continue
-        columns = len(found.columns) if published.columns is None else published.columns
-        if published.has_row_filter or columns < len(found.columns):
+        if published.has_row_filter or published.hides(found.columns):
             for verb in ("DROP", "ADD"):
                 change = sql.SQL("ALTER PUBLICATION {} {} TABLE {}")
                 yield change.format(name, sql.SQL(verb), _identifier(table)).as_string(connection)

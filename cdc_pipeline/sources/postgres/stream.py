@@ -25,6 +25,7 @@ from cdc_pipeline.sources.postgres.session import MESSAGE_PREFIX, answering, con
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape, is_partition, read_shapes
 from cdc_pipeline.sources.postgres.streamed_table import StreamedTable
+from cdc_pipeline.sources.postgres.table_parts import read_parts
 from cdc_pipeline.sources.protocol import EventBatch, Marker, TableEvents, Transactions
 from cdc_pipeline.steps import OnStep, no_step, step
 
@@ -90,7 +91,9 @@ class PostgresStream:
         with step(self._on_step, "source.check"):
             publication = self._published()
             shapes = self._shapes(list(self._tables))
-        return self._open_tables.check(publication, shapes, registered)
+            with answering():
+                parts = read_parts(self._sql_connection, self._tables)
+        return self._open_tables.check(publication, shapes, parts, registered)
 
     def _published(self) -> Publication | None:
         with answering():

@@ -10,12 +10,15 @@ from cdc_pipeline.errors import SnapshotError
 from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.sources.copied_rows import CopiedRows
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
+from cdc_pipeline.sources.postgres.catalogue import rows
 from cdc_pipeline.sources.postgres.columns import read_columns
 from cdc_pipeline.sources.postgres.copy_stream import copy_record_batches
 from cdc_pipeline.sources.postgres.page_ranges import PageRange, plan_ranges, range_query
 from cdc_pipeline.sources.postgres.shape import ShapeColumn, SourceShape, read_shapes
 from cdc_pipeline.sources.postgres.shape_changes import Retaken, compare_again
 from cdc_pipeline.steps import OnStep, step
+
+_IS_PARTITIONED = "SELECT 1 FROM pg_class WHERE oid = %s::regclass AND relkind = 'p'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,11 @@ class PostgresCopy:
 
 
 def _whole_query(connection: psycopg2.extensions.connection, table: TableName, schema: TableSchema) -> str:
+    """Returns a SELECT of all rows of the table, without those of tables that inherit from it."""
     columns = sql.SQL(", ").join(map(sql.Identifier, schema.names))
-    query = sql.SQL("SELECT {} FROM {}").format(columns, sql.Identifier(table.schema, table.table))
-    return query.as_string(connection)
+    name = sql.Identifier(table.schema, table.table)
+    only = "" if rows(connection, _IS_PARTITIONED, (name.as_string(connection),)) else "ONLY "
+    return sql.SQL("SELECT {} FROM {}{}").format(columns, sql.SQL(only), name).as_string(connection)
 
 
 def _shape_at(connection: psycopg2.extensions.connection, table: KnownTable) -> SourceShape | None:

@@ -1,35 +1,27 @@
-"""Reads a table from the source's catalogue: its kind, the right to read it, and the columns that its events carry."""
+"""Reads a table from the source's catalogue: its kind, its parts, and the columns that its events carry."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg2.extensions
 
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.sources.postgres.catalogue import TypeRow, read_types, rows
 from cdc_pipeline.sources.postgres.shape import SourceShape, named, read_shapes
+from cdc_pipeline.sources.postgres.table_parts import TablePart, read_parts
 
 STORED, VIRTUAL = "sv"
 """Values of `pg_attribute.attgenerated`."""
 _TABLE = """
-SELECT c.oid, c.relkind::text, c.relreplident::text,
-       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
+SELECT c.oid, c.relkind::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
-_INDEXED_COLUMNS = """
-SELECT i.indisprimary, i.indisreplident, array_agg(a.attname::text ORDER BY k.place)
+_PRIMARY_KEY = """
+SELECT a.attname::text
 FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) GROUP BY i.indexrelid, i.indisprimary, i.indisreplident
-"""
-_WITHOUT_WHOLE_ROWS = """
-SELECT format('%%I.%%I', n.nspname, c.relname)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relreplident <> 'f' AND c.relkind = 'r'
-  AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s)))
-ORDER BY 1
+WHERE i.indrelid = %s AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place
 """
 _COMPUTED_OTHERWISE = """
 SELECT DISTINCT a.attname::text COLLATE "C"
@@ -42,39 +34,37 @@ WHERE a.attrelid = %s AND a.attgenerated <> ''
 ORDER BY 1
 """
 _GENERATED = """
-SELECT coalesce(array_agg(DISTINCT attgenerated::text) FILTER (WHERE attgenerated <> ''), '{}'),
-       EXISTS (SELECT FROM pg_class AS c WHERE c.relreplident = 'f' AND c.relkind = 'r'
-               AND (c.oid = %(table)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(table)s))))
-FROM pg_attribute WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped
+SELECT DISTINCT attgenerated::text FROM pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated <> ''
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueTable:
-    """A table as the source's catalogue has it. `identity`: the columns that a delete event carries.
+    """A table as the source's catalogue has it. `parts`: the table itself, then its partitions that have rows.
 
-    `without_whole_rows`: the table, or those of its partitions, whose updates and deletes do not carry the whole old
-    row. `has_whole_rows`: for the table, or at least one partition, they do. `computed_otherwise`: generated columns
-    for which a partition has another expression. `generated`: "s" if it has stored generated columns, "v" if it has
-    virtual ones.
+    `computed_otherwise`: generated columns for which a partition has another expression. `generated`: "s" if it has
+    stored generated columns, "v" if it has virtual ones.
     """
 
     name: TableName
     oid: int
     relkind: str
-    readable: bool
     shape: SourceShape
+    parts: tuple[TablePart, ...]
     primary_key: tuple[str, ...]
-    identity: tuple[str, ...]
-    without_whole_rows: tuple[str, ...]
     computed_otherwise: tuple[str, ...]
     generated: frozenset[str]
-    has_whole_rows: bool
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns that change events carry."""
         return tuple(column.name for column in self.shape.streamed)
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """Whether updates and deletes of the table, or of a partition of it, carry the whole old row."""
+        return any(part.is_whole for part in self.parts[1:] or self.parts)
 
     def schema(self, key: tuple[str, ...]) -> TableSchema:
         return self.shape.schema(key)
@@ -93,39 +83,20 @@ def read_table(
     found = rows(connection, _TABLE, (name.schema, name.table))
     if not found:
         return None
-    oid, relkind, replica_identity, readable = found[0]
+    oid, relkind = found[0]
     shape = read_shapes(connection, [oid]).get(oid)
-    if shape is None:
+    parts = read_parts(connection, [oid]).get(oid)
+    if shape is None or parts is None:
         return None
     if any(column.type_oid not in types for column in shape.columns):
         types = read_types(connection)
-    indexes = rows(connection, _INDEXED_COLUMNS, (oid,))
-    generated, has_whole_rows = rows(connection, _GENERATED, {"table": oid})[0]
-    primary_key = next((tuple(row[2]) for row in indexes if row[0]), ())
     return CatalogueTable(
         name=name,
         oid=oid,
         relkind=relkind,
-        readable=readable,
         shape=named(shape, types, as_text),
-        primary_key=primary_key,
-        identity=_identity(replica_identity, shape, primary_key, indexes),
-        without_whole_rows=tuple(row[0] for row in rows(connection, _WITHOUT_WHOLE_ROWS, {"table": oid})),
+        parts=parts,
+        primary_key=tuple(row[0] for row in rows(connection, _PRIMARY_KEY, (oid,))),
         computed_otherwise=tuple(row[0] for row in rows(connection, _COMPUTED_OTHERWISE, (oid,))),
-        generated=frozenset(generated),
-        has_whole_rows=has_whole_rows,
+        generated=frozenset(row[0] for row in rows(connection, _GENERATED, (oid,))),
     )
-
-
-def _identity(
-    replica_identity: str, shape: SourceShape, primary_key: tuple[str, ...], indexes: Sequence[Any]
-) -> tuple[str, ...]:
-    match replica_identity:
-        case "f":
-            return tuple(column.name for column in shape.streamed)
-        case "i":
-            return next((tuple(row[2]) for row in indexes if row[1]), ())
-        case "d":
-            return primary_key
-        case _:
-            return ()

@@ -25,6 +25,7 @@ MISSING = [
     'GRANT USAGE ON SCHEMA "hidden" TO "cdc_reader";',
     'GRANT SELECT ON "hidden"."log" TO "cdc_reader";',
     'GRANT SELECT ON "hidden"."parted" TO "cdc_reader";',
+    'GRANT SELECT ON "hidden"."part" TO "cdc_reader";',
     "ALTER TABLE public.customers REPLICA IDENTITY FULL;",
     "ALTER TABLE hidden.log REPLICA IDENTITY FULL;",
     'ALTER PUBLICATION "cdc_shop" ADD TABLE "public"."customers", "hidden"."log";',

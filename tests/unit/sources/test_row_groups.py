@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cdc_pipeline.errors import TableStale
 from cdc_pipeline.record import (
     ABSENT,
     COMMIT_TIME,
@@ -160,3 +161,17 @@ def test_an_id_that_is_too_large_to_be_sent_again_is_taken_from_the_old_key() ->
         encode.update(OID, [ABSENT_NOTE, encode.text("b"), encode.NULL], "K", [encode.text("1"), *[encode.NULL] * 2])
     )
     assert shown(events) == [("u", 1, "b", None, None)]
+
+
+def test_an_old_row_that_lacks_a_value_leaves_it_absent() -> None:
+    """As of a partition that shows its key alone, while its table shows whole rows."""
+    events = events_of(encode.update(OID, row(2, ABSENT_NOTE), "O", row(1)))
+    assert shown(events) == [("d", 1, None, None, None), ("m", 2, None, 1, ["note"])]
+
+
+@pytest.mark.parametrize("message", ["update", "delete"])
+def test_an_old_key_without_the_id_stops_the_table(message: str) -> None:
+    hidden = [encode.NULL, encode.text("a"), encode.NULL]
+    sent = encode.delete(OID, "K", hidden) if message == "delete" else encode.update(OID, row(2), "K", hidden)
+    with pytest.raises(TableStale, match="came without id"):
+        events_of(sent)

@@ -1,0 +1,71 @@
+"""Refuses tables of which the stream or a copy would leave out rows. Checks the table and each of its partitions."""
+
+from collections.abc import Sequence
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.record import TableName
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.postgres.table_parts import TablePart
+
+_MOST_SHOWN = 3
+
+
+def check_parts(name: TableName, parts: Sequence[TablePart]) -> None:
+    """Raises SourceError if changes of a part are not in the log, or if the pipeline's role does not see all its rows.
+
+    A copy reads each partition by its own name, so the right to read the partitioned table is not enough.
+    """
+    unlogged = [part.sql for part in parts if not part.is_logged]
+    if unlogged:
+        raise SourceError(
+            f"changes of {_shown(unlogged)} are not in the server's log: it is an unlogged or a foreign table",
+            expected=f"ordinary tables, whose changes the log has, as {name} and its partitions",
+            remedy="run ALTER TABLE ... SET LOGGED, or list the table on the server that has its rows",
+        )
+    unread = [part.sql for part in parts if not (part.uses_schema and part.reads)]
+    if unread:
+        what = f"the table {name}" if unread == [parts[0].sql] else f"{_shown(unread)} of the table {name}"
+        raise SourceError(
+            f"{what} cannot be read",
+            expected="SELECT on it and on each of its partitions, and USAGE on their schemas, for the snapshot",
+            remedy=f"run GRANT SELECT ON {_shown(unread)} TO the pipeline's role: cdc setup-source --print-sql prints"
+            " all that is missing",
+        )
+    filtered = [part.sql for part in parts if part.is_filtered]
+    if filtered:
+        raise SourceError(
+            f"row-level security hides rows of {_shown(filtered)} from the pipeline's role",
+            expected=f"a role that sees every row of {name}: the stream has them all",
+            remedy="run ALTER ROLE ... BYPASSRLS for the pipeline's role, as cdc setup-source --print-sql prints it",
+        )
+
+
+def check_identity(settings: TableSettings, parts: Sequence[TablePart], key: Sequence[str]) -> None:
+    """Raises SourceError unless updates and deletes of each part carry the id, or the whole row of a keyless table."""
+    name = settings.table
+    hiding = [part for part in parts if not part.carries(key)]
+    statements = [f"ALTER TABLE {part.sql} REPLICA IDENTITY FULL" for part in hiding]
+    if not key and hiding:
+        raise SourceError(
+            f"the table {name} has no id, and its updates and deletes do not carry the whole row",
+            expected="a primary key, id in pipeline.yml with columns that no two rows share, or whole old rows",
+            remedy="run " + _shown(statements, "; "),
+        )
+    if not key and settings.deletes == "soft":
+        raise SourceError(
+            f"the table {name} has no id, and its deletes are to be soft",
+            expected="an id, by which a deleted row is flagged and found again",
+            remedy="leave deletes out of pipeline.yml for this table, or give it an id",
+        )
+    if hiding:
+        where = name if hiding[0] is parts[0] else f"the partition {hiding[0].sql} of {name}"
+        raise SourceError(
+            f"deletes of {where} do not carry {', '.join(hiding[0].lacking(key))}",
+            expected="an id within the table's replica identity, and that of each of its partitions",
+            remedy=f"run {_shown(statements, '; ')}, or USING a unique index on the id",
+        )
+
+
+def _shown(texts: Sequence[str], separator: str = ", ") -> str:
+    more = len(texts) - _MOST_SHOWN
+    return separator.join(texts[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")

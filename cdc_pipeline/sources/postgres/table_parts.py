@@ -1,0 +1,78 @@
+"""Reads the relations that a table consists of, and what the server lets the pipeline see of their rows."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg2.extensions
+
+from cdc_pipeline.sources.postgres.catalogue import rows
+
+_PARTS = """
+SELECT part.of::bigint, format('%%I.%%I', n.nspname, c.relname), n.nspname::text, c.relname::text,
+       c.relkind <> 'f' AND c.relpersistence = 'p', c.relreplident = 'f',
+       -- the server takes no deferrable primary key as the replica identity
+       coalesce((SELECT array_agg(a.attname::text ORDER BY k.place)
+                 FROM pg_index AS i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+                 JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                 WHERE i.indrelid = c.oid AND i.indimmediate AND i.indnkeyatts >= k.place
+                   AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END), '{}'),
+       has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
+FROM (SELECT oid AS of, oid AS relation, true AS is_named FROM unnest(%(tables)s::oid[]) AS w (oid)
+      UNION ALL
+      SELECT w.oid, leaf.relid, false FROM unnest(%(tables)s::oid[]) AS w (oid)
+      CROSS JOIN LATERAL pg_partition_tree(w.oid) AS leaf WHERE leaf.isleaf AND leaf.relid <> w.oid) AS part
+JOIN pg_class AS c ON c.oid = part.relation JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ORDER BY 1, NOT part.is_named, 2
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePart:
+    """The table itself, or a partition of it that has rows.
+
+    `sql`: its quoted name. `is_logged`: its changes are in the server's log; those of foreign and unlogged tables are
+    not. `is_whole`: updates and deletes carry the whole old row. `identity`: otherwise, the columns of the old row that
+    they carry; if it is empty, the server refuses updates and deletes of the table once it is published. `is_filtered`:
+    row-level security hides rows from the pipeline's role.
+    """
+
+    sql: str
+    schema: str
+    name: str
+    is_logged: bool
+    is_whole: bool
+    identity: tuple[str, ...]
+    uses_schema: bool
+    reads: bool
+    is_filtered: bool
+
+    def lacking(self, key: Sequence[str]) -> tuple[str, ...]:
+        """Returns the columns of the id that updates and deletes do not carry."""
+        return () if self.is_whole else tuple(name for name in key if name not in self.identity)
+
+    def carries(self, key: Sequence[str]) -> bool:
+        """Returns whether updates and deletes carry the id; the whole row if the id is empty."""
+        return self.is_whole or (bool(key) and not self.lacking(key))
+
+
+def read_parts(
+    connection: psycopg2.extensions.connection, tables: Collection[int]
+) -> Mapping[int, tuple[TablePart, ...]]:
+    """Returns the parts of each table, by its oid: the table itself, then its partitions that have rows."""
+    found: dict[int, tuple[TablePart, ...]] = {}
+    for oid, sql, schema, name, is_logged, is_whole, identity, uses_schema, reads, is_filtered in rows(
+        connection, _PARTS, {"tables": list(tables)}
+    ):
+        part = TablePart(
+            sql=sql,
+            schema=schema,
+            name=name,
+            is_logged=is_logged,
+            is_whole=is_whole,
+            identity=tuple(identity),
+            uses_schema=uses_schema,
+            reads=reads,
+            is_filtered=is_filtered,
+        )
+        found[oid] = (*found.get(oid, ()), part)
+    return found

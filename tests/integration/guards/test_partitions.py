@@ -1,0 +1,153 @@
+"""A table stops, or is refused, if a partition or a policy of the source would keep rows or ids from the pipeline."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.sources.postgres.session import session
+from tests.crash.world import World
+from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of
+from tests.support.pipelines import pipeline_settings
+from tests.support.postgres import fresh_store
+from tests.support.streams import run_sql
+
+PARTED = (
+    "CREATE TABLE orders (id int PRIMARY KEY, email text NOT NULL, note text) PARTITION BY RANGE (id)",
+    "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)",
+)
+FULL = ("ALTER TABLE orders REPLICA IDENTITY FULL", "ALTER TABLE low REPLICA IDENTITY FULL")
+BY_EMAIL = ({"name": "public.orders", "id": ["email"]},)
+BY_ID = ({"name": "public.orders"},)
+WHOLE = "an id within the table's replica identity, and that of each of its partitions"
+REFUSED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str, str]] = {
+    "a partition that keeps its own replica identity": (
+        (*PARTED, FULL[0]),
+        BY_EMAIL,
+        "deletes of the partition public.low of {table} do not carry email",
+        "run ALTER TABLE public.low REPLICA IDENTITY FULL, or USING",
+    ),
+    "a partition by the index of another column": (
+        (
+            *PARTED,
+            "CREATE UNIQUE INDEX by_email ON low (email)",
+            "ALTER TABLE low REPLICA IDENTITY USING INDEX by_email",
+        ),
+        BY_ID,
+        "deletes of the partition public.low of {table} do not carry id",
+        "run ALTER TABLE public.low REPLICA IDENTITY FULL, or USING",
+    ),
+    "a partition without a replica identity": (
+        (*PARTED, "ALTER TABLE low REPLICA IDENTITY NOTHING"),
+        BY_ID,
+        "deletes of the partition public.low of {table} do not carry id",
+        "run ALTER TABLE public.low REPLICA IDENTITY FULL, or USING",
+    ),
+    "a primary key that is checked at the commit": (
+        ("CREATE TABLE orders (id int PRIMARY KEY DEFERRABLE, note text)",),
+        BY_ID,
+        "deletes of {table} do not carry id",
+        "run ALTER TABLE public.orders REPLICA IDENTITY FULL, or USING",
+    ),
+    "a table without an id of which only the partition shows whole rows": (
+        ("CREATE TABLE orders (id int, note text) PARTITION BY RANGE (id)", PARTED[1], FULL[1]),
+        BY_ID,
+        "the table {table} has no id, and its updates and deletes do not carry the whole row",
+        "run ALTER TABLE public.orders REPLICA IDENTITY FULL",
+    ),
+    "an unlogged partition": (
+        (PARTED[0], "CREATE UNLOGGED TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)"),
+        BY_ID,
+        "changes of public.low are not in the server's log",
+        "run ALTER TABLE ... SET LOGGED",
+    ),
+}
+
+
+@pytest.fixture
+def store_url(postgres: PostgresServer) -> Iterator[str]:
+    with fresh_store(postgres) as url:
+        yield url
+
+
+def world_of(folder: Path, source_url: str, store_url: str, tables: Sequence[dict[str, Any]]) -> World:
+    settings = pipeline_settings(folder, source_url, list(tables))
+    return World(settings=settings, source_url=source_url, store_url=store_url)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_set_up_refuses_a_table_whose_updates_and_deletes_would_hide_rows(
+    kind: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    statements, tables, found, remedy = REFUSED[kind]
+    run_sql(database, *statements)
+    world = world_of(tmp_path, database, store_url, tables)
+    with world.process() as pipeline, pytest.raises(SourceError) as refused:
+        pipeline.source_setup().set_up()
+    assert refused.value.found.startswith(found.format(table=name_of(world, "orders")))
+    assert (refused.value.remedy or "").startswith(remedy)
+    assert world.query("SELECT count(*) FROM pg_publication") == [(0,)]
+
+
+def test_a_partitioned_table_whose_parts_show_whole_rows_follows_changes_of_its_id(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    run_sql(database, *PARTED, *FULL, "INSERT INTO orders VALUES (1, 'a', 'one'), (2, 'b', 'two')")
+    world = world_of(tmp_path, database, store_url, BY_EMAIL)
+    begin_again(world)
+    run_sql(database, "UPDATE orders SET email = 'c' WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+def test_a_partition_that_comes_later_with_another_replica_identity_stops_the_table(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    run_sql(database, *PARTED, *FULL, "INSERT INTO orders VALUES (1, 'a', 'one')")
+    world = world_of(tmp_path, database, store_url, BY_EMAIL)
+    begin_again(world)
+    run_sql(
+        database,
+        "CREATE TABLE high PARTITION OF orders FOR VALUES FROM (1000) TO (2000)",
+        "INSERT INTO orders VALUES (1001, 'x', 'new')",
+        "UPDATE orders SET email = 'y' WHERE id = 1001",
+    )
+    stopped = go_on(world)["orders"]
+    assert f"deletes of the partition public.high of {name_of(world, 'orders')} do not carry email" in stopped
+    run_sql(database, "ALTER TABLE high REPLICA IDENTITY FULL")
+    begin_again(world, [name_of(world, "orders")])
+    run_sql(database, "UPDATE orders SET email = 'z' WHERE id = 1001")
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+def test_a_table_whose_rows_a_policy_hides_is_refused_and_a_policy_that_comes_later_ends_a_copy(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    role, hidden = f"reader_of_{database.rpartition('/')[2].partition('?')[0]}", "ALTER TABLE orders ENABLE ROW LEVEL"
+    run_sql(
+        database,
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'",
+        f"GRANT SELECT ON orders TO {role}",
+        f"{hidden} SECURITY",
+    )
+    as_role = database.replace("//", f"//{role}:x@", 1) if "@" not in database else _as(database, role)
+    world = world_of(tmp_path, as_role, store_url, BY_ID)
+    with world.process() as pipeline:
+        with pytest.raises(SourceError, match=r"row-level security hides rows of public\.orders"):
+            pipeline.source_setup().set_up()
+        assert f'ALTER ROLE "{role}" BYPASSRLS' in pipeline.source.missing_statements(pipeline.registered_stream())
+    with pytest.raises(SourceError, match="would be affected by row-level security"), session(as_role) as connection:
+        connection.cursor().execute("SELECT * FROM orders")
+    run_sql(database, f"ALTER ROLE {role} BYPASSRLS")
+    with session(as_role) as connection:
+        connection.cursor().execute("SELECT * FROM orders")
+    run_sql(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def _as(url: str, role: str) -> str:
+    return "postgresql://" + f"{role}:x@" + url.partition("@")[2]

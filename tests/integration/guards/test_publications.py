@@ -1,0 +1,114 @@
+"""What a publication, a slot or the tables below a table may not hide: changes that no event of the stream shows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.record import TableName
+from tests.crash.world import World
+from tests.support.guarded import begin_again, in_lake, in_source, name_of, stopped_tables
+from tests.support.pipelines import pipeline_settings
+from tests.support.postgres import fresh_store
+from tests.support.streams import postgres_of, run_sql
+
+SCHEMAS = ('CREATE SCHEMA "Big"', "CREATE SCHEMA other", 'CREATE TABLE "Big".orders (id int PRIMARY KEY)')
+PUBLISH = 'CREATE PUBLICATION "{name}" FOR TABLES IN SCHEMA "Big" WITH (publish_via_partition_root = true)'
+UNSEEN = {
+    "the schema was taken out and put back": (
+        'ALTER PUBLICATION "{name}" DROP TABLES IN SCHEMA "Big"',
+        'INSERT INTO "Big".orders VALUES (2)',
+        'ALTER PUBLICATION "{name}" ADD TABLES IN SCHEMA "Big"',
+    ),
+    "the table was in another schema": (
+        'ALTER TABLE "Big".orders SET SCHEMA other',
+        "INSERT INTO other.orders VALUES (2)",
+        'ALTER TABLE other.orders SET SCHEMA "Big"',
+    ),
+}
+
+
+@pytest.fixture
+def store_url(postgres: PostgresServer) -> Iterator[str]:
+    with fresh_store(postgres) as url:
+        yield url
+
+
+def world_of(folder: Path, source_url: str, store_url: str, *tables: dict[str, Any]) -> World:
+    return World(
+        settings=pipeline_settings(folder, source_url, list(tables)), source_url=source_url, store_url=store_url
+    )
+
+
+def run(world: World, *statements: str) -> None:
+    name = postgres_of(world.settings).publication
+    run_sql(world.source_url, *(statement.format(name=name) for statement in statements))
+
+
+@pytest.mark.parametrize("kind", UNSEEN)
+def test_a_table_that_is_published_by_its_schema_stops_once_changes_of_it_were_not(
+    kind: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    world = world_of(tmp_path, database, store_url, {"name": "Big.orders"})
+    run(world, *SCHEMAS, PUBLISH)
+    begin_again(world)
+    run(world, 'INSERT INTO "Big".orders VALUES (1)')
+    assert stopped_tables(world) == {}
+    run(world, *UNSEEN[kind], 'INSERT INTO "Big".orders VALUES (3)')
+    ((table, reason),) = stopped_tables(world).items()
+    assert (table.schema, table.table) == ("Big", "orders")
+    assert "was published otherwise in between: changes of it may be missing" in reason
+
+
+def test_a_publication_that_holds_more_than_the_pipelines_tables_stays(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    world = world_of(tmp_path, database, store_url, {"name": "Big.orders"})
+    run(world, *SCHEMAS, PUBLISH)
+    begin_again(world)
+    with world.process() as pipeline:
+        ours = [TableName(database=name_of(world, "orders").database, schema="Big", table="orders")]
+        assert pipeline.source.leave(ours, whole=True) == ()
+    assert world.query("SELECT count(*) FROM pg_publication") == [(1,)]
+    assert world.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database()") == [(0,)]
+
+
+def test_a_slot_that_sends_transactions_before_they_commit_is_refused(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    world = world_of(tmp_path, database, store_url, {"name": "public.orders"})
+    slot = postgres_of(world.settings).slot
+    run(
+        world,
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)",
+    )
+    with world.process() as pipeline, pytest.raises(SourceError, match="sends prepared transactions"):
+        pipeline.source_setup().set_up()
+    run(world, f"SELECT pg_drop_replication_slot('{slot}')")
+
+
+def test_rows_of_tables_that_inherit_from_a_table_are_not_copied_with_it(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    world = world_of(tmp_path, database, store_url, {"name": "public.orders"})
+    run(
+        world,
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE urgent () INHERITS (orders)",
+        "INSERT INTO orders VALUES (1)",
+        "INSERT INTO urgent VALUES (2)",
+    )
+    begin_again(world)
+    run(world, "INSERT INTO orders VALUES (3)", "INSERT INTO urgent VALUES (4)")
+    assert stopped_tables(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "ONLY orders") == [{"id": 1}, {"id": 3}]
+    with world.process() as pipeline:
+        name, known = name_of(world, "orders"), pipeline.registered_stream().tables()[name_of(world, "orders")]
+        assert known.schema is not None
+        with pipeline.source.hold_position("test", name="x") as held, pipeline.source.copy_at(held.exported) as copy:
+            whole = [row for batch in copy.rows(name, known.schema) for row in batch.rows.to_pylist()]
+    assert whole == [{"id": 1}, {"id": 3}]
