@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Protocol, Self
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from cdc_pipeline.errors import ObjectMissing, SnapshotError, UsageError
@@ -13,8 +15,8 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.copied_rows import HeldPosition
+from cdc_pipeline.record import VERSION, TableName
+from cdc_pipeline.sources.copied_rows import BEFORE_ALL, TEXT, HeldPosition
 from cdc_pipeline.sources.known import FoundTable
 from cdc_pipeline.sources.protocol import Source, TableCopy
 from cdc_pipeline.steps import OnStep, no_step, step
@@ -151,12 +153,29 @@ class SnapshotRows:
             remedy = "" if cutoff.row_version else "; run cdc snapshot without --from"
             return f"the stream has a gap: {row.parked_reason}{remedy}"
         if cutoff.row_version:
-            return self._deleted_slices(row, 0)
+            return self._deleted_slices(row, 0) or self._incomparable(row, cutoff)
         published = row.cutoff_offset or ""
         if cutoff.offset < published:
             return f"the table's last snapshot is of a later position, {published}, and may have mended what was lost"
         fence = self.store.snapshots.fence_at(row.table_id, cutoff.offset)
         return self._deleted_slices(row, fence) or self._unread_changes(row, cutoff, fence)
+
+    def _incomparable(self, row: SourceTable, cutoff: HeldPosition) -> str | None:
+        """Returns why versions of the events do not compare with the position; None if they do.
+
+        Texts sort above all numbers: as of a text, every event that is ordered by numbers would count as older.
+        """
+        is_text, last = cutoff.row_version.startswith(TEXT), row.next_slice_number - 1
+        if cutoff.row_version == BEFORE_ALL:
+            return None
+        for file in self.store.retention.old_files(row.table_id, after=last - 1, through=last, batch=1):
+            with step(self.on_step, "slice_file.get"):
+                content = self.objects.get(file.path)
+            versions = pq.read_table(pa.BufferReader(content), columns=[VERSION])[VERSION].to_pylist()
+            if versions and all(version.startswith(TEXT) != is_text for version in versions):
+                found, wanted = ("a text", "numbers") if is_text else ("a number", "texts")
+                return f"the position begins with {found}, and the events are ordered by {wanted}"
+        return None
 
     def _deleted_slices(self, row: SourceTable, fence: int) -> str | None:
         """Returns why slices behind the fence are missing; None if their files are there.

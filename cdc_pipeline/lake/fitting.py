@@ -1,7 +1,6 @@
 """Plans how a lake table follows a changed source table, and which slices one claim may contain; pure."""
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +8,7 @@ from itertools import chain
 
 from cdc_pipeline.lake.shape import DROPPED_PREFIX, LakeColumn, Shape, ShapeChange, new_column, shape_of_source
 from cdc_pipeline.record import Column, TableSchema
-from cdc_pipeline.types import resolve
-
-_WIDER = {"SMALLINT": ("INT", "BIGINT"), "INT": ("BIGINT",), "FLOAT": ("DOUBLE",), "DATE": ("TIMESTAMP_NTZ",)}
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+from cdc_pipeline.types import resolve, wider
 
 
 def fitted(
@@ -205,14 +201,3 @@ def begins_claim(before: TableSchema, after: TableSchema) -> bool:
     # a delete from a keyless table has all columns of a row; an insert before the change had one column more
     loses_copies = before.is_keyless and any(column.dropped for column in change.after.columns)
     return change.rewrites or loses_copies or bool(change.problems) or key != before.key
-
-
-def wider(narrow: str, wide: str) -> str | None:
-    """Returns `wide` if it holds every value of `narrow`, converted as the source would convert it. Otherwise None."""
-    if narrow == wide or wide in _WIDER.get(narrow, ()):
-        return wide
-    one, other = _DECIMAL.fullmatch(narrow), _DECIMAL.fullmatch(wide)
-    if one is None or other is None:
-        return None
-    (digits, scale), (more_digits, more_scale) = map(int, one.groups()), map(int, other.groups())
-    return wide if more_scale >= scale and more_digits - more_scale >= digits - scale else None

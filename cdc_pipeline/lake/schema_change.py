@@ -120,7 +120,9 @@ def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:
     """Returns the change that the claim needs. Raises SchemaConflict if the lake cannot follow."""
     others = dict.fromkeys((each.schema, each.late) for each in work.slices if each.schema != work.leading)
     earlier, late = ([schema for schema, is_late in others if is_late == kind] for kind in (False, True))
-    kept = {"keeps_dropped": table.keeps_dropped, "keeps_wider": table.is_history}
+    # Columns of events have no numbers: the registered schema may be wider than that of the slices which are applied.
+    has_numbers = work.leading is None or any(column.number is not None for column in work.leading.columns)
+    kept = {"keeps_dropped": table.keeps_dropped, "keeps_wider": table.is_history or not has_numbers}
     change = fitted(before, work.leading, earlier, late, **kept)
     return _checked(change, table, "take a new snapshot of the table: cdc snapshot")
 

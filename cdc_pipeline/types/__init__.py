@@ -16,6 +16,7 @@ from cdc_pipeline.types.table import (
 )
 from cdc_pipeline.types.text import Parsed, parse_text
 from cdc_pipeline.types.whole_columns import as_column, of_one_kind, parse_whole_column
+from cdc_pipeline.types.widening import wider
 
 __all__ = [
     "PLACEHOLDER_TEXTS",
@@ -38,4 +39,5 @@ __all__ = [
     "resolve",
     "spark_ddl",
     "text_of",
+    "wider",
 ]

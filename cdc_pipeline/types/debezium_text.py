@@ -34,6 +34,15 @@ _TICKS = {
     "io.debezium.time.NanoTime": _NANOSECOND,
     "io.debezium.time.NanoTimestamp": _NANOSECOND,
 }
+_OWN_TYPES = {
+    CONNECT_DECIMAL: "numeric",
+    "io.debezium.data.VariableScaleDecimal": "numeric",
+    **dict.fromkeys(("io.debezium.time.Date", "org.apache.kafka.connect.data.Date"), "date"),
+    **dict.fromkeys((f"io.debezium.time.{unit}Time" for unit in ("", "Micro", "Nano")), "time"),
+    **dict.fromkeys((f"io.debezium.time.{unit}Timestamp" for unit in ("", "Micro", "Nano")), "timestamp"),
+    "org.apache.kafka.connect.data.Time": "time",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp",
+}
 _MILLISECOND_DIGITS = ("0", "1", "2", "3")
 _NOT_NUMBERS = {
     "NAN": "NaN",
@@ -48,6 +57,7 @@ _NOT_NUMBERS = {
 }
 _TRUE, _FALSE = ("t", "true", "1"), ("f", "false", "0")
 _DIGITS = re.compile(r"[+-]?[0-9]{1,20}")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEXADECIMAL = "\\x"
 _MOST_DIGITS = 131_072
 _MOST_OCTETS = 61_500
@@ -67,9 +77,16 @@ def renderer(type_name: str, field: Field | None) -> Render:
         case "bit" | "varbit" as bits:
             return _bits(int(arguments or 1) if bits == "bit" else 0)
         case name:
-            in_bytes = field is not None and field.get("type") == "bytes"
-            other = _text_of_octets if in_bytes else _text
-            return _renders(_tick(arguments, field)).get(name, other)
+            known = _renders(_tick(arguments, field)).get(name)
+            return known or _text_renderer(field)
+
+
+def _text_renderer(field: Field | None) -> Render:
+    """Returns the function for a column of texts: what the field's own type prints, since numbers may encode it."""
+    own = None if field is None else _OWN_TYPES.get(str(field.get("name")))
+    if own is not None:
+        return renderer(own, field)
+    return _text_of_octets if field is not None and field.get("type") == "bytes" else _text
 
 
 def _renders(tick: int) -> Mapping[str, Render]:
@@ -169,6 +186,9 @@ def _given_scale(field: Field | None) -> int:
 
 
 def _number(value: float | Decimal | str) -> Decimal:
+    """Raises Unfit for a text that only Python reads as a number, such as one with an underscore or a space."""
+    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+        raise Unfit
     try:
         return Decimal(str(value) if isinstance(value, float) else value)
     except ArithmeticError as error:

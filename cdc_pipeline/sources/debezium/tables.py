@@ -1,6 +1,5 @@
 """Finds the table of an event, the table's id, and the types of its columns."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,21 +8,23 @@ from types import MappingProxyType
 import structlog
 
 from cdc_pipeline.errors import SettingsError, SourceError, UsageError
-from cdc_pipeline.record import OWN_PREFIX, Column, TableName, TableSchema
+from cdc_pipeline.record import Column, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.debezium.layout_checks import (
+    check_layout,
+    refuse_coarse_key,
+    refuse_other_types,
+    refuse_rounded,
+)
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
 from cdc_pipeline.sources.known import KnownTable
-from cdc_pipeline.types import changed_types, debezium_column, declared_type
+from cdc_pipeline.sources.table_checks import check_excluded
+from cdc_pipeline.types import changed_types, debezium_column
 
 log = structlog.get_logger()
 
-MOST_COLUMNS = 4_096
 _MOST_NOTES = 100
-_FLOATS = frozenset({"double", "float64", "float", "float32"})
-_EXACT = ("numeric", "decimal", "money")
-_SOURCE_TYPE = "__debezium.source.column.type"
-"""What the connector writes beside a column's type if `column.propagate.source.type` names the column."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,15 +124,17 @@ class DebeziumTables:
 
     def _new_layout(self, event: EnvelopeEvent, settings: TableSettings) -> Layout | None:
         fields = _row_fields(event.fields)
-        _refuse_rounded(settings, fields)
+        refuse_rounded(settings, fields)
         columns = self._columns(settings, fields)
         key = self._key(event, settings)
         if key is None:
             return None
         schema = TableSchema(columns=columns, key=key)
-        _check(schema, settings)
+        check_layout(schema, settings)
+        if fields and settings.table not in self._known:
+            check_excluded(settings, key, schema.names)
         if settings.table in self._upserts:
-            _refuse_coarse_key(event, schema, settings)
+            refuse_coarse_key(event, schema, settings)
         gone = frozenset(schema.names) - fields.keys() - settings.columns.keys() if fields else frozenset[str]()
         return Layout(table=settings.table, schema=schema, fields=fields, gone=gone)
 
@@ -145,7 +148,9 @@ class DebeziumTables:
             )
         known = self._known.get(settings.table)
         types = {column.name: column.type for column in (known.columns if known and fields else ())}
-        types |= {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
+        found = {name: _column_type(field, settings) for name, field in fields.items() if name not in declared}
+        refuse_other_types(settings, types, found)
+        types |= found
         types |= declared
         return tuple(Column(name=name, type=type_) for name, type_ in types.items())
 
@@ -198,28 +203,6 @@ def refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None
         )
 
 
-def _refuse_rounded(settings: TableSettings, fields: Mapping[str, Fields]) -> None:
-    """Raises SourceError for a decimal column that the connector sends as a double (`decimal.handling.mode`).
-
-    The column is known as a decimal if pipeline.yml declares it so, or if the events' schema has the source's type.
-    """
-    for name, field in fields.items():
-        if field.get("type") in _FLOATS and _is_exact(settings.columns.get(name), field):
-            raise SourceError(
-                f"the column {name} of {settings.name} is a decimal, and its events round it to {field['type']}",
-                expected="decimal.handling.mode = precise or string in the connector",
-                remedy=f"change the connector and have it send the rows again; or declare {name} as float8",
-            )
-
-
-def _is_exact(declared: str | None, field: Fields) -> bool:
-    if declared is not None:
-        return declared_type(declared).startswith(_EXACT)
-    parameters = field.get("parameters")
-    source = parameters.get(_SOURCE_TYPE) if isinstance(parameters, dict) else None
-    return isinstance(source, str) and source.lower().startswith(_EXACT)
-
-
 def _is_named(table: TableName, source: Fields) -> bool:
     """Returns whether an event's source names the table.
 
@@ -251,17 +234,6 @@ def _named_fields(struct: Fields) -> dict[str, Fields]:
     return found
 
 
-def _refuse_coarse_key(event: EnvelopeEvent, schema: TableSchema, settings: TableSettings) -> None:
-    """Raises SourceError for events of a compacted topic whose key several rows share."""
-    outside = [name for name in schema.key if name not in (event.key or {})]
-    if outside:
-        raise SourceError(
-            f"the compacted topic of {settings.name} keeps one record of each key, and its key lacks {outside[0]}",
-            expected=f"a key with the columns of the id: {', '.join(schema.key)}",
-            remedy="correct id in pipeline.yml, or message.key.columns of the connector",
-        )
-
-
 def _column_type(field: Fields, settings: TableSettings) -> str:
     try:
         return debezium_column(field).type
@@ -271,30 +243,3 @@ def _column_type(field: Fields, settings: TableSettings) -> str:
             expected="a type of Kafka Connect",
             remedy=f"give its type under columns of {settings.name} in pipeline.yml",
         ) from error
-
-
-def _check(schema: TableSchema, settings: TableSettings) -> None:
-    named = [*schema.key, settings.create_time, settings.update_time, *(part.column for part in settings.partition_by)]
-    unknown = next((name for name in named if name is not None and name not in schema.names), None)
-    if unknown is not None:
-        raise SettingsError(
-            f"the table {settings.name} has no column {unknown!r}",
-            expected=f"one of {', '.join(sorted(schema.names))}",
-            remedy="correct id, columns, create_time, update_time or partition_by in pipeline.yml",
-        )
-    alike = Counter(name.casefold() for name in schema.names)
-    twice = next((name for name in schema.names if alike[name.casefold()] > 1), None)
-    if twice is not None or len(schema.names) > MOST_COLUMNS:
-        raise SourceError(
-            f"the table {settings.name} has {len(schema.names)} columns"
-            + ("" if twice is None else f", and {twice!r} twice in capital and small letters"),
-            expected=f"at most {MOST_COLUMNS}, whose names differ in more than capital letters",
-            remedy="correct the events, or rename the column",
-        )
-    reserved = next((name for name in schema.names if name.startswith(OWN_PREFIX)), None)
-    if reserved is not None:
-        raise SourceError(
-            f"the table {settings.name} has a column {reserved!r}",
-            expected=f"no column that begins with {OWN_PREFIX}: those are the pipeline's own",
-            remedy="rename the column",
-        )

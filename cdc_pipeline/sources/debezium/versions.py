@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdc_pipeline.sources.copied_rows import TEXT
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
 from cdc_pipeline.sources.debezium.one_line import LineRefused, Undecodable, parsed_json
 from cdc_pipeline.sources.version_text import prefixed_texts
@@ -160,7 +161,7 @@ def _encoded(value: object, name: str) -> str:
             return _number(numbered[1])
         items = _list_in(value)
         if items is None:
-            return f"t{_in_utc(value).encode(errors='surrogatepass').hex()}{_END}"
+            return f"{TEXT}{_in_utc(value).encode(errors='surrogatepass').hex()}{_END}"
         return "".join(_encoded(item, name) for item in _filled(items))
     raise Unordered(f"has no version: {name} is neither a number nor a text")
 

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from cdc_pipeline.errors import UsageError
-from cdc_pipeline.sources.copied_rows import WrittenPosition
+from cdc_pipeline.sources.copied_rows import BEFORE_ALL, WrittenPosition
 from cdc_pipeline.sources.debezium.versions import Unordered, sequence
 from cdc_pipeline.time_slice import EPOCH
 
 START = "start"
-_BEFORE_ALL = "0"
-"""Sorts before every version: those of places have 32 digits, and those of sequences begin with a letter."""
 _BEHIND_EQUALS = "~~~"
 """Sorts behind all that follows equal fields in a version: further fields, rank and hash, and the mark of truncates."""
 _MICROSECOND = timedelta(microseconds=1)
@@ -23,8 +21,8 @@ def position_in_order(text: str, fields: Sequence[str], *, begins_with_time: boo
     time in microseconds, and is written as a time. Raises UsageError for any other text.
     """
     if text == START:
-        return WrittenPosition(position=None, row_version=_BEFORE_ALL)
-    values: list[object] = [text] if len(fields) == 1 else [each.strip() for each in text.split(",")]
+        return WrittenPosition(position=None, row_version=BEFORE_ALL)
+    values: list[object] = [each.strip() for each in text.split(",")]
     time = _time_of(str(values[0]))
     if begins_with_time and time is not None:
         values[0] = (time - EPOCH) // _MICROSECOND

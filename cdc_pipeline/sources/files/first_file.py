@@ -16,7 +16,7 @@ from cdc_pipeline.sources.files.file_names import folder_of, is_marked, is_no_da
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.record_file import RecordFile, is_readable
 from cdc_pipeline.sources.files.record_formats import FileLayout
-from cdc_pipeline.sources.files.row_format import operation_column
+from cdc_pipeline.sources.files.row_format import operation_column, operation_text
 
 log = structlog.get_logger()
 
@@ -86,12 +86,13 @@ def _first_key(objects: ObjectStore, folder: str, settings: ChangeFilesSource, f
 
 
 def _records(file: RecordFile, settings: ChangeFilesSource) -> Iterator[dict[str, object]]:
-    """Yields the first records that can be read."""
+    """Yields the first records that can be read, without truncates, which have no row."""
+    named = operation_column(settings)
     block = None if file.is_read else file.take_block(_MOST_BYTES).slice(0, _MOST_RECORDS)
     for number in range(0 if block is None else block.rows):
         record = None if block is None else attempt(partial(read_record, block.line(number)))
         if record is None or isinstance(record, LineRefused):
             continue
         row = record.get(_ROW[settings.format]) if settings.format in _ROW else record
-        if isinstance(row, dict):
+        if isinstance(row, dict) and settings.operation_of(operation_text(row.get(named))) != "truncate":
             yield row

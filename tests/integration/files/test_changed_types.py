@@ -61,7 +61,53 @@ def test_a_row_without_an_id_waits_if_it_does_not_show_a_column_that_was_dropped
     assert "came without the column n that earlier events had" in waiting["reason"]
 
 
-def with_schema(columns: list[str], envelope: Row) -> Row:
-    fields = [{"field": name, "type": "int32"} for name in columns]
+@pytest.mark.parametrize("types", [("int32", "int64"), ("int64", "int32")])
+def test_slices_that_were_cut_before_and_after_a_type_grew_are_applied_together(
+    tmp_path: Path, database: str, types: tuple[str, str]
+) -> None:
+    """The lake begins with the newest columns that are registered, also if the first slice has others."""
+    first, then = types
+    bag = EventFolder(folder=tmp_path, store_url=database, tables=({"name": "public.t"},))
+    bag.write(
+        "0/a.jsonl",
+        with_schema(["id", "n"], create(1, 1), first),
+        with_schema(["id", "n"], create(2, 2), then),
+        with_schema(["id", "n"], create(3, 3), first),
+    )
+    bag.consume()
+    assert bag.rows("public.t") == [{"id": 1, "n": 1}, {"id": 2, "n": 2}, {"id": 3, "n": 3}]
+
+
+def test_a_type_that_the_lake_cannot_follow_is_quarantined_and_other_events_go_on(
+    tmp_path: Path, database: str
+) -> None:
+    bag = EventFolder(folder=tmp_path, store_url=database, tables=({"name": "public.t"},))
+    bag.write(
+        "0/a.jsonl",
+        with_schema(["id", "n"], create(1, 1)),
+        with_schema(["id", "n"], create(2, 2), "string"),
+        with_schema(["id", "n"], create(3, 3)),
+    )
+    bag.consume()
+    assert bag.rows("public.t") == [{"id": 1, "n": 1}, {"id": 3, "n": 3}]
+    (waiting,) = bag.quarantined()
+    assert "the column id of shop.public.t was int4, and an event has it as text" in waiting["reason"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("N", "not in the table"), ("id", "in its id")])
+def test_a_column_that_is_to_stay_out_and_is_none_of_the_events_is_refused(
+    tmp_path: Path, database: str, name: str, why: str
+) -> None:
+    table = {"name": "public.t", "exclude_columns": [name]}
+    bag = EventFolder(folder=tmp_path, store_url=database, tables=(table,))
+    event = with_schema(["id", "n"], create(1, 1))
+    bag.write("0/a.jsonl", {"key": {"id": 1}, "value": event})
+    bag.consume()
+    (waiting,) = bag.quarantined()
+    assert f"exclude_columns of shop.public.t names {name!r}, which is {why}" in waiting["reason"]
+
+
+def with_schema(columns: list[str], envelope: Row, type_: str = "int32") -> Row:
+    fields = [{"field": name, "type": type_} for name in columns]
     parts = [{"type": "struct", "field": part, "fields": fields} for part in ("before", "after")]
     return {"schema": {"type": "struct", "fields": parts}, "payload": envelope}

@@ -198,6 +198,12 @@ def test_bad_input_is_one_error_that_changes_nothing(tmp_path: Path, store_url: 
         for as_of in ("", "x" * 2_000):
             with pytest.raises(UsageError, match="is no position of the source"):
                 take(pipeline, tmp_path / "export/a.csv", as_of)
+        tables.write("files/orders/1.jsonl", json_lines([{"op": "U", "n": 50, "id": 1}]))
+        consume(pipeline)
+        before = pipeline.store.tables.table(ORDERS)
+        for as_of, why in (("zz", "begins with a text, and the events"), ("1,2", "is no position of the source")):
+            with pytest.raises(UsageError, match=why):
+                take(pipeline, tmp_path / "export/a.csv", as_of)
         assert pipeline.store.snapshots.active_snapshot(before.table_id) is None
         for content, message in (NO_ID, NO_AMOUNT):
             tables.write("export/a.csv", content)
@@ -206,7 +212,7 @@ def test_bad_input_is_one_error_that_changes_nothing(tmp_path: Path, store_url: 
         assert pipeline.store.tables.table(ORDERS) == before
         for content in ("", "id,name,amount\n"):
             tables.write("export/a.csv", content)
-            assert take(pipeline, tmp_path / "export/a.csv", "1") == PUBLISHED
+            assert take(pipeline, tmp_path / "export/a.csv", " 1 ") == PUBLISHED
 
 
 def test_a_snapshot_of_files_that_is_killed_at_any_step_is_taken_when_it_is_run_again(

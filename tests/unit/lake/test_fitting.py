@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from cdc_pipeline.apply.next_move import of_one_shape
-from cdc_pipeline.lake.fitting import fitted, in_one_claim, wider
+from cdc_pipeline.lake.fitting import fitted, in_one_claim
 from cdc_pipeline.lake.shape import ShapeChange, shape_of, shape_of_source
 from cdc_pipeline.record import Column, TableSchema
+from cdc_pipeline.types import wider
 from tests.support.shapes import columns
 from tests.support.slice_rows import slice_row
 

@@ -218,6 +218,27 @@ def test_the_declared_type_wins_over_the_schema_s() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "value", "text"),
+    [
+        ("org.apache.kafka.connect.data.Decimal", {"type": "bytes", "parameters": {"scale": "2"}}, "MDk=", "123.45"),
+        ("io.debezium.data.VariableScaleDecimal", {}, {"scale": 3, "value": "+w=="}, "-0.005"),
+        ("io.debezium.time.Date", {}, 19_723, "2024-01-01"),
+        ("io.debezium.time.MicroTime", {}, 3_661_000_000, "01:01:01"),
+        ("io.debezium.time.Timestamp", {}, 1_500, "1970-01-01 00:00:01.500000"),
+    ],
+)
+def test_a_text_has_what_the_value_is_and_not_how_the_field_encodes_it(
+    name: str, more: dict[str, Any], value: object, text: str
+) -> None:
+    assert parsed(value, "text", {"name": name, "type": "struct", **more}) == text
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0661", "1\n", " 1", "0x1", "", "1e", "."])
+def test_a_text_that_only_python_reads_as_a_number_does_not_fit(text: str) -> None:
+    assert parsed(text, "numeric(12,2)", {"type": "string", "name": "x"}) is UNFIT
+
+
 @pytest.mark.parametrize("field", [{"type": "int32"}, {"field": "x"}, {"field": "x", "type": "unheard of"}])
 def test_a_field_without_name_or_type_is_refused(field: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError, match="declare the column"):

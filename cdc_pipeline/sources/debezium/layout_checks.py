@@ -1,0 +1,89 @@
+"""Refuses tables whose columns, as their events show them, cannot be read or would make the lake wrong."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from cdc_pipeline.errors import SettingsError, SourceError
+from cdc_pipeline.record import OWN_PREFIX, TableSchema
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.types import declared_type, resolve, wider
+
+_MOST_COLUMNS = 4_096
+_FLOATS = frozenset({"double", "float64", "float", "float32"})
+_EXACT = ("numeric", "decimal", "money")
+_SOURCE_TYPE = "__debezium.source.column.type"
+"""What the connector writes beside a column's type if `column.propagate.source.type` names the column."""
+
+
+def refuse_rounded(settings: TableSettings, fields: Mapping[str, Fields]) -> None:
+    """Raises SourceError for a decimal column that the connector sends as a double (`decimal.handling.mode`).
+
+    The column is known as a decimal if pipeline.yml declares it so, or if the events' schema has the source's type.
+    """
+    for name, field in fields.items():
+        if field.get("type") in _FLOATS and _is_exact(settings.columns.get(name), field):
+            raise SourceError(
+                f"the column {name} of {settings.name} is a decimal, and its events round it to {field['type']}",
+                expected="decimal.handling.mode = precise or string in the connector",
+                remedy=f"change the connector and have it send the rows again; or declare {name} as float8",
+            )
+
+
+def refuse_other_types(settings: TableSettings, known: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raises SourceError for a column whose old and new type do not hold each other's values: no lake can follow it."""
+    for name, type_ in found.items():
+        was, now = (resolve(each).spark for each in (known.get(name, type_), type_))
+        if not (wider(was, now) or wider(now, was)):
+            raise SourceError(
+                f"the column {name} of {settings.name} was {known[name]}, and an event has it as {type_}",
+                expected="a type that holds all values of the one before",
+                remedy=f"declare {name} under columns with the type that the lake has, then run cdc quarantine replay;"
+                " for another type, read the events again under another name and lake",
+            )
+
+
+def _is_exact(declared: str | None, field: Fields) -> bool:
+    if declared is not None:
+        return declared_type(declared).startswith(_EXACT)
+    parameters = field.get("parameters")
+    source = parameters.get(_SOURCE_TYPE) if isinstance(parameters, dict) else None
+    return isinstance(source, str) and source.lower().startswith(_EXACT)
+
+
+def refuse_coarse_key(event: EnvelopeEvent, schema: TableSchema, settings: TableSettings) -> None:
+    """Raises SourceError for events of a compacted topic whose key several rows share."""
+    outside = [name for name in schema.key if name not in (event.key or {})]
+    if outside:
+        raise SourceError(
+            f"the compacted topic of {settings.name} keeps one record of each key, and its key lacks {outside[0]}",
+            expected=f"a key with the columns of the id: {', '.join(schema.key)}",
+            remedy="correct id in pipeline.yml, or message.key.columns of the connector",
+        )
+
+
+def check_layout(schema: TableSchema, settings: TableSettings) -> None:
+    named = [*schema.key, settings.create_time, settings.update_time, *(part.column for part in settings.partition_by)]
+    unknown = next((name for name in named if name is not None and name not in schema.names), None)
+    if unknown is not None:
+        raise SettingsError(
+            f"the table {settings.name} has no column {unknown!r}",
+            expected=f"one of {', '.join(sorted(schema.names))}",
+            remedy="correct id, columns, create_time, update_time or partition_by in pipeline.yml",
+        )
+    alike = Counter(name.casefold() for name in schema.names)
+    twice = next((name for name in schema.names if alike[name.casefold()] > 1), None)
+    if twice is not None or len(schema.names) > _MOST_COLUMNS:
+        raise SourceError(
+            f"the table {settings.name} has {len(schema.names)} columns"
+            + ("" if twice is None else f", and {twice!r} twice in capital and small letters"),
+            expected=f"at most {_MOST_COLUMNS}, whose names differ in more than capital letters",
+            remedy="correct the events, or rename the column",
+        )
+    reserved = next((name for name in schema.names if name.startswith(OWN_PREFIX)), None)
+    if reserved is not None:
+        raise SourceError(
+            f"the table {settings.name} has a column {reserved!r}",
+            expected=f"no column that begins with {OWN_PREFIX}: those are the pipeline's own",
+            remedy="rename the column",
+        )
