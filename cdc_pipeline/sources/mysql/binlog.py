@@ -1,6 +1,5 @@
 """Reads the server's binary log as a replica does, by mysql-replication. One event at a time; never reconnects."""
 
-import struct
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -33,6 +32,12 @@ from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet
 from cdc_pipeline.sources.mysql.log_place import LogPlace
+from cdc_pipeline.sources.mysql.logged_statements import (
+    StatementPacket,
+    content_of,
+    status_variables,
+    without_status_variables,
+)
 from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
 from cdc_pipeline.sources.mysql.tagged_gtids import asking_for, tagged_gtid
 
@@ -51,15 +56,10 @@ _WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 3
 """Types of events that are not read and that carry no change of a row. 9, 11, 17: blocks of a file of LOAD DATA."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
-_STATEMENT = b"\x02"
-_EVENT_TYPE, _EVENT_SIZE, _CONTENT, _VARIABLES_SIZE, _VARIABLES = 5, 10, 20, 31, 33
-"""Where an event has these in its packet: one byte of the protocol, 19 of the header, 13 of numbers of a statement."""
 _TAGGED_GTID = 42
 _DUMP_GTID = b"\x1e"
 _SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer"
 _COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_compression"}
-_STRICT = 1 << 21 | 1 << 22
-"""Of the SQL mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES."""
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _EVENTS = (
     DeleteRowsEvent,
@@ -79,10 +79,10 @@ _EVENTS = (
 
 
 class _LogConnection(_Connection):
-    """A connection that leaves the status variables out of statements of the log, and asks for it behind `executed`.
+    """A connection that takes the status variables out of statements of the log, and asks for it behind `executed`.
 
-    The library parses these settings of the session, which nobody uses here, and fails at those of a newer server. Of
-    sets, it knows only those without tags.
+    The library parses these settings of the session, and fails at those of a newer server. Of sets, it knows only those
+    without tags.
     """
 
     executed: GtidSet | None = None
@@ -96,9 +96,10 @@ class _LogConnection(_Connection):
         read: Callable[[type[MysqlPacket]], Any] = super()._read_packet
         packet = read(packet_type)
         octets = packet.get_all_data()
-        if octets[_EVENT_TYPE : _EVENT_TYPE + 1] != _STATEMENT:
+        variables = status_variables(octets)
+        if variables is None:
             return packet
-        return packet_type(without_status_variables(octets), self.encoding)
+        return StatementPacket(without_status_variables(octets), self.encoding, variables)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -189,7 +190,7 @@ class BinlogReader:
             raise SourceAway("the source ended the stream of its log", remedy="start the server again")
         if isinstance(event, NotImplementedEvent):
             if event.event_type == _TAGGED_GTID:
-                return tagged_gtid(_content(event), event.timestamp)
+                return tagged_gtid(content_of(event), event.timestamp)
             _check_skipped(event.event_type, self._dialect)
         return event
 
@@ -205,52 +206,10 @@ class BinlogReader:
         self._connections.close()
 
 
-def without_status_variables(packet: bytes) -> bytes:
-    """Returns the packet of a statement of the log without its status variables; other packets as they are."""
-    if len(packet) < _VARIABLES or struct.unpack_from("<I", packet, _EVENT_SIZE) != (len(packet) - 1,):
-        return packet
-    (size,) = struct.unpack_from("<H", packet, _VARIABLES_SIZE)
-    shorter = bytearray(packet[:_VARIABLES] + packet[_VARIABLES + size :])
-    struct.pack_into("<I", shorter, _EVENT_SIZE, len(shorter) - 1)
-    struct.pack_into("<H", shorter, _VARIABLES_SIZE, 0)
-    return bytes(shorter)
-
-
-def _content(event: NotImplementedEvent) -> bytes:
-    """Returns what an event has behind its header."""
-    octets: bytes = event.packet.packet.get_all_data()
-    return octets[_CONTENT : _CONTENT + event.event_size]
-
-
 def row_octets(event: Any) -> bytes:
     """Returns the images of an event of rows, undecoded. Call it once per event."""
     octets: bytes = event.packet.read(event.event_size - event.packet.read_bytes)
     return octets
-
-
-def statement_of(event: QueryEvent | ExecuteLoadQueryEvent) -> tuple[str, str]:
-    """Returns the statement of an event, and the database in which it ran. Call it once per event.
-
-    Of a LOAD DATA the library reads only the numbers before its text. Raises DecodeError if they do not fit the event.
-    """
-    if isinstance(event, QueryEvent):
-        return event.query, event.schema.decode(errors="replace")
-    rest = row_octets(event)
-    begin = event.status_vars_length + event.schema_length + 1
-    if len(rest) <= begin:
-        raise DecodeError(
-            f"an event of LOAD DATA has {len(rest)} bytes behind its numbers",
-            expected=f"{begin} bytes of settings and the database, then the statement",
-            remedy="read a supported server",
-        )
-    database = rest[event.status_vars_length : begin - 1]
-    return rest[begin:].decode(errors="backslashreplace"), database.decode(errors="replace")
-
-
-def is_strict(event: QueryEvent | ExecuteLoadQueryEvent) -> bool:
-    """Returns whether the statement of an event ran in a strict SQL mode, which servers have by default."""
-    mode = getattr(event, "sql_mode", None)
-    return mode is None or bool(mode & _STRICT)
 
 
 def _auto_position(dialect: Dialect, start: LogPlace) -> Any:

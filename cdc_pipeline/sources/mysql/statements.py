@@ -5,56 +5,28 @@ no event, so the consumer has to know which tables it names. In doubt a statemen
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-_COMMENT = re.compile(r"/\*(?![!M]).*?\*/|--\s[^\n]*|#[^\n]*", re.DOTALL)
-_EXECUTED_COMMENT = re.compile(r"/\*M?!\d*(.*?)\*/", re.DOTALL)
-_STRING = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
-_NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
-_TABLE = rf"(?:{_NAME}\s*\.\s*)?{_NAME}"
-_IF = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
-_WAIT = r"(?:(?:NOWAIT|WAIT\s+\d+)\s+)?"
+from cdc_pipeline.sources.mysql.altered_tables import alteration_of
+from cdc_pipeline.sources.mysql.tokens import TableInText, Words, tokens
+
 _FLAGS = re.IGNORECASE | re.DOTALL
-_TRANSACTION = re.compile(r"\s*(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE\s+SAVEPOINT|XA)\b", _FLAGS)
 _BEGIN = re.compile(r"\s*(?:BEGIN|START\s+TRANSACTION|XA\s+START)\b", _FLAGS)
-_WITH_VARIABLES = re.compile(r"^\s*SET\s+STATEMENT\b.*?\bFOR\b", _FLAGS)
 _ROLLBACK_TO = re.compile(r"\s*ROLLBACK\s+(?:WORK\s+)?TO\b", _FLAGS)
-_TRUNCATE = re.compile(rf"\s*TRUNCATE\s+(?:TABLE\s+)?(?P<table>{_TABLE})", _FLAGS)
-_ALTER = re.compile(
-    rf"\s*ALTER\s+(?:ONLINE\s+)?(?P<ignore>IGNORE\s+)?TABLE\s+{_IF}(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS
-)
-_DROP = re.compile(rf"\s*DROP\s+TABLES?\s+{_IF}(?P<tables>{_TABLE}(?:\s*,\s*{_TABLE})*)", _FLAGS)
-_REPLACE = re.compile(rf"\s*CREATE\s+OR\s+REPLACE\s+TABLE\s+(?P<table>{_TABLE})", _FLAGS)
-_OF_A_TABLE = re.compile(r"\s*(?:ALTER|DROP|RENAME|TRUNCATE|CREATE\s+OR\s+REPLACE)\s+(?:\w+\s+){0,2}TABLES?\b", _FLAGS)
-_OF_A_TEMPORARY_TABLE = re.compile(r"\s*(?:DROP|CREATE\s+OR\s+REPLACE)\s+TEMPORARY\b", _FLAGS)
-_RENAME = re.compile(r"\s*RENAME\s+TABLES?\s+(?P<rest>.*)", _FLAGS)
-_RENAMED = re.compile(rf"{_IF}(?P<old>{_TABLE})\s+{_WAIT}TO\s+(?P<new>{_TABLE})", _FLAGS)
-_NAMES_AFTER_RENAME = re.compile(rf"\bRENAME\s+(?:TO\s+|AS\s+)?(?P<new>{_TABLE})", _FLAGS)
-_DATABASE = re.compile(rf"\s*DROP\s+(?:DATABASE|SCHEMA)\s+{_IF}(?P<database>{_NAME})", _FLAGS)
-_ROWS = re.compile(r"\s*(?:WITH\b.*?\)\s*)?(INSERT|UPDATE|DELETE|REPLACE|LOAD|MERGE|CALL)\b", _FLAGS)
-_INTO = re.compile(
-    rf"\s*(?:(?:INSERT|REPLACE)\s+(?:(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|IGNORE)\s+)*(?:INTO\s+)?"
-    rf"|LOAD\s.*?\bINTO\s+TABLE\s+)(?P<table>{_TABLE})",
-    _FLAGS,
-)
-_HARMLESS_CLAUSE = re.compile(
-    r"\s*(?:"
-    r"(?:ADD|DROP|RENAME|ALTER)\s+(?:(?:UNIQUE|FULLTEXT|SPATIAL)\s+)?(?:INDEX|KEY)\b"
-    r"|(?:ADD|DROP)\s+(?:CONSTRAINT|FOREIGN\s+KEY|CHECK)\b|ADD\s+(?:UNIQUE|FULLTEXT|SPATIAL)\b"
-    r"|AUTO_INCREMENT\b|COMMENT\b|(?:ENABLE|DISABLE)\s+KEYS|FORCE\s*$|ENGINE\s*=?\s*INNODB\s*$"
-    r"|ROW_FORMAT\b|STATS_\w+\b|ALGORITHM\b|LOCK\b|NOWAIT\b|WAIT\b|ADD\s+PARTITION\b|ANALYZE\s+PARTITION\b"
-    r")",
-    _FLAGS,
-)
-_RENAMED_COLUMN = re.compile(rf"\s*RENAME\s+COLUMN\s+{_IF}(?P<old>{_NAME})\s+TO\s+(?P<new>{_NAME})", _FLAGS)
-_CHANGED_COLUMN = re.compile(rf"\s*CHANGE\s+(?:COLUMN\s+)?{_IF}(?P<old>{_NAME})\s+(?P<new>{_NAME})", _FLAGS)
-_DROPPED_COLUMN = re.compile(rf"\s*DROP\s+(?:COLUMN\s+)?{_IF}(?P<name>{_NAME})", _FLAGS)
-_ADDED = re.compile(
-    r"\s*ADD\b(?!\s+(?:UNIQUE|FULLTEXT|SPATIAL|PRIMARY|INDEX|KEY|CONSTRAINT|FOREIGN|CHECK|PARTITION)\b)", _FLAGS
-)
-_FILLS_NULLS = re.compile(r"\s*(?:MODIFY|CHANGE)\b.*\bNOT\s+NULL\b", _FLAGS)
+_STRICT = 1 << 21 | 1 << 22
+"""Of the SQL mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES."""
+_UNKNOWN_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+"""Stands in a statement for bytes that cannot be decoded."""
+_TABLE_WORDS = ("TABLE", "TABLES")
+_FEW = 4
+"""Among so many words at its beginning, a statement that changes tables has the word TABLE."""
+_INTO = ("INSERT", "REPLACE", "LOAD")
+_ROWS = (*_INTO, "UPDATE", "DELETE", "MERGE", "CALL")
+_PRIORITIES = ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE")
+_FUNCTIONS = ("SELECT", "DO")
+"""The log has these only if they called a stored function that changed rows, of whatever table."""
 
 
 class Effect(StrEnum):
@@ -83,6 +55,9 @@ class TableEffect:
         return self.database in ("", database) and self.table in (None, table)
 
 
+_ANY_CHANGED = TableEffect(effect=Effect.CHANGED, database="", table=None)
+
+
 def begins_transaction(statement: str) -> bool:
     """Returns whether rows and other statements may follow in the same transaction. Else it is a transaction alone."""
     return _BEGIN.match(statement) is not None
@@ -103,117 +78,131 @@ def is_partial_rollback(statement: str) -> bool:
     return _ROLLBACK_TO.match(statement) is not None
 
 
-def effects_of(statement: str, database: str, *, is_strict: bool = True) -> tuple[TableEffect, ...]:
+def effects_of(statement: str, database: str, *, sql_mode: int | None = None) -> tuple[TableEffect, ...]:
     """Returns what the statement does to tables. `database`: the one in which it ran, for names without one.
 
-    `is_strict`: it ran in a strict SQL mode, in which the server changes no value that a column can no longer hold.
+    `sql_mode`: the mode in which it ran, None if that is not known. In a strict one, which servers have by default,
+    the server changes no value that a column can no longer hold.
     """
-    text = _COMMENT.sub(" ", _EXECUTED_COMMENT.sub(r" \1 ", _without_strings(statement)))
-    if _TRANSACTION.match(text):
-        return ()
-    return tuple(_effects(_WITH_VARIABLES.sub("", text), database, is_strict=is_strict))
+    return tuple(map(_in_doubt, _Statement(statement, database, sql_mode).effects()))
 
 
-def _effects(text: str, database: str, *, is_strict: bool) -> Iterator[TableEffect]:
-    if (found := _TRUNCATE.match(text)) is not None:
-        yield _effect(Effect.TRUNCATED, found["table"], database)
-    elif (found := _ALTER.match(text)) is not None:
-        yield from _of_alter(found, database, is_strict=is_strict)
-    elif (found := _DATABASE.match(text)) is not None:
-        yield TableEffect(effect=Effect.ANOTHER, database=_unquoted(found["database"]), table=None)
-    elif names := list(_made_again(text)):
-        for name in names:
-            yield _effect(Effect.ANOTHER, name, database)
-    elif _ROWS.match(text):
-        yield from _of_rows(text, database)
-    elif _OF_A_TABLE.match(text) and not _OF_A_TEMPORARY_TABLE.match(text):
-        yield TableEffect(effect=Effect.CHANGED, database="", table=None)
+def _in_doubt(found: TableEffect) -> TableEffect:
+    """Returns the effect, on every table if the name of its own cannot be read."""
+    if _UNKNOWN_CHARACTER not in found.database + (found.table or ""):
+        return found
+    return TableEffect(effect=Effect.ROWS, database="", table=None) if found.effect is Effect.ROWS else _ANY_CHANGED
 
 
-def _of_rows(text: str, database: str) -> Iterator[TableEffect]:
-    """Yields the table that an INSERT, a REPLACE or a LOAD writes to; of another statement, every name in it."""
-    into = _INTO.match(text)
-    if into is not None:
-        yield _effect(Effect.ROWS, into["table"], database)
-        return
-    for name in sorted({_unquoted(name) for name in re.findall(_NAME, text)}):
-        yield TableEffect(effect=Effect.ROWS, database="", table=name)
+class _Statement:
+    """A statement that is read from left to right."""
+
+    def __init__(self, statement: str, database: str, sql_mode: int | None) -> None:
+        self._words = Words(tokens(statement, sql_mode))
+        self._database = database
+        self._is_strict = sql_mode is None or bool(sql_mode & _STRICT)
+
+    def effects(self) -> Iterator[TableEffect]:
+        words = self._words
+        if words.take("SET", "STATEMENT"):
+            words.skip_to(("FOR",))
+        first = words.peek().word
+        names_table = any(words.peek(number).word in _TABLE_WORDS for number in range(_FEW))
+        if first in ("ANALYZE", "WITH") and not names_table:
+            first = words.skip_to((*_ROWS, "SELECT"))
+        else:
+            words.take(first)
+        match first:
+            case "TRUNCATE":
+                yield from self._of_truncate()
+            case "ALTER" if names_table:
+                yield from self._of_alter()
+            case "DROP" | "CREATE" | "RENAME":
+                yield from self._of_name(first, names_table=names_table)
+            case _ if first in _ROWS:
+                yield from self._of_rows(first)
+            case _ if first in _FUNCTIONS:
+                yield TableEffect(effect=Effect.ROWS, database="", table=None)
+
+    def _of_truncate(self) -> Iterator[TableEffect]:
+        self._words.take("TABLE")
+        table = self._words.take_table()
+        yield _ANY_CHANGED if table is None else self._effect(Effect.TRUNCATED, table)
+
+    def _of_alter(self) -> Iterator[TableEffect]:
+        words = self._words
+        is_ignoring = False
+        while modifier := words.take_any(("ONLINE", "IGNORE")):
+            is_ignoring |= modifier == "IGNORE"
+        table = self._table_behind() if words.take("TABLE") else None
+        if table is None:
+            yield _ANY_CHANGED
+            return
+        found = alteration_of(words.rest())
+        if found.is_harmless:
+            return
+        is_lenient = is_ignoring or not self._is_strict
+        replaces = found.takes_names or (is_lenient and found.fills_nulls)
+        yield self._effect(Effect.REPLACED if replaces else Effect.CHANGED, table)
+        for name in found.new_names:
+            yield self._effect(Effect.ANOTHER, table)
+            yield self._effect(Effect.ANOTHER, name)
+        for name in found.exchanged:
+            yield self._effect(Effect.ANOTHER, name)
+
+    def _of_name(self, first: str, *, names_table: bool) -> Iterator[TableEffect]:
+        """Yields what a DROP, a CREATE OR REPLACE or a RENAME takes from a table or gives to another one."""
+        words = self._words
+        if first == "CREATE" and not words.take("OR", "REPLACE"):
+            return
+        if words.take_any(("DATABASE", "SCHEMA")):
+            words.take_exists()
+            yield TableEffect(effect=Effect.ANOTHER, database=words.take_name() or "", table=None)
+        elif names_table and not words.take("TEMPORARY"):
+            named = list(self._named(first)) if words.take_any(_TABLE_WORDS) else [None]
+            for name in named:
+                yield _ANY_CHANGED if name is None else self._effect(Effect.ANOTHER, name)
+
+    def _named(self, first: str) -> Iterator[TableInText | None]:
+        """Yields the tables of a list, and None where it cannot be read."""
+        yield self._table_behind()
+        while first == "RENAME" and self._words.take("TO"):
+            yield self._words.take_table()
+            if self._words.take_sign(","):
+                yield self._table_behind()
+        while first == "DROP" and self._words.take_sign(","):
+            yield self._table_behind()
+        self._words.take_any(("RESTRICT", "CASCADE"))
+        self._words.take_sign(";")
+        if first != "CREATE" and not self._words.is_over:
+            yield None
+
+    def _table_behind(self) -> TableInText | None:
+        self._words.take_exists()
+        table = self._words.take_table()
+        self._words.take_wait()
+        return table
+
+    def _of_rows(self, first: str) -> Iterator[TableEffect]:
+        """Yields the table that an INSERT, a REPLACE or a LOAD writes to; of another statement, every name in it."""
+        words = self._words
+        if first == "LOAD":
+            words.skip_to(("INTO",))
+            words.take("TABLE")
+        elif first in _INTO:
+            while words.take_any(_PRIORITIES):
+                pass
+            words.take("INTO")
+        table = words.take_table() if first in _INTO else None
+        if table is not None:
+            yield self._effect(Effect.ROWS, table)
+            return
+        for name in sorted({first, *_names(words)}):
+            yield TableEffect(effect=Effect.ROWS, database="", table=name)
+
+    def _effect(self, effect: Effect, table: TableInText) -> TableEffect:
+        return TableEffect(effect=effect, database=table.database or self._database, table=table.table)
 
 
-def _made_again(text: str) -> Iterator[str]:
-    """Yields the names that a DROP, a RENAME or a CREATE OR REPLACE takes from a table or gives to another one."""
-    if (found := _DROP.match(text)) is not None:
-        yield from re.findall(_TABLE, found["tables"])
-    elif (found := _REPLACE.match(text)) is not None:
-        yield found["table"]
-    elif (found := _RENAME.match(text)) is not None:
-        for pair in _RENAMED.finditer(found["rest"]):
-            yield from (pair["old"], pair["new"])
-
-
-def _of_alter(found: re.Match[str], database: str, *, is_strict: bool) -> Iterator[TableEffect]:
-    clauses = list(_clauses(found["rest"]))
-    if all(_HARMLESS_CLAUSE.match(clause) for clause in clauses):
-        return
-    is_lenient = not is_strict or found["ignore"] is not None
-    if _takes_names(clauses) or (is_lenient and any(map(_FILLS_NULLS.match, clauses))):
-        yield _effect(Effect.REPLACED, found["table"], database)
-    else:
-        yield _effect(Effect.CHANGED, found["table"], database)
-    for clause in clauses:
-        renamed = _NAMES_AFTER_RENAME.match(clause.strip())
-        exchanged = re.search(rf"\bWITH\s+TABLE\s+(?P<new>{_TABLE})", clause, _FLAGS)
-        if renamed is not None and not re.match(r"\s*RENAME\s+COLUMN\b", clause, _FLAGS):
-            yield _effect(Effect.ANOTHER, found["table"], database)
-            yield _effect(Effect.ANOTHER, renamed["new"], database)
-        elif exchanged is not None:
-            yield _effect(Effect.ANOTHER, exchanged["new"], database)
-
-
-def _takes_names(clauses: Sequence[str]) -> bool:
-    """Returns whether a column gets a name that a column of the table had before the statement, maybe itself."""
-    given, taken = set[str](), set[str]()
-    for clause in clauses:
-        renamed = _RENAMED_COLUMN.match(clause) or _CHANGED_COLUMN.match(clause)
-        dropped = _DROPPED_COLUMN.match(clause)
-        if renamed is not None and _unquoted(renamed["old"]).lower() != _unquoted(renamed["new"]).lower():
-            taken.add(_unquoted(renamed["old"]).lower())
-            given.add(_unquoted(renamed["new"]).lower())
-        elif dropped is not None:
-            taken.add(_unquoted(dropped["name"]).lower())
-        elif _ADDED.match(clause):
-            given |= {_unquoted(name).lower() for name in re.findall(_NAME, clause)}
-    return not given.isdisjoint(taken)
-
-
-def _clauses(rest: str) -> Iterator[str]:
-    """Yields the clauses of an ALTER TABLE, which commas outside of parentheses divide."""
-    depth, start = 0, 0
-    for place, character in enumerate(rest):
-        depth += (character == "(") - (character == ")")
-        if character == "," and not depth:
-            yield rest[start:place]
-            start = place + 1
-    yield rest[start:]
-
-
-def _effect(effect: Effect, name: str, database: str) -> TableEffect:
-    parts = re.findall(_NAME, name)
-    return TableEffect(
-        effect=effect,
-        database=_unquoted(parts[0]) if len(parts) > 1 else database,
-        table=_unquoted(parts[-1]),
-    )
-
-
-def _without_strings(statement: str) -> str:
-    """Returns the statement with empty strings: they may hold anything, such as the words of another statement.
-
-    Double quotes stay, since they enclose names in the SQL mode ANSI_QUOTES.
-    """
-    return _STRING.sub("''", statement)
-
-
-def _unquoted(name: str) -> str:
-    quote = name[0]
-    return name[1:-1].replace(2 * quote, quote) if quote in '`"' else name
+def _names(words: Words) -> Collection[str]:
+    return {token.text for token in words.rest() if token.is_name}

@@ -26,9 +26,10 @@ from pymysqlreplication.row_event import (
 
 from cdc_pipeline.errors import DecodeError, TableStale
 from cdc_pipeline.record import TableName
-from cdc_pipeline.sources.mysql.binlog import is_strict, row_octets, statement_of
+from cdc_pipeline.sources.mysql.binlog import row_octets
 from cdc_pipeline.sources.mysql.changes import ChangeGroup, Place
 from cdc_pipeline.sources.mysql.log_place import LogPlace, LogTransaction
+from cdc_pipeline.sources.mysql.logged_statements import LoggedStatement, statement_of
 from cdc_pipeline.sources.mysql.prepared import LookBack, PreparedTransactions, Tables, completed_by, xid_of
 from cdc_pipeline.sources.mysql.row_image import RowImage
 from cdc_pipeline.sources.mysql.statements import (
@@ -115,7 +116,7 @@ class TransactionReader:
             case XAPrepareEvent():
                 self._prepare(event)
             case QueryEvent() | ExecuteLoadQueryEvent():
-                self._add_statement(*statement_of(event), strict=is_strict(event))
+                self._add_statement(statement_of(event))
 
     def _begin(self, event: Any) -> None:
         self.last = self._start.next(event, self.last)
@@ -178,21 +179,21 @@ class TransactionReader:
             if owner == self._pipeline and after.get(_MESSAGE):
                 self._markers.append(Marker(text=after[_MESSAGE], commit_position=self.last.position))
 
-    def _add_statement(self, statement: str, database: str, *, strict: bool) -> None:
+    def _add_statement(self, statement: LoggedStatement) -> None:
         if self._is_alone is None:
-            self._is_alone = not begins_transaction(statement)
-        if ends_transaction(statement):
+            self._is_alone = not begins_transaction(statement.text)
+        if ends_transaction(statement.text):
             self._end()
             return
-        completed = completed_by(statement)
+        completed = completed_by(statement.text)
         if completed is not None:
             self._refuse_unseen(self.prepared.complete(completed, self.last.position, self._look_back))
             self._end()
             return
-        if is_partial_rollback(statement):
+        if is_partial_rollback(statement.text):
             self._refuse_touched("was changed in a transaction of which a part was rolled back")
             return
-        for effect in effects_of(statement, database, is_strict=strict):
+        for effect in effects_of(statement.text, statement.database, sql_mode=statement.sql_mode):
             for (schema, name), table in self._tables.items():
                 if effect.concerns(schema, name) and table.is_read(self.last.position):
                     self._add_effect(table, effect.effect)

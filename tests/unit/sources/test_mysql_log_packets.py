@@ -4,11 +4,16 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-from pymysql.protocol import MysqlPacket
+import pytest
 from pymysqlreplication.event import QueryEvent
 from pymysqlreplication.packet import BinLogPacketWrapper
 
-from cdc_pipeline.sources.mysql.binlog import without_status_variables
+from cdc_pipeline.sources.mysql.logged_statements import (
+    StatementPacket,
+    statement_of,
+    status_variables,
+    without_status_variables,
+)
 
 STATEMENT = b"UPDATE shop.orders SET amount = 9"
 OF_MYSQL_9_7 = bytes.fromhex(
@@ -17,20 +22,20 @@ OF_MYSQL_9_7 = bytes.fromhex(
 """Status variables that MySQL 9.7 wrote beside it. mysql-replication 1.0 does not know the last one, 0x15."""
 
 
-def packet_of(variables: bytes) -> bytes:
+def packet_of(variables: bytes, statement: bytes = STATEMENT) -> bytes:
     numbers = struct.pack("<IIBHH", 7, 0, len(b"shop"), 0, len(variables))
-    content = numbers + variables + b"shop\0" + STATEMENT + b"\0\0\0\0"
+    content = numbers + variables + b"shop\0" + statement + b"\0\0\0\0"
     header = struct.pack("<IBIIIH", 1_700_000_000, 2, 1, 19 + len(content), 4_000, 0)
     return b"\0" + header + content
 
 
-def read(packet: bytes) -> Any:
-    """The event that mysql-replication makes of a packet."""
+def read(packet: bytes, variables: bytes = b"") -> Any:
+    """The event that mysql-replication makes of a packet, which had these variables."""
     connection = SimpleNamespace(charset="utf8mb4", _get_dbms=lambda: "mysql")
     filters = dict.fromkeys(("only_tables", "ignored_tables", "only_schemas", "ignored_schemas"))
     switches = ("freeze_schema", "ignore_decode_errors", "verify_checksum", "optional_meta_data", "enable_logging")
     return BinLogPacketWrapper(
-        MysqlPacket(packet, "utf8mb4"),
+        StatementPacket(packet, "utf8mb4", variables),
         {},
         connection,
         mysql_version=(9, 7, 4),
@@ -50,3 +55,33 @@ def test_a_statement_is_the_same_without_its_variables() -> None:
 def test_a_row_of_a_result_that_looks_like_a_statement_stays_as_it_is() -> None:
     row = b"\0\0\0\0\0\x02" + b"some values of a query that the reader asks before it reads the log"
     assert without_status_variables(row) == row
+
+
+@pytest.mark.parametrize(
+    ("client", "octets", "text"),
+    [
+        (8, "bücher".encode("cp1252"), "bücher"),
+        (47, "€".encode("cp1252"), "€"),
+        (1024 + 8, "bücher".encode("cp1252"), "bücher"),
+        (28, "表`".encode("gbk"), "表`"),
+        (13, "表`".encode("shift_jis"), "表`"),
+        (45, "bücher".encode(), "bücher"),
+        (309, "bücher".encode(), "bücher"),
+        (2304, "bücher".encode(), "bücher"),
+        (63, "bücher".encode(), "bücher"),
+        (45, "bücher".encode("cp1252"), "b\ufffdcher"),
+        (10, b"b\xfccher", "b\ufffdcher"),
+    ],
+)
+def test_a_statement_is_read_in_the_character_set_of_its_client(client: int, octets: bytes, text: str) -> None:
+    charsets = struct.pack("<HHH", client, 45, 45)
+    for before in ("", "00 00000000 01 2000a04500000000 06 03 737464 03 01000100"):
+        packet = packet_of(bytes.fromhex(before) + b"\x04" + charsets, octets)
+        found = statement_of(read(without_status_variables(packet), status_variables(packet) or b""))
+        assert (found.text, found.database) == (text, "shop")
+
+
+def test_the_sql_mode_of_a_statement_is_read_and_missing_where_no_variable_has_it() -> None:
+    assert statement_of(read(packet_of(b""), OF_MYSQL_9_7)).sql_mode == 0x45A00020
+    for variables in (b"", b"\x01\x00", b"\xfe" * 40):
+        assert statement_of(read(packet_of(b""), variables)).sql_mode is None

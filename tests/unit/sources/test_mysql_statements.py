@@ -3,6 +3,7 @@
 import pytest
 
 from cdc_pipeline.sources.mysql.statements import Effect, effects_of, ends_transaction, is_partial_rollback
+from cdc_pipeline.sources.mysql.tokens import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 
 ANY = ("", None)
 
@@ -48,6 +49,26 @@ ANY = ("", None)
         ("ALTER TABLE orders CHANGE a A TEXT, CHANGE COLUMN `b` `b` INT", [(Effect.CHANGED, "shop", "orders")]),
         ("ALTER TABLE orders DROP a, DROP INDEX i, ADD INDEX i (a)", [(Effect.CHANGED, "shop", "orders")]),
         ("ALTER TABLE orders MODIFY a INT NOT NULL", [(Effect.CHANGED, "shop", "orders")]),
+        ("TRUNCATE TABLE `a#b`", [(Effect.TRUNCATED, "shop", "a#b")]),
+        ("TRUNCATE TABLE `it's`", [(Effect.TRUNCATED, "shop", "it's")]),
+        ("TRUNCATE -- all\n `a--b` # of them", [(Effect.TRUNCATED, "shop", "a--b")]),
+        ("DROP TABLE `x#y`, `/*`, z", [(Effect.ANOTHER, "shop", name) for name in ("x#y", "/*", "z")]),
+        ("DROP TABLE orders OF, a", [(Effect.ANOTHER, "shop", "orders"), (Effect.CHANGED, *ANY)]),
+        ("CREATE OR REPLACE DATABASE shop", [(Effect.ANOTHER, "shop", None)]),
+        ("TRUNCATE TABLE b\ufffdcher", [(Effect.CHANGED, *ANY)]),
+        ("SELECT `shop`.`put`(1)", [(Effect.ROWS, *ANY)]),
+        ("DO put(1)", [(Effect.ROWS, *ANY)]),
+        ("WITH a AS (SELECT 1) DELETE FROM b", [(Effect.ROWS, "", name) for name in ("DELETE", "FROM", "b")]),
+        ("ANALYZE FORMAT=JSON UPDATE a", [(Effect.ROWS, "", name) for name in ("UPDATE", "a")]),
+        ("ALTER TABLE orders ADD CONSTRAINT c PRIMARY KEY (a)", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders COMMENT='/*', DROP a, COMMENT='*/'", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders AUTO_INCREMENT=1 ENGINE=MyISAM", [(Effect.CHANGED, "shop", "orders")]),
+        ("ALTER TABLE orders COMMENT='' REMOVE PARTITIONING", [(Effect.CHANGED, "shop", "orders")]),
+        (
+            "ALTER TABLE orders CONVERT TABLE parts TO PARTITION p VALUES LESS THAN (9)",
+            [(Effect.CHANGED, "shop", "orders"), (Effect.ANOTHER, "shop", "parts")],
+        ),
+        ("ALTER TABLE orders RENAME INDEX i TO j, DROP a", [(Effect.CHANGED, "shop", "orders")]),
     ],
 )
 def test_a_statement_that_changes_tables_names_them(statement: str, effects: list[tuple[Effect, str, str]]) -> None:
@@ -63,6 +84,8 @@ def test_a_statement_that_changes_tables_names_them(statement: str, effects: lis
         "ALTER TABLE orders DROP a, ADD (b INT, a INT)",
         "ALTER TABLE orders RENAME COLUMN a TO b, ADD a INT",
         "ALTER IGNORE TABLE orders MODIFY a INT NOT NULL",
+        """ALTER TABLE orders COMMENT="it's", DROP COLUMN a, ADD COLUMN a INT, COMMENT='x'""",
+        "ALTER TABLE orders ADD KEY (`a'b`), DROP a, ADD a INT /* it's */",
     ],
 )
 def test_a_column_with_the_name_of_another_one_is_told_from_the_same_column(statement: str) -> None:
@@ -71,7 +94,23 @@ def test_a_column_with_the_name_of_another_one_is_told_from_the_same_column(stat
 
 def test_a_column_that_may_no_longer_be_null_loses_its_nulls_in_a_mode_that_is_not_strict() -> None:
     statement = "ALTER TABLE orders MODIFY a INT NOT NULL"
-    assert [found.effect for found in effects_of(statement, "shop", is_strict=False)] == [Effect.REPLACED]
+    assert [found.effect for found in effects_of(statement, "shop", sql_mode=0)] == [Effect.REPLACED]
+
+
+@pytest.mark.parametrize(
+    ("statement", "sql_mode", "effects"),
+    [
+        (r"ALTER TABLE orders COMMENT='\', DROP a, ADD a INT, COMMENT='x'", NO_BACKSLASH_ESCAPES, [Effect.REPLACED]),
+        (r"ALTER TABLE orders COMMENT='\', DROP a, ADD a INT, COMMENT='", 0, []),
+        (r'ALTER TABLE orders COMMENT="\", DROP a, ADD a INT, COMMENT="', 0, []),
+        (r'ALTER TABLE "\" DROP a, ADD a INT, COMMENT "x\"', ANSI_QUOTES, [Effect.REPLACED]),
+        (r'UPDATE a SET b = "orders\"', NO_BACKSLASH_ESCAPES, [Effect.ROWS] * 4),
+    ],
+)
+def test_what_quotes_and_backslashes_mean_depends_on_the_sql_mode(
+    statement: str, sql_mode: int, effects: list[Effect]
+) -> None:
+    assert [found.effect for found in effects_of(statement, "shop", sql_mode=sql_mode)] == effects
 
 
 @pytest.mark.parametrize(
@@ -87,6 +126,14 @@ def test_a_column_that_may_no_longer_be_null_loses_its_nulls_in_a_mode_that_is_n
         "DROP TEMPORARY TABLE IF EXISTS orders",
         "GRANT SELECT ON shop.orders TO someone",
         "ANALYZE TABLE orders",
+        "ANALYZE LOCAL TABLE orders",
+        "CREATE OR REPLACE TEMPORARY TABLE orders (id INT)",
+        "CREATE PROCEDURE p() TRUNCATE TABLE orders",
+        "ALTER TABLE orders ADD CONSTRAINT c CHECK (a > 0), DROP CONSTRAINT d, ALTER INDEX i INVISIBLE",
+        'ALTER TABLE orders ADD UNIQUE KEY `i` USING BTREE (a(3)) COMMENT "it\'s", ALGORITHM=INPLACE, LOCK=NONE',
+        "ALTER TABLE orders ADD FOREIGN KEY f (a, b) REFERENCES shop.other (c, d) ON DELETE RESTRICT",
+        "ALTER TABLE orders AUTO_INCREMENT = 7 ROW_FORMAT=DYNAMIC, ENGINE=InnoDB, FORCE",
+        "ALTER TABLE orders ADD PARTITION (PARTITION p2 VALUES LESS THAN (30))",
         "CREATE USER x IDENTIFIED BY 'ALTER TABLE orders DROP x'",
     ],
 )

@@ -1,0 +1,147 @@
+"""Says what an ALTER TABLE does to rows and columns, by its clauses. Pure."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cdc_pipeline.sources.mysql.tokens import TableInText, Token, TokenKind, Words
+
+_NAME = r"[^ ()=,.']+"
+_TABLE = rf"{_NAME}(?: \. {_NAME})?"
+_IF = r"(?: IF (?:NOT )?EXISTS)?"
+_VALUE = r"(?: =)? [^ ()=,.]+"
+_INDEX_OPTION = (
+    rf"(?: (?:KEY_BLOCK_SIZE|COMMENT|CLUSTERING){_VALUE}| USING \w+| WITH PARSER {_NAME}| (?:IN)?VISIBLE"
+    r"| (?:NOT )?IGNORED)*"
+)
+_INDEX = rf"(?:(?:UNIQUE|FULLTEXT|SPATIAL)(?: (?:INDEX|KEY))?|INDEX|KEY){_IF}(?: {_NAME})?(?: USING \w+)? \(\)"
+_FOREIGN_KEY = rf"FOREIGN KEY{_IF}(?: {_NAME})? \(\) REFERENCES {_TABLE} \(\)(?: MATCH \w+)?"
+_TABLE_OPTION = rf"(?:(?:AUTO_INCREMENT|COMMENT|ROW_FORMAT|STATS_\w+|ALGORITHM|LOCK){_VALUE}|ENGINE(?: =)? INNODB)"
+_HARMLESS = re.compile(
+    rf"ADD (?:CONSTRAINT{_IF}(?: {_NAME})? )?(?:{_INDEX}{_INDEX_OPTION}"
+    rf"|{_FOREIGN_KEY}(?: ON (?:DELETE|UPDATE) (?:RESTRICT|NO ACTION))*|CHECK \(\)(?: (?:NOT )?ENFORCED)?)"
+    rf"|DROP (?:INDEX|KEY|CONSTRAINT|CHECK|FOREIGN KEY){_IF} (?!`?PRIMARY`?$){_NAME}"
+    rf"|RENAME (?:INDEX|KEY){_IF} {_NAME} TO {_NAME}"
+    rf"|ALTER (?:INDEX|KEY){_IF} {_NAME} (?:(?:IN)?VISIBLE|(?:NOT )?IGNORED)"
+    rf"|{_TABLE_OPTION}(?: {_TABLE_OPTION})*|(?:ENABLE|DISABLE) KEYS|FORCE"
+    rf"|ADD PARTITION{_IF}(?: (?:NO_WRITE_TO_BINLOG|LOCAL))?(?: \(\)| PARTITIONS \d+)|ANALYZE PARTITION {_NAME}"
+)
+"""Clauses that leave rows and columns as they are, as `_shown` writes them, from their first word to their last."""
+_FILLS_NULLS = re.compile(rf"(?:MODIFY|CHANGE) .*\bNOT NULL\b|ADD (?:CONSTRAINT{_IF}(?: {_NAME})? )?PRIMARY KEY\b")
+_NO_COLUMN = frozenset(
+    {
+        "CHECK",
+        "CONSTRAINT",
+        "FOREIGN",
+        "FULLTEXT",
+        "INDEX",
+        "KEY",
+        "PARTITION",
+        "PRIMARY",
+        "SPATIAL",
+        "UNIQUE",
+    }
+)
+"""Words behind ADD and DROP that are no column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alteration:
+    """What the clauses of an ALTER TABLE do.
+
+    `is_harmless`: rows and columns stay as they are. `takes_names`: a column gets a name that a column of the table had
+    before, maybe itself. `fills_nulls`: a column may no longer be NULL. `new_names`: those that the table gets.
+    `exchanged`: tables that get its rows, or whose rows it gets.
+    """
+
+    is_harmless: bool
+    takes_names: bool
+    fills_nulls: bool
+    new_names: tuple[TableInText, ...]
+    exchanged: tuple[TableInText, ...]
+
+
+def alteration_of(clauses: Iterable[Token]) -> Alteration:
+    """Reads what an ALTER TABLE has behind the name of its table."""
+    divided = list(_divided(clauses))
+    shown = [_shown(clause) for clause in divided]
+    return Alteration(
+        is_harmless=all(map(_HARMLESS.fullmatch, shown)),
+        takes_names=_takes_names(divided),
+        fills_nulls=any(map(_FILLS_NULLS.match, shown)),
+        new_names=tuple(_new_names(divided)),
+        exchanged=tuple(_exchanged(divided)),
+    )
+
+
+def _divided(clauses: Iterable[Token]) -> Iterator[list[Token]]:
+    """Yields the clauses, which commas outside of parentheses divide."""
+    depth, clause = 0, list[Token]()
+    for token in clauses:
+        depth += token.is_sign("(") - token.is_sign(")")
+        if token.is_sign(",") and not depth:
+            yield clause
+            clause = []
+        else:
+            clause.append(token)
+    yield clause
+
+
+def _shown(clause: Sequence[Token]) -> str:
+    """Returns a clause in capitals, with one space between tokens, and without what texts and parentheses hold."""
+    depth, parts = 0, list[str]()
+    for token in clause:
+        depth -= token.is_sign(")")
+        if not depth:
+            parts.append(_shown_token(token))
+        depth += token.is_sign("(")
+    return " ".join(parts).replace("( )", "()")
+
+
+def _shown_token(token: Token) -> str:
+    if token.kind is TokenKind.NAME:
+        return "`" + re.sub(r"\W", "_", token.text).upper() + "`"
+    return "''" if token.kind is TokenKind.TEXT else token.text.upper()
+
+
+def _takes_names(clauses: Collection[Sequence[Token]]) -> bool:
+    given, taken = set[str](), set[str]()
+    for clause in clauses:
+        words = Words(iter(clause))
+        if words.take("RENAME", "COLUMN") or words.take("CHANGE"):
+            words.take("COLUMN")
+            words.take_exists()
+            old = words.take_name() or ""
+            words.take("TO")
+            new = words.take_name() or ""
+            if old.lower() != new.lower():
+                taken.add(old.lower())
+                given.add(new.lower())
+        elif words.take("DROP") and words.peek().word not in _NO_COLUMN:
+            words.take("COLUMN")
+            words.take_exists()
+            taken.add((words.take_name() or "").lower())
+        elif words.take("ADD") and words.peek().word not in _NO_COLUMN:
+            given |= {token.text.lower() for token in words.rest() if token.is_name}
+    return not given.isdisjoint(taken)
+
+
+def _new_names(clauses: Iterable[Sequence[Token]]) -> Iterator[TableInText]:
+    for clause in clauses:
+        words = Words(iter(clause))
+        if words.take("RENAME") and words.peek().word not in ("COLUMN", "INDEX", "KEY"):
+            _ = words.take_any(("TO", "AS")) or words.take_sign("=")
+            if (table := words.take_table()) is not None:
+                yield table
+
+
+def _exchanged(clauses: Iterable[Sequence[Token]]) -> Iterator[TableInText]:
+    for clause in clauses:
+        words = Words(iter(clause))
+        if words.take("EXCHANGE"):
+            words.skip_to(("WITH",))
+            is_named = words.take("TABLE")
+        else:
+            is_named = words.take("CONVERT", "TABLE")
+        if is_named and (table := words.take_table()) is not None:
+            yield table
