@@ -16,7 +16,7 @@ from cdc_pipeline.sources.protocol import TableEvents, UnfitEvent
 from cdc_pipeline.types import arrow_schema
 from cdc_pipeline.wiring import Pipeline
 from tests.support.event_files import NOBODY_LISTENS
-from tests.support.mariadb import run_mysql
+from tests.support.mariadb import is_mariadb, run_mysql
 from tests.support.pipelines import mysql_settings, opened_pipeline
 
 
@@ -41,6 +41,28 @@ class MysqlShop:
         settings = mysql_settings(self.folder, self.url, self.database, listed, **more)
         with opened_pipeline(settings, store_url=self.store_url, spark_url=spark_url) as pipeline:
             yield pipeline
+
+
+RIGHTS = {
+    True: "REPLICATION SLAVE, BINLOG MONITOR",
+    False: "REPLICATION SLAVE, REPLICATION CLIENT",
+}
+"""By whether the server is a MariaDB: those of docs/how-to/mysql.md without which nothing is read."""
+
+
+@contextmanager
+def documented_reader(shop: MysqlShop) -> Iterator[dict[str, str]]:
+    """Settings of a source whose user has these rights alone, and may read the shop's database."""
+    reader = shop.database.replace("shop", "reader")
+    shop.run(
+        f"CREATE USER {reader}@'127.0.0.1' IDENTIFIED BY 'a secret of {reader}'",
+        f"GRANT {RIGHTS[is_mariadb(shop.url)]} ON *.* TO {reader}@'127.0.0.1'",
+        f"GRANT SELECT ON {shop.database}.* TO {reader}@'127.0.0.1'",
+        f"GRANT ALL ON {reader}.* TO {reader}@'127.0.0.1'",
+    )
+    url = shop.url.replace("cdc:of%20this%20test%20run", f"{reader}:a%20secret%20of%20{reader}")
+    yield {"url": url, "marker_table": f"{reader}.cdc_marker"}
+    shop.run(f"DROP USER {reader}@'127.0.0.1'", f"DROP DATABASE {reader}")
 
 
 @dataclass(slots=True, kw_only=True)

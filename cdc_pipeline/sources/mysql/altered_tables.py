@@ -1,10 +1,10 @@
-"""Says what an ALTER TABLE does to rows and columns, by its clauses. Pure."""
+"""Says what an ALTER TABLE does to rows and columns, by its clauses, and finds foreign keys that cascade. Pure."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cdc_pipeline.sources.mysql.tokens import TableInText, Token, TokenKind, Words
+from cdc_pipeline.sources.mysql.tokens import TableInText, Token, TokenKind, Words, tokens
 
 _NAME = r"[^ ()=,.']+"
 _TABLE = rf"{_NAME}(?: \. {_NAME})?"
@@ -27,6 +27,7 @@ _HARMLESS = re.compile(
     rf"|ADD PARTITION{_IF}(?: (?:NO_WRITE_TO_BINLOG|LOCAL))?(?: \(\)| PARTITIONS \d+)|ANALYZE PARTITION {_NAME}"
 )
 """Clauses that leave rows and columns as they are, as `_shown` writes them, from their first word to their last."""
+_CASCADE = re.compile(r"\bREFERENCES .*\bON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)\b")
 _FILLS_NULLS = re.compile(rf"(?:MODIFY|CHANGE) .*\bNOT NULL\b|ADD (?:CONSTRAINT{_IF}(?: {_NAME})? )?PRIMARY KEY\b")
 _NO_COLUMN = frozenset(
     {
@@ -50,13 +51,15 @@ class Alteration:
     """What the clauses of an ALTER TABLE do.
 
     `is_harmless`: rows and columns stay as they are. `takes_names`: a column gets a name that a column of the table had
-    before, maybe itself. `fills_nulls`: a column may no longer be NULL. `new_names`: those that the table gets.
-    `exchanged`: tables that get its rows, or whose rows it gets.
+    before, maybe itself. `fills_nulls`: a column may no longer be NULL. `cascades`: by a foreign key the engine changes
+    rows without events. `new_names`: those that the table gets. `exchanged`: tables that get its rows, or whose rows it
+    gets.
     """
 
     is_harmless: bool
     takes_names: bool
     fills_nulls: bool
+    cascades: bool
     new_names: tuple[TableInText, ...]
     exchanged: tuple[TableInText, ...]
 
@@ -69,9 +72,23 @@ def alteration_of(clauses: Iterable[Token]) -> Alteration:
         is_harmless=all(map(_HARMLESS.fullmatch, shown)),
         takes_names=_takes_names(divided),
         fills_nulls=any(map(_FILLS_NULLS.match, shown)),
+        cascades=any(map(_CASCADE.search, shown)),
         new_names=tuple(_new_names(divided)),
         exchanged=tuple(_exchanged(divided)),
     )
+
+
+def cascading_key(written: str) -> str | None:
+    """Returns the name of the first foreign key with CASCADE or SET NULL in the text of SHOW CREATE TABLE."""
+    words = Words(tokens(written, 0))
+    words.skip_to(("TABLE",))
+    words.take_table()
+    words.take_sign("(")
+    for clause in _divided(words.rest()):
+        if _CASCADE.search(_shown(clause)):
+            named = Words(iter(clause))
+            return (named.take("CONSTRAINT") and named.take_name()) or "without a name"
+    return None
 
 
 def _divided(clauses: Iterable[Token]) -> Iterator[list[Token]]:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
+from pymysql.err import MySQLError
 
+from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.mysql.altered_tables import cascading_key
 from cdc_pipeline.sources.mysql.dialect import Dialect, dialect_of
 from cdc_pipeline.sources.mysql.log_place import LogPlace
-from cdc_pipeline.sources.mysql.session import rows
+from cdc_pipeline.sources.mysql.session import quoted, rows
 from cdc_pipeline.sources.mysql.shape import MysqlColumn, TableShape
 from cdc_pipeline.types import text_of
 from cdc_pipeline.types.mysql import parse_column_type
@@ -36,6 +39,8 @@ _VARIABLES = (
     "server_uuid",
     "version",
 )
+_NOT_SHOWN = frozenset({1142, 1146})
+"""Errors of a table that the user may not read as a whole, and of one that was dropped a moment ago."""
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
 _TABLES = """
 SELECT t.table_schema, t.table_name, t.table_type, coalesce(t.engine, ''), coalesce(t.data_length, 0)
@@ -57,12 +62,6 @@ SELECT k.table_schema, k.table_name, k.column_name
 FROM information_schema.statistics AS k
 WHERE k.index_name = 'PRIMARY' AND k.table_schema = %s AND k.table_name IN %s
 ORDER BY k.table_schema, k.table_name, k.seq_in_index
-"""
-_CASCADES = """
-SELECT r.constraint_schema, r.table_name, r.constraint_name
-FROM information_schema.referential_constraints AS r
-WHERE (r.delete_rule IN ('CASCADE', 'SET NULL') OR r.update_rule IN ('CASCADE', 'SET NULL'))
-  AND r.constraint_schema = %s AND r.table_name IN %s
 """
 _ARRAYS = """
 SELECT k.table_schema, k.table_name, k.index_name FROM information_schema.statistics AS k
@@ -104,7 +103,7 @@ class BinlogServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlCatalogueTable:
-    """A table as the catalogue has it. `cascades`: a foreign key by which the engine changes rows without events.
+    """A table as the catalogue has it.
 
     `array_index`: a multi-valued index, which adds a hidden column of arrays to the rows of the log.
     """
@@ -114,7 +113,6 @@ class MysqlCatalogueTable:
     engine: str
     shape: TableShape
     primary_key: tuple[str, ...]
-    cascades: str | None
     array_index: str | None
 
 
@@ -143,8 +141,7 @@ def read_tables(
     """
     wanted = {(name.schema, name.table): name for name in names}
     tables = _of(connection, _TABLES, wanted)
-    columns, keys = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS))
-    cascades, arrays = (_of(connection, query, wanted) for query in (_CASCADES, _ARRAYS))
+    columns, keys, arrays = (_of(connection, query, wanted) for query in (_COLUMNS, _KEYS, _ARRAYS))
     return {
         name: MysqlCatalogueTable(
             name=name,
@@ -152,7 +149,6 @@ def read_tables(
             engine=tables[name][0][1],
             shape=_shape(columns.get(name, ()), as_text.get(name, ())),
             primary_key=tuple(row[0] for row in keys.get(name, ())),
-            cascades=next((str(row[0]) for row in cascades.get(name, ())), None),
             array_index=next((str(row[0]) for row in arrays.get(name, ())), None),
         )
         for name in wanted.values()
@@ -172,6 +168,25 @@ def read_size(connection: "Connection[Any]", name: TableName) -> int:
     """Returns about how many bytes the table has, from the engine's statistics."""
     found = _of(connection, _TABLES, {(name.schema, name.table): name})
     return int(found[name][0][2]) if name in found else 0
+
+
+def read_cascade(connection: "Connection[Any]", name: TableName) -> str | None:
+    """Returns the name of a foreign key by which the engine changes rows of the table without events, None for none.
+
+    The statement that would create the table has it. MariaDB's catalogue shows foreign keys only to users that may do
+    more than read. Raises SourceError if the user may not see that statement.
+    """
+    try:
+        ((_, written),) = rows(connection, f"SHOW CREATE TABLE {quoted(name.schema, name.table)}")
+    except MySQLError as error:
+        if error.args[0] not in _NOT_SHOWN:
+            raise
+        raise SourceError(
+            f"the foreign keys of {name} cannot be seen: {error.args[1]}",
+            expected="a user with the right SELECT on the whole table",
+            remedy=f"run GRANT SELECT ON {name.schema}.{name.table} TO the pipeline's user, as an administrator",
+        ) from error
+    return cascading_key(written)
 
 
 def all_tables(connection: "Connection[Any]") -> list[tuple[str, str]]:

@@ -69,6 +69,16 @@ def check_images(
     )
 
 
+def check_cascade(settings: TableSettings, cascade: str | None) -> None:
+    """Raises SourceError for a table with a foreign key by which InnoDB changes rows without events."""
+    if cascade is not None:
+        raise SourceError(
+            f"{settings.name} has the foreign key {cascade} with CASCADE or SET NULL",
+            expected="foreign keys with RESTRICT: InnoDB changes rows by the others without writing them to the log",
+            remedy="make it RESTRICT and change the rows by statements, or leave the table out of pipeline.yml",
+        )
+
+
 def check_array_index(settings: TableSettings, array_index: str | None) -> None:
     """Raises SourceError for a table with a multi-valued index (MySQL 8.0.17 or newer)."""
     if array_index is not None:

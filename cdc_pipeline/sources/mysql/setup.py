@@ -10,9 +10,15 @@ from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.known import Document, KnownTable
-from cdc_pipeline.sources.mysql.catalogue import BinlogServer, MysqlCatalogueTable, read_server, read_tables
+from cdc_pipeline.sources.mysql.catalogue import (
+    BinlogServer,
+    MysqlCatalogueTable,
+    read_cascade,
+    read_server,
+    read_tables,
+)
 from cdc_pipeline.sources.mysql.markers import MarkerTable
-from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_images, check_server
+from cdc_pipeline.sources.mysql.server_checks import check_array_index, check_cascade, check_images, check_server
 from cdc_pipeline.sources.mysql.shape import TableShape, why_retaken, with_order_of
 from cdc_pipeline.sources.table_checks import (
     check_column_names,
@@ -145,6 +151,7 @@ class _Look:
             )
         key = settings.id or found.primary_key
         _check_table(settings, found, key)
+        check_cascade(settings, read_cascade(self.connection, found.name))
         check_array_index(settings, found.array_index)
         check_images(settings, key, found.primary_key, self.server)
         known = (self.registered or {}).get(found.name)
@@ -242,12 +249,6 @@ def _check_table(settings: TableSettings, found: MysqlCatalogueTable, key: tuple
             f"{settings.name} is a {found.kind.lower()} of the engine {found.engine or 'none'}",
             expected="an InnoDB table without system versioning: only such a table has a consistent snapshot",
             remedy=f"run ALTER TABLE {settings.table.schema}.{settings.table.table} ENGINE = InnoDB, or leave it out",
-        )
-    if found.cascades is not None:
-        raise SourceError(
-            f"{settings.name} has the foreign key {found.cascades} with CASCADE or SET NULL",
-            expected="foreign keys with RESTRICT: InnoDB changes rows by the others without writing them to the log",
-            remedy="make it RESTRICT and change the rows by statements, or leave the table out of pipeline.yml",
         )
     for column in found.shape.columns:
         if not column.type:

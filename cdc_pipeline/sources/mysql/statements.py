@@ -33,7 +33,7 @@ class Effect(StrEnum):
     """TRUNCATED: no row is left. CHANGED: columns or rows may have changed. ANOTHER: the name has another table now.
 
     REPLACED: a column has a name that another one had, or values that no event shows; the catalogue may look as before.
-    ROWS: the statement changes rows that have no events.
+    ROWS: the statement changes rows that have no events. CASCADES: from now on the engine changes rows without events.
     """
 
     TRUNCATED = "truncated"
@@ -41,6 +41,7 @@ class Effect(StrEnum):
     REPLACED = "replaced"
     ANOTHER = "another"
     ROWS = "rows"
+    CASCADES = "cascades"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,8 @@ class _Statement:
             return
         is_lenient = is_ignoring or not self._is_strict
         replaces = found.takes_names or (is_lenient and found.fills_nulls)
+        if found.cascades:
+            yield self._effect(Effect.CASCADES, table)
         yield self._effect(Effect.REPLACED if replaces else Effect.CHANGED, table)
         for name in found.new_names:
             yield self._effect(Effect.ANOTHER, table)

@@ -122,6 +122,7 @@ class BinlogTable:
 _UNSEEN = {
     Effect.ANOTHER: "was dropped, renamed or made again",
     Effect.REPLACED: "was altered so that a column has a name that was another's, or values that the log does not show",
+    Effect.CASCADES: "got a foreign key with CASCADE or SET NULL, by which its rows change without events",
     Effect.ROWS: "may have been changed by a statement that the log has as text, without its rows",
 }
 """Effects that neither the log nor the catalogue shows whole."""

@@ -19,7 +19,7 @@ from tests.support.mariadb import (
     started_mariadb,
 )
 from tests.support.mysql8 import started_mysql
-from tests.support.mysql_source import MysqlShop, read_copy, read_stream, shown, states
+from tests.support.mysql_source import MysqlShop, documented_reader, read_copy, read_stream, shown, states
 from tests.support.pipelines import consume
 
 ORDERS = "CREATE TABLE orders (id INT PRIMARY KEY, note TEXT, amount INT DEFAULT 7)"
@@ -187,26 +187,10 @@ def test_the_password_comes_from_a_file_and_is_shown_nowhere(shop: MysqlShop) ->
         pipeline.source_setup().set_up()
 
 
-RIGHTS = {
-    True: "REPLICATION SLAVE, BINLOG MONITOR",
-    False: "REPLICATION SLAVE, REPLICATION CLIENT",
-}
-"""By whether the server is a MariaDB: those of docs/how-to/mysql.md without which nothing is read."""
-
-
 def test_the_rights_that_the_documentation_names_are_enough(shop: MysqlShop) -> None:
     shop.run(ORDERS, "INSERT INTO orders VALUES (1, 'a', 1)")
-    reader = shop.database.replace("shop", "reader")
-    shop.run(
-        f"CREATE USER {reader}@'127.0.0.1' IDENTIFIED BY 'a secret of {reader}'",
-        f"GRANT {RIGHTS[is_mariadb(shop.url)]} ON *.* TO {reader}@'127.0.0.1'",
-        f"GRANT SELECT ON {shop.database}.* TO {reader}@'127.0.0.1'",
-        f"GRANT ALL ON {reader}.* TO {reader}@'127.0.0.1'",
-    )
-    url = shop.url.replace("cdc:of%20this%20test%20run", f"{reader}:a%20secret%20of%20{reader}")
-    with shop.opened("orders", source={"url": url, "marker_table": f"{reader}.cdc_marker"}) as pipeline:
+    with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline:
         assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
         assert read_copy(pipeline, shop.name("orders"))[0].num_rows == 1
         shop.run("INSERT INTO orders VALUES (2, 'b', 1)")
         assert shown(read_stream(pipeline), "id") == [("i", 2)]
-    shop.run(f"DROP USER {reader}@'127.0.0.1'", f"DROP DATABASE {reader}")

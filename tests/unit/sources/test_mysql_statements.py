@@ -68,6 +68,14 @@ ANY = ("", None)
             "ALTER TABLE orders CONVERT TABLE parts TO PARTITION p VALUES LESS THAN (9)",
             [(Effect.CHANGED, "shop", "orders"), (Effect.ANOTHER, "shop", "parts")],
         ),
+        (
+            "ALTER TABLE orders ADD FOREIGN KEY f (p) REFERENCES o (id) ON UPDATE RESTRICT ON DELETE SET NULL",
+            [(Effect.CASCADES, "shop", "orders"), (Effect.CHANGED, "shop", "orders")],
+        ),
+        (
+            "ALTER TABLE orders ADD p INT REFERENCES parent (id) ON DELETE SET NULL",
+            [(Effect.CASCADES, "shop", "orders"), (Effect.CHANGED, "shop", "orders")],
+        ),
         ("ALTER TABLE orders RENAME INDEX i TO j, DROP a", [(Effect.CHANGED, "shop", "orders")]),
     ],
 )
@@ -123,6 +131,8 @@ def test_what_quotes_and_backslashes_mean_depends_on_the_sql_mode(
         "CREATE INDEX i ON orders (x)",
         "ALTER TABLE orders ADD INDEX i (a, b), COMMENT 'x, DROP y'",
         "ALTER TABLE orders DROP FOREIGN KEY f",
+        "ALTER TABLE orders DROP FOREIGN KEY f, ADD FOREIGN KEY (p) REFERENCES parent (id) ON DELETE NO ACTION",
+        "ALTER TABLE orders COMMENT='REFERENCES parent (id) ON DELETE CASCADE'",
         "DROP TEMPORARY TABLE IF EXISTS orders",
         "GRANT SELECT ON shop.orders TO someone",
         "ANALYZE TABLE orders",

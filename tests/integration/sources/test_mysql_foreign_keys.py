@@ -1,0 +1,52 @@
+"""Foreign keys by which InnoDB changes rows without events: their tables are refused, or stop when they get one."""
+
+import pytest
+
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
+from cdc_pipeline.metadata_store.states import TableState
+from tests.support.mysql_source import MysqlShop, documented_reader, states
+from tests.support.pipelines import consume
+
+KEY = "FOREIGN KEY (p) REFERENCES parent (id) ON UPDATE RESTRICT ON DELETE"
+
+
+@pytest.fixture
+def family(shop: MysqlShop) -> MysqlShop:
+    shop.run("CREATE TABLE parent (id INT PRIMARY KEY)", "CREATE TABLE child (id INT PRIMARY KEY, p INT)")
+    return shop
+
+
+def test_a_user_with_the_documented_rights_is_told_of_a_key_that_cascades(family: MysqlShop) -> None:
+    family.run("CREATE TABLE `odd ``one` (id INT PRIMARY KEY COMMENT 'ON DELETE, CASCADE', p INT)")
+    for table, rule in (("child", "CASCADE"), ("`odd ``one`", "SET NULL")):
+        family.run(f"ALTER TABLE {table} ADD CONSTRAINT `key, {rule}` {KEY} {rule}")
+    with documented_reader(family) as source, family.opened("parent", "child", "odd `one", source=source) as pipeline:
+        found = pipeline.source_setup().set_up()
+    assert found.tables == (family.name("parent"),)
+    assert {name.table for name in found.refused} == {"child", "odd `one"}
+    for refused, rule in zip(found.refused.values(), ("CASCADE", "SET NULL"), strict=True):
+        assert f"has the foreign key key, {rule} with CASCADE or SET NULL" in refused.found
+
+
+@pytest.mark.parametrize("rule", ["CASCADE", "SET NULL"])
+def test_a_key_that_cascades_stops_its_table_from_where_it_was_added(family: MysqlShop, rule: str) -> None:
+    """Another change of the table in the same statement is followed; the key is gone before anybody looks."""
+    with family.opened("child", "parent") as pipeline:
+        pipeline.source_setup().set_up()
+        with pipeline.consumer_runs().open() as consumer:
+            family.run("INSERT INTO parent VALUES (1), (2)", "INSERT INTO child VALUES (10, 1), (20, 2)")
+            stream_to_slices_until_idle(consumer)
+        family.run(f"ALTER TABLE child ADD more INT, ADD CONSTRAINT f {KEY} {rule}")
+        family.run("DELETE FROM parent WHERE id = 1")
+        family.run("ALTER TABLE child DROP FOREIGN KEY f")
+        consume(pipeline)
+        assert states(pipeline, family, "child", "parent") == [TableState.STALE, TableState.REGISTERED]
+
+
+def test_a_running_consumer_stops_a_table_that_gets_a_key_that_cascades(family: MysqlShop) -> None:
+    with family.opened("child") as pipeline:
+        pipeline.source_setup().set_up()
+        family.run("INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (10, 1)")
+        family.run(f"ALTER TABLE child ADD {KEY} CASCADE", "DELETE FROM parent")
+        consume(pipeline)
+        assert states(pipeline, family, "child") == [TableState.STALE]
