@@ -140,10 +140,10 @@ class _Statement:
             yield _ANY_CHANGED
             return
         found = alteration_of(words.rest())
-        if found.is_harmless:
+        if found.is_harmless and not is_ignoring:
             return
-        is_lenient = is_ignoring or not self._is_strict
-        replaces = found.takes_names or (is_lenient and found.fills_nulls)
+        # MariaDB's IGNORE deletes rows and changes values wherever a clause does not fit them
+        replaces = is_ignoring or found.takes_names or (found.fills_nulls and not self._is_strict)
         if found.cascades:
             yield self._effect(Effect.CASCADES, table)
         yield self._effect(Effect.REPLACED if replaces else Effect.CHANGED, table)

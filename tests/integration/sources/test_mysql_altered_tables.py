@@ -72,6 +72,29 @@ def test_a_change_that_the_log_does_not_show_stops_that_table_alone(shop: MysqlS
         assert [event["id"] for event in events_of(pipeline, shop.name("other"))] == [1]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER IGNORE TABLE orders ADD UNIQUE KEY (note)",
+        "ALTER IGNORE TABLE orders ADD COLUMN more INT, ADD UNIQUE KEY (note)",
+        "ALTER TABLE orders WAIT 5 DROP PARTITION p0",
+        "ALTER TABLE orders NOWAIT TRUNCATE PARTITION p0",
+    ],
+)
+def test_mariadbs_ways_to_delete_rows_by_alter_table_stop_that_table(mariadb_shop: MysqlShop, change: str) -> None:
+    shop, parts = mariadb_shop, "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (100))"
+    by_range = "" if "IGNORE" in change else f" PARTITION BY RANGE (id) {parts}"
+    shop.run(f"CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(20)){by_range}")
+    with shop.opened("orders") as pipeline:
+        pipeline.source_setup().set_up()
+        shop.run("INSERT INTO orders VALUES (1, 'a'), (2, 'a'), (20, 'b')")
+        shop.run(change)
+        shop.run("INSERT INTO orders (id, note) VALUES (30, 'c')")
+        assert len(shop.run("SELECT id FROM orders")) < 4
+        consume(pipeline)
+        assert states(pipeline, shop, "orders") == [TableState.STALE]
+
+
 def test_of_two_processes_that_find_a_new_column_the_later_one_reads_what_was_recorded(shop: MysqlShop) -> None:
     """Both would number it, each in its own way."""
     shop.run(ORDERS)
