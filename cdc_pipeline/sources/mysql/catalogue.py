@@ -35,6 +35,7 @@ _VARIABLES = (
     "log_bin_compress",
     "log_replica_updates",
     "log_slave_updates",
+    "lower_case_table_names",
     "server_id",
     "server_uuid",
     "version",
@@ -94,6 +95,14 @@ class BinlogServer:
     def end(self) -> int:
         """The position behind every transaction of the log."""
         return self.place.end
+
+    @property
+    def takes_any_case(self) -> bool:
+        """Whether names of tables and databases that differ in capitals alone are one: lower_case_table_names 1 or 2.
+
+        Statements of the log have such a name as it was written.
+        """
+        return self.variables.get("lower_case_table_names", "0") not in ("", "0")
 
     @property
     def identity(self) -> str:

@@ -52,8 +52,13 @@ class TableEffect:
     database: str
     table: str | None
 
-    def concerns(self, database: str, table: str) -> bool:
-        return self.database in ("", database) and self.table in (None, table)
+    def concerns(self, database: str, table: str, *, in_any_case: bool = False) -> bool:
+        """Returns whether the effect is on this table. `in_any_case`: names that differ in capitals alone are one."""
+        own_database, own_table = self.database, self.table
+        if in_any_case:
+            database, table = database.lower(), table.lower()
+            own_database, own_table = own_database.lower(), own_table and own_table.lower()
+        return own_database in ("", database) and own_table in (None, table)
 
 
 _ANY_CHANGED = TableEffect(effect=Effect.CHANGED, database="", table=None)

@@ -17,9 +17,8 @@ from cdc_pipeline.record import TableName, encode_position
 from cdc_pipeline.sources.debezium.one_line import attempt, printable
 from cdc_pipeline.sources.known import Document, PartitionProgress
 from cdc_pipeline.sources.mysql.binlog import BinlogReader
-from cdc_pipeline.sources.mysql.catalogue import read_shapes
+from cdc_pipeline.sources.mysql.catalogue import BinlogServer, read_shapes
 from cdc_pipeline.sources.mysql.changes import ChangeGroup
-from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.log_place import LogHistory, LogPlace, LogTransaction
 from cdc_pipeline.sources.mysql.markers import MarkerTable
 from cdc_pipeline.sources.mysql.prepared import PreparedTransactions, Tables, prepared_tables
@@ -46,7 +45,7 @@ class MysqlStream:
 
     `start`: the place behind which the log is read; `prepared`: what was registered under `XA` there. `position`:
     everything that commits before it is registered.
-    `looked_at`: the end of the log when the tables were read. `marks`: how each table is registered now.
+    `server`: as it was when the tables were read. `marks`: how each table is registered now.
     """
 
     _reader: BinlogReader | None = None
@@ -55,7 +54,7 @@ class MysqlStream:
         self,
         address: MysqlAddress,
         *,
-        dialect: Dialect,
+        server: BinlogServer,
         markers: MarkerTable,
         lock: str,
         server_id: int | None,
@@ -66,7 +65,6 @@ class MysqlStream:
         start: LogPlace,
         prepared: str,
         position: int,
-        looked_at: int,
         on_step: OnStep,
     ) -> None:
         self.position = position
@@ -79,13 +77,13 @@ class MysqlStream:
         self._as_text = as_text
         self._markers = markers
         self._on_step = on_step
-        self._dialect = dialect
+        self._dialect = server.dialect
         self._connection = connect(address)
-        self._transactions = self._transaction_reader(start, prepared, looked_at)
+        self._transactions = self._transaction_reader(start, prepared, server)
         try:
             self._take_lock(lock)
             with answering():
-                dialect.check_start(self._connection, start)
+                self._dialect.check_start(self._connection, start)
             self._reader = self._log_reader(server_id or _server_id_of(lock), start)
             self._pending: Any = self._reader.wait_ready(_READY)
         except BaseException:
@@ -114,14 +112,14 @@ class MysqlStream:
         finally:
             reader.close()
 
-    def _transaction_reader(self, start: LogPlace, prepared: str, looked_at: int) -> TransactionReader:
+    def _transaction_reader(self, start: LogPlace, prepared: str, server: BinlogServer) -> TransactionReader:
         streamed = {
             (table.name.schema, table.name.table): BinlogTable(
                 name=table.name,
                 key=table.key,
                 shapes=table.shapes,
                 start=self.position,
-                looked_at=looked_at,
+                looked_at=server.end,
                 shows_computed=self._dialect.shows_computed,
             )
             for table in self._tables
@@ -133,6 +131,7 @@ class MysqlStream:
             start=start,
             prepared=PreparedTransactions(prepared),
             look_back=self._look_back,
+            takes_any_case=server.takes_any_case,
         )
 
     def read(self, wait: timedelta) -> EventBatch | None:

@@ -98,7 +98,7 @@ class MysqlSurvey:
         before = self._last_before(position, start)
         return MysqlStream(
             self.address,
-            dialect=self.plan.server.dialect,
+            server=self.plan.server,
             markers=self.markers,
             lock=self.lock,
             server_id=self.settings.server_id,
@@ -109,7 +109,6 @@ class MysqlSurvey:
             start=before,
             prepared=next((place[XA] for place in noted if XA in place and place.get(GTID) == str(before)), ""),
             position=position,
-            looked_at=self.plan.server.end,
             on_step=self.on_step,
         )
 

@@ -55,7 +55,8 @@ class TransactionReader:
 
     `tables`: the tables that are read, by database and name. `marker_table`: database and name of the table of marker
     messages; `pipeline`: whose messages count. `start`: the place behind which the log is read. `prepared`: the XA
-    transactions that are prepared there; `look_back`: finds the tables that they changed.
+    transactions that are prepared there; `look_back`: finds the tables that they changed. `takes_any_case`: see
+    `BinlogServer`.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class TransactionReader:
         start: LogPlace,
         prepared: PreparedTransactions,
         look_back: LookBack,
+        takes_any_case: bool,
     ) -> None:
+        self._takes_any_case = takes_any_case
         self.prepared = prepared
         self._look_back = look_back
         self._tables = tables
@@ -195,7 +198,8 @@ class TransactionReader:
             return
         for effect in effects_of(statement.text, statement.database, sql_mode=statement.sql_mode):
             for (schema, name), table in self._tables.items():
-                if effect.concerns(schema, name) and table.is_read(self.last.position):
+                is_named = effect.concerns(schema, name, in_any_case=self._takes_any_case)
+                if is_named and table.is_read(self.last.position):
                     self._add_effect(table, effect.effect)
         if self._is_alone:
             self._end()

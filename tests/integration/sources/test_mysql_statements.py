@@ -51,3 +51,20 @@ def test_rows_that_a_stored_function_writes_without_events_stop_every_table(
             shop.run("SET SESSION binlog_format = 'STATEMENT'", call)
             consume(pipeline)
             assert states(pipeline, shop, "orders") == [TableState.STALE]
+
+
+def test_a_server_that_takes_names_in_any_case_truncates_and_renames_them_in_the_lake_too(
+    store_url: str, tmp_path: Path
+) -> None:
+    """MariaDB alone: MySQL has such names only if its data were created so."""
+    with started_mariadb("--lower-case-table-names=1") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE other (id INT PRIMARY KEY)")
+        with shop.opened("orders", "other") as pipeline:
+            pipeline.source_setup().set_up()
+            shop.run("INSERT INTO orders VALUES (1)")
+            shop.run("TRUNCATE TABLE ORDERS")
+            shop.run(f"RENAME TABLE {database.upper()}.Other TO gone", "CREATE TABLE other (id INT PRIMARY KEY)")
+            consume(pipeline)
+            assert sorted(event[OPERATION] for event in events_of(pipeline, shop.name("orders"))) == ["i", "t"]
+            assert states(pipeline, shop, "orders", "other") == [TableState.REGISTERED, TableState.STALE]

@@ -160,6 +160,14 @@ def test_a_statement_that_leaves_rows_as_they_are_has_no_effect(statement: str) 
     assert effects_of(statement, "shop") == ()
 
 
+def test_an_effect_is_on_a_name_in_other_capitals_only_where_the_server_takes_it_for_the_same() -> None:
+    (found,) = effects_of("TRUNCATE TABLE Shop.ORDERS", "")
+    assert [found.concerns("shop", "orders", in_any_case=is_any) for is_any in (False, True)] == [False, True]
+    assert not found.concerns("shop", "order", in_any_case=True)
+    (everything,) = effects_of("DROP DATABASE SHOP", "")
+    assert [everything.concerns("shop", "orders", in_any_case=is_any) for is_any in (False, True)] == [False, True]
+
+
 def test_the_ends_of_transactions_are_told_apart() -> None:
     assert [ends_transaction(text) for text in ("COMMIT", "rollback", "ROLLBACK TO a", "BEGIN", "")] == [
         True,
