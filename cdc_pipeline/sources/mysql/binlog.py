@@ -1,13 +1,10 @@
 """Reads the server's binary log as a replica does, by mysql-replication. One event at a time; never reconnects."""
 
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pymysql.connections import Connection
-from pymysql.protocol import MysqlPacket
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
     ExecuteLoadQueryEvent,
@@ -31,33 +28,19 @@ from pymysqlreplication.row_event import (
 from cdc_pipeline.errors import DecodeError, SourceAway, SourceError
 from cdc_pipeline.sources.mysql.dialect import Dialect
 from cdc_pipeline.sources.mysql.gtid_set import GtidSet
+from cdc_pipeline.sources.mysql.log_connection import ANNOUNCING, SILENCE_SECONDS, LogConnections
 from cdc_pipeline.sources.mysql.log_place import LogPlace
-from cdc_pipeline.sources.mysql.logged_statements import (
-    StatementPacket,
-    content_of,
-    status_variables,
-    without_status_variables,
-)
-from cdc_pipeline.sources.mysql.session import FORMATS, MysqlAddress, answering
-from cdc_pipeline.sources.mysql.tagged_gtids import asking_for, tagged_gtid
-
-if TYPE_CHECKING:
-
-    class _Connection(Connection[Any]):
-        def _write_bytes(self, data: bytes) -> None: ...
-
-else:
-    _Connection = Connection
+from cdc_pipeline.sources.mysql.logged_statements import content_of
+from cdc_pipeline.sources.mysql.session import MysqlAddress, answering
+from cdc_pipeline.sources.mysql.tagged_gtids import tagged_gtid
 
 HEARTBEAT = timedelta(milliseconds=50)
 """The server sends a heartbeat when the log has nothing new for this long."""
-_SILENCE_SECONDS = 20
 _WITHOUT_ROWS = frozenset({0, 3, 5, 9, 11, 13, 14, 15, 17, 28, 29, 34, 35, 36, 37, 38, 160, 161, 163, 164, 27, 41})
 """Types of events that are not read and that carry no change of a row. 9, 11, 17: blocks of a file of LOAD DATA."""
 _COMPRESSED = frozenset({40, 165, 166, 167, 168, 169, 170, 171})
 _INCIDENT = 26
 _TAGGED_GTID = 42
-_DUMP_GTID = b"\x1e"
 _SUPPORTED = "the events of MariaDB 10.5 or MySQL 8.0, or newer"
 _COMPRESSION = {"MariaDB": "log_bin_compress", "MySQL": "binlog_transaction_compression"}
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
@@ -78,60 +61,6 @@ _EVENTS = (
 )
 
 
-class _LogConnection(_Connection):
-    """A connection that takes the status variables out of statements of the log, and asks for it behind `executed`.
-
-    The library parses these settings of the session, and fails at those of a newer server. Of sets, it knows only those
-    without tags.
-    """
-
-    executed: GtidSet | None = None
-
-    def _write_bytes(self, data: bytes) -> None:
-        if self.executed is not None and data[4:5] == _DUMP_GTID:
-            data = asking_for(data, self.executed)
-        super()._write_bytes(data)
-
-    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> Any:
-        read: Callable[[type[MysqlPacket]], Any] = super()._read_packet
-        packet = read(packet_type)
-        octets = packet.get_all_data()
-        variables = status_variables(octets)
-        if variables is None:
-            return packet
-        return StatementPacket(without_status_variables(octets), self.encoding, variables)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Connections:
-    """Opens the two connections that one reader needs, and refuses a third one.
-
-    When a connection breaks, the library would connect again without limit, and read again from where the reader began.
-    Here a broken connection ends the reader. The next reader begins at the registered offset.
-    """
-
-    executed: GtidSet | None
-    opened: list[Any] = field(default_factory=list)
-
-    def __call__(self, **parameters: Any) -> Any:
-        if len(self.opened) > 1:
-            raise SourceAway(
-                f"the source's log was silent for {_SILENCE_SECONDS} s, or its connection broke",
-                expected="events, or the server's heartbeats",
-                remedy="start the server, or repair the network between",
-            )
-        if "db" in parameters:  # the library's old name, of which the driver warns
-            parameters["database"] = parameters.pop("db")
-        self.opened.append(_LogConnection(**parameters))
-        self.opened[-1].executed = self.executed
-        return self.opened[-1]
-
-    def close(self) -> None:
-        for connection in self.opened:
-            if connection.open:
-                connection._force_close()  # noqa: SLF001 - QUIT would wait behind what the server still sends
-
-
 class BinlogReader:
     """Reads the log behind the place `start`. `server_id` identifies this reader to the server, like a replica.
 
@@ -148,13 +77,13 @@ class BinlogReader:
         schemas: Collection[str],
         tables: Collection[str],
     ) -> None:
-        self._connections = _Connections(executed=start if isinstance(start, GtidSet) else None)
+        self._connections = LogConnections(executed=start if isinstance(start, GtidSet) else None)
         self._dialect = dialect
         self._reader = BinLogStreamReader(
             connection_settings={
                 **address.parameters(),
-                "init_command": FORMATS,
-                "read_timeout": _SILENCE_SECONDS,
+                "init_command": ANNOUNCING,
+                "read_timeout": SILENCE_SECONDS,
             },
             server_id=server_id,
             blocking=True,

@@ -1,5 +1,6 @@
 """Opens connections to the source and translates its driver's errors."""
 
+import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -25,7 +26,9 @@ FORMATS = "SET SESSION time_zone = '+00:00', sql_mode = '', wait_timeout = 86400
 FORMATS += " /*!80000 , information_schema_stats_expiry = 0 */"
 """MySQL alone reads the comment."""
 _WITHOUT_CONVERSION = {key: value for key, value in conversions.items() if not isinstance(key, int)}
-_PURGED, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
+_NOT_SENT, _ACCESS_DENIED, _TOO_MANY, _NO_DATABASE = 1236, 1045, 1040, 1049
+_GONE = re.compile(r"purged|could not find|is not in the \w+'s binlog|missing the GTID|more GTIDs than", re.IGNORECASE)
+"""What servers say, under the number of each refusal to send the log, if the log no longer has the place."""
 _BROKEN = frozenset(
     {1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2026, 2055, 4031}
 )
@@ -164,11 +167,17 @@ def answering() -> Iterator[None]:
 def _translated(error: MySQLError) -> SourceError:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     words = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
-    if code == _PURGED:
+    if code == _NOT_SENT and _GONE.search(words):
         return SourceGap(
             f"the source no longer has the log from the registered position on: {words}",
             expected="a log that is kept until it is read: binlog_expire_logs_seconds longer than any pause",
             remedy="run cdc setup-source --begin-again, then cdc snapshot",
+        )
+    if code == _NOT_SENT:
+        return SourceError(
+            f"the source does not send its log: {words}",
+            expected="a log that the server can read, and a reader with an id that no other replica has",
+            remedy="correct what it names (source.server_id is the reader's id), then start the consumer again",
         )
     remedy = _REMEDIES.get(code, "start it, or correct source.url")
     if code in _BROKEN or isinstance(error, InterfaceError):

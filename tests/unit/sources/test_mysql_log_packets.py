@@ -1,4 +1,4 @@
-"""A statement of the log is read whatever settings of its session the server writes beside it."""
+"""Events of the log are read with checksums or without, and statements with any settings of their session."""
 
 import struct
 from types import SimpleNamespace
@@ -8,6 +8,8 @@ import pytest
 from pymysqlreplication.event import QueryEvent
 from pymysqlreplication.packet import BinLogPacketWrapper
 
+from cdc_pipeline.errors import DecodeError
+from cdc_pipeline.sources.mysql.log_connection import Checksums
 from cdc_pipeline.sources.mysql.logged_statements import (
     StatementPacket,
     statement_of,
@@ -85,3 +87,24 @@ def test_the_sql_mode_of_a_statement_is_read_and_missing_where_no_variable_has_i
     assert statement_of(read(packet_of(b""), OF_MYSQL_9_7)).sql_mode == 0x45A00020
     for variables in (b"", b"\x01\x00", b"\xfe" * 40):
         assert statement_of(read(packet_of(b""), variables)).sql_mode is None
+
+
+def event(kind: int, content: bytes) -> bytes:
+    return b"\0" + struct.pack("<IBIIIH", 1_700_000_000, kind, 1, 19 + len(content), 4_000, 0) + content
+
+
+FORMAT, HEARTBEAT, CHECKSUM = 15, 27, b"\x01\x02\x03\x04"
+
+
+def test_each_file_of_a_log_says_whether_its_events_have_checksums() -> None:
+    checksums = Checksums()
+    long, short = event(HEARTBEAT, b"content" + CHECKSUM), event(HEARTBEAT, b"content")
+    assert checksums.cut(long) == short
+    for algorithm, sent in ((b"\0", short), (b"\1", long), (b"\xff", short)):
+        begins = event(FORMAT, b"description" + algorithm + CHECKSUM)
+        assert checksums.cut(begins) == begins
+        assert checksums.cut(sent) == short
+    for other in (b"\xfe\0\0\2\0", b"\xff\xd4\x04#HY000purged", b"\0" + b"no event at all, though it is long"):
+        assert checksums.cut(other) == other
+    with pytest.raises(DecodeError, match="checksums of the unknown kind 2"):
+        checksums.cut(event(FORMAT, b"description" + b"\2" + CHECKSUM))

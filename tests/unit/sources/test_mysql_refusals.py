@@ -1,0 +1,40 @@
+"""A server that refuses to send its log is told from one that no longer has the place."""
+
+import pytest
+from pymysql.err import OperationalError
+
+from cdc_pipeline.errors import SourceError, SourceGap
+from cdc_pipeline.sources.mysql.session import answering
+
+NOT_SENT = 1236
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Could not find GTID state requested by slave in any binlog files. Probably the slave state is too old",
+        "Error: connecting slave requested to start from GTID 0-1-7, which is not in the master's binlog",
+        "The binlog on the master is missing the GTID 0-1-7 requested by the slave, and GTID strict mode is enabled",
+        "Cannot replicate because the source purged required binary logs.",
+        "Slave has more GTIDs than the master has, using the master's SERVER_UUID.",
+        "Could not find first log file name in binary log index file",
+    ],
+)
+def test_a_log_that_is_gone_needs_a_new_beginning(words: str) -> None:
+    with pytest.raises(SourceGap, match="setup-source --begin-again"), answering():
+        raise OperationalError(NOT_SENT, words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Slave can not handle replication events with the checksum that master is configured to log; the first event",
+        "A slave with the same server_uuid/server_id as this slave has connected to the master",
+        "log event entry exceeded max_allowed_packet; Increase max_allowed_packet on master",
+        "binlog truncated in the middle of event; consider out of disk space on master",
+    ],
+)
+def test_a_log_that_is_there_and_not_sent_is_no_gap(words: str) -> None:
+    with pytest.raises(SourceError, match="the source does not send its log: ") as failure, answering():
+        raise OperationalError(NOT_SENT, words)
+    assert not isinstance(failure.value, SourceGap)
