@@ -145,6 +145,8 @@ def _why_other(before: MysqlColumn, now: MysqlColumn) -> str | None:
         return f"the column {now.name!r} is computed in another way"
     if before.charset != now.charset:
         return f"the column {now.name!r} was in the character set {before.charset} and is in {now.charset}"
+    if before.nullable and not now.nullable:
+        return f"the column {now.name!r} may no longer be NULL: the log does not show what its NULLs became"
     is_same = before.written == now.written and before.type == now.type
     if is_same or (resolve(before.type).spark == resolve(now.type).spark and _keeps(before.mysql_type, now.mysql_type)):
         return None

@@ -53,6 +53,7 @@ NOTE = column("note", "varchar(20)", charset="utf8mb4")
     [
         (shape(NOTE), shape()),
         (shape(), shape(NOTE)),
+        (shape(replace(NOTE, nullable=False)), shape(NOTE)),
         (shape(NOTE), shape(column("note", "varchar(40)", charset="utf8mb4"))),
         (shape(NOTE), shape(column("note", "longtext", charset="utf8mb4"))),
         (shape(column("n", "int(11)")), shape(column("n", "int(5)"))),
@@ -71,6 +72,8 @@ def test_a_change_that_events_show_whole_is_followed(before: TableShape, now: Ta
     [
         (shape(NOTE), shape(column("remark", "varchar(20)", charset="utf8mb4"))),
         (shape(), shape(column("n", "int(11)", default="7"))),
+        (shape(NOTE), shape(replace(NOTE, nullable=False))),
+        (shape(NOTE), shape(replace(NOTE, nullable=False), column("n", "int(11)"))),
         (shape(), shape(column("n", "int(11)", nullable=False))),
         (shape(), shape(column("n", "int(11)", generated="id + 1"))),
         (shape(column("n", "int(11)")), shape(column("n", "bigint(20)"))),
