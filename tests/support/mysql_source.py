@@ -62,7 +62,7 @@ def documented_reader(shop: MysqlShop) -> Iterator[dict[str, str]]:
     )
     url = shop.url.replace("cdc:of%20this%20test%20run", f"{reader}:a%20secret%20of%20{reader}")
     yield {"url": url, "marker_table": f"{reader}.cdc_marker"}
-    shop.run(f"DROP USER {reader}@'127.0.0.1'", f"DROP DATABASE {reader}")
+    shop.run(f"DROP USER {reader}@'127.0.0.1'", f"DROP DATABASE IF EXISTS {reader}")
 
 
 @dataclass(slots=True, kw_only=True)

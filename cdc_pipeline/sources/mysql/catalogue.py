@@ -31,6 +31,7 @@ _VARIABLES = (
     "gtid_domain_id",
     "gtid_executed",
     "gtid_mode",
+    "gtid_slave_pos",
     "log_bin",
     "log_bin_compress",
     "log_replica_updates",

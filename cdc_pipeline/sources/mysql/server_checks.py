@@ -17,7 +17,7 @@ from cdc_pipeline.sources.mysql.session import rows
 log = structlog.get_logger()
 
 _SHORTEST_SECONDS = 3600
-_SYNTAX_ERROR = 1064
+_SYNTAX_ERROR, _NO_RIGHT = 1064, 1227
 _NEEDED = ("REPLICATION SLAVE",)
 
 
@@ -43,6 +43,8 @@ def check_server(connection: "Connection[Any]", server: BinlogServer) -> None:
             expected="at least an hour: what is deleted before it was read is lost to the lake",
             remedy="run SET GLOBAL binlog_expire_logs_seconds = 604800",
         )
+    if server.dialect.is_mariadb:
+        _check_replica(connection, server)
     _check_rights(connection, server.dialect)
     _check_filters(connection)
 
@@ -170,6 +172,34 @@ def _check_rights(connection: "Connection[Any]", dialect: Dialect) -> None:
             remedy=f"run GRANT {', '.join(missing)}, {dialect.log_right} ON *.* TO the pipeline's user, as an"
             " administrator",
         )
+
+
+def _check_replica(connection: "Connection[Any]", server: BinlogServer) -> None:
+    """Raises SourceError for a MariaDB that replicates from another server and leaves that out of its log.
+
+    A replica that has applied nothing from a MariaDB yet is seen only with the right SLAVE MONITOR.
+    """
+    if _is_on(server.variables["log_replica_updates"]):
+        return
+    applied = server.variables["gtid_slave_pos"]
+    if applied or _is_replica(connection):
+        sign = f"gtid_slave_pos = {applied}" if applied else "SHOW ALL SLAVES STATUS"
+        raise SourceError(
+            f"the source replicates from another server ({sign}), and log_slave_updates = OFF",
+            expected="log_slave_updates = ON: what the server replicates would not be in its log",
+            remedy="set it in the server's configuration, and restart it; a stream that has begun lacks what was"
+            " replicated meanwhile: run cdc setup-source --begin-again, then cdc snapshot. A server that no longer"
+            " replicates: run RESET SLAVE ALL, and SET GLOBAL gtid_slave_pos = ''",
+        )
+
+
+def _is_replica(connection: "Connection[Any]") -> bool:
+    try:
+        return bool(rows(connection, "SHOW ALL SLAVES STATUS"))
+    except MySQLError as error:
+        if error.args[0] != _NO_RIGHT:
+            raise
+        return False
 
 
 def _check_filters(connection: "Connection[Any]") -> None:

@@ -1,0 +1,57 @@
+"""A MariaDB that replicates without writing to its own log what it replicates is refused."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from cdc_pipeline.errors import SourceError
+from tests.support.eventually import eventually
+from tests.support.mariadb import PASSWORD, USER, fresh_mysql_database, run_mysql, started_mariadb
+from tests.support.mysql_source import MysqlShop, documented_reader
+
+FROM = (
+    "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, MASTER_USER = '{user}',"
+    " MASTER_PASSWORD = '{password}', MASTER_USE_GTID = slave_pos"
+)
+
+
+def follow(replica: str, first: str) -> None:
+    """Lets a new server replicate from here on what another one logs."""
+    ((written,),) = run_mysql(first, "SELECT @@gtid_binlog_pos")
+    where = FROM.format(port=urlsplit(first).port, user=USER, password=PASSWORD)
+    run_mysql(replica, "RESET MASTER", f"SET GLOBAL gtid_slave_pos = '{written}'", where, "START SLAVE")
+
+
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_a_replica_is_read_only_if_its_log_has_what_it_replicates(
+    store_url: str, tmp_path: Path, *, is_logged: bool
+) -> None:
+    """By a user with the documented rights."""
+    options = ["--server-id=2", f"--log-slave-updates={'ON' if is_logged else 'OFF'}"]
+    with started_mariadb() as first, started_mariadb(*options) as replica:
+        follow(replica, first)
+        with fresh_mysql_database(first) as database:
+            run_mysql(first, "CREATE TABLE orders (id INT PRIMARY KEY)", database=database)
+            there = f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{database}'"
+            assert eventually(lambda: bool(run_mysql(replica, there)))
+            shop = MysqlShop(folder=tmp_path, url=replica, database=database, store_url=store_url)
+            with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline:
+                if is_logged:
+                    assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
+                else:
+                    with pytest.raises(SourceError, match="log_slave_updates = OFF"):
+                        pipeline.source_setup().set_up()
+
+
+def test_a_replica_that_has_applied_nothing_yet_is_seen_by_a_user_with_the_right(
+    store_url: str, tmp_path: Path
+) -> None:
+    with started_mariadb("--log-slave-updates=OFF") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+        with shop.opened("orders") as pipeline:
+            assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
+            shop.run(FROM.format(port=1, user=USER, password=PASSWORD))
+            with pytest.raises(SourceError, match="SHOW ALL SLAVES STATUS"):
+                pipeline.source_setup().set_up()
