@@ -120,18 +120,21 @@ class TableFiles:
         self._columns = pa.concat_arrays([pa.array([], FILE_TYPE), *parts])
         self._is_live = np.ones(len(self._columns), dtype=np.bool_)
         self._paths: tuple[Rows, Rows] | None = None
-        self._indexes: dict[str, tuple[_BoundsOf, BoundsIndex]] = {}
+        self._indexes: dict[tuple[str, type], tuple[_BoundsOf, BoundsIndex]] = {}
         self._newer: dict[str, Action] = {}
         self._changes = 0
         elsewhere = pc.match_substring_regex(self._columns.field("path"), _ELSEWHERE)
         self._has_elsewhere = bool(pc.any(elsewhere, min_count=0).as_py())
 
     def _index(self, column: str, type_: type) -> tuple[_BoundsOf, BoundsIndex]:
-        if column not in self._indexes:
+        # The column has another type after a snapshot with another id; the statistics of older files do not fit then.
+        known = self._indexes.get((column, type_))
+        if known is None:
             bounds_of = bounds_reader(column, type_)
             stats = self._columns.field("stats").to_pylist()
-            self._indexes[column] = bounds_of, BoundsIndex(map(bounds_of, stats), type_)
-        return self._indexes[column]
+            known = bounds_of, BoundsIndex(map(bounds_of, stats), type_)
+            self._indexes[column, type_] = known
+        return known
 
     def _row_of(self, path: str) -> int | None:
         """Returns the row of a file that is still in the columns."""

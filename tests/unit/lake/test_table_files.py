@@ -83,6 +83,16 @@ def test_a_search_finds_what_a_look_at_each_file_finds(kind: type, seed: int) ->
     assert not files.has_files_elsewhere
 
 
+def test_a_column_that_gets_another_type_is_searched_by_its_new_values() -> None:
+    chance = Random(1)
+    files = TableFiles([pa.array([encoded(FILE_TYPE, file_of(int, "numbers", chance))], FILE_TYPE)])
+    assert files.within(COLUMN, [KeyRange(-2, -1)]) == []
+    texts = {"numRecords": 1, "minValues": {COLUMN: "b"}, "maxValues": {COLUMN: "d"}}
+    files.follow([{"remove": {"path": "numbers"}}, {"add": {"path": "texts", "stats": json.dumps(texts)}}])
+    assert files.within(COLUMN, [KeyRange("c", "c")]) == ["texts"]
+    assert files.within(COLUMN, [KeyRange("e", "f")]) == []
+
+
 @pytest.mark.parametrize("path", ["/data/x.parquet", "s3://bucket/x.parquet", "file:/x.parquet"])
 def test_a_file_elsewhere_is_noticed(path: str) -> None:
     files = TableFiles()
