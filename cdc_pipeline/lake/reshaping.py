@@ -109,7 +109,7 @@ class Reshaping:
 
 
 def reshaping_of(metadata: Action, read: int, plan: Callable[[Shape], ShapeChange], *, vectors: bool) -> Reshaping:
-    change = plan(shape_of(delta_fields(metadata), configuration_of(metadata)))
+    change = plan(shape_of(delta_fields(metadata), configuration_of(metadata), metadata["partitionColumns"]))
     partitions = tuple(
         PartitionBy(column=change.renamed.get(found.column, found.column), unit=found.unit)
         for found in data_partitions(metadata)

@@ -113,7 +113,7 @@ def latest_shape(log: DeltaLog, table: LakeTable) -> Shape:
 def shape_at(log: DeltaLog, version: int) -> Shape:
     """Returns the shape of one version of the lake's table."""
     metadata = log.metadata(version)
-    return shape_of(delta_fields(metadata), configuration_of(metadata))
+    return shape_of(delta_fields(metadata), configuration_of(metadata), metadata["partitionColumns"])
 
 
 def planned(table: LakeTable, work: ClaimWork, before: Shape) -> ShapeChange:

@@ -4,7 +4,7 @@ Columns are matched by the source's column number if both sides have one, otherw
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -163,16 +163,19 @@ class ShapeChange:
         return all(was.name != self.sources[column.name] or not was.dropped for was in self.before.columns)
 
 
-def shape_of(fields: Iterable[tuple[str, str]], properties: Mapping[str, str]) -> Shape:
+def shape_of(
+    fields: Iterable[tuple[str, str]], properties: Mapping[str, str], partitions: Collection[str] = ()
+) -> Shape:
     """Returns the shape of an existing table.
 
     `fields`: name and Spark type of all columns, the pipeline's own included. `properties`: those of the Delta table.
+    `partitions`: its data partition columns, which the pipeline makes. One may begin like a dropped column's name.
     """
     known = json.loads(properties.get(COLUMNS, "{}"))
     columns = tuple(
         _known(name, type_, known.get(name, {}))
         for name, type_ in fields
-        if not name.startswith(OWN_PREFIX) or name.startswith(DROPPED_PREFIX)
+        if not name.startswith(OWN_PREFIX) or (name.startswith(DROPPED_PREFIX) and name not in partitions)
     )
     highest, generation, source_id = (int(properties.get(name, 0)) for name in (HIGHEST, GENERATION, SOURCE))
     return Shape(columns=columns, highest=highest, generation=generation, source_id=source_id)
