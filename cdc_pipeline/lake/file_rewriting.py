@@ -115,8 +115,8 @@ class FileRewriting:
                 write_page_checksum=True,
             )
             with closing(writer):
-                for batch in batches:
-                    writer.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
+                for rows in _gathered(batches, self.most_held_bytes):
+                    writer.write_table(rows, row_group_size=_ROWS_PER_GROUP)
             written = pq.read_metadata(path)
             if not written.num_rows:
                 return
@@ -160,6 +160,23 @@ def _live_rows(opened: pq.ParquetFile, dead: Rows) -> Iterator[pa.RecordBatch]:
         is_live[dead[low:high] - start] = False
         start += batch.num_rows
         yield batch if low == high else batch.filter(pa.array(is_live))
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Table]:
+    """Yields the rows in tables of at most _ROWS_PER_GROUP rows, each of which becomes one row group.
+
+    A table ends early once it has `most_bytes`. None is empty: the statistics of a row group without rows are missing.
+    """
+    gathered, rows, size_bytes = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        if gathered and (rows + batch.num_rows > _ROWS_PER_GROUP or size_bytes >= most_bytes):
+            yield pa.Table.from_batches(gathered)
+            gathered, rows, size_bytes = [], 0, 0
+        if batch.num_rows:
+            gathered.append(batch)
+            rows, size_bytes = rows + batch.num_rows, size_bytes + batch.nbytes
+    if gathered:
+        yield pa.Table.from_batches(gathered)
 
 
 def _together(held: pa.Schema, other: pa.Schema) -> pa.Schema | None:

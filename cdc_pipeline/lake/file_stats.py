@@ -19,11 +19,12 @@ def delta_stats(metadata: pyarrow.parquet.FileMetaData, names: tuple[str, ...]) 
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
+    filled = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
     for number in range(metadata.num_columns):
         name = metadata.schema.column(number).path
         if name not in names:
             continue
-        groups = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
+        groups = [metadata.row_group(group).column(number).statistics for group in filled]
         if any(group is None or not group.has_null_count for group in groups):
             continue
         nulls[name] = sum(group.null_count for group in groups)

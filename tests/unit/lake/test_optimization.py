@@ -216,3 +216,44 @@ def test_files_that_do_not_fit_into_memory_together_are_copied_one_by_one(
     (file,) = done.added
     rows = pq.read_table(f"{store.filesystem()[1]}/{file.key}")
     assert (rows["id"].to_pylist(), file.rows, done.removed) == ([8, 7, 6, 4, 3, 2], 6, [whole])
+
+
+@pytest.mark.parametrize("most_held_bytes", [1, 1 << 30])
+def test_a_run_of_deleted_rows_leaves_few_full_row_groups_with_their_statistics(
+    store: LocalObjectStore, log: DeltaLog, most_held_bytes: int
+) -> None:
+    """Read in batches of 65,536 rows, the second batch has no live row; no row group must come of that."""
+    count, dead = 200_000, range(60_000, 140_000)
+    rows = pa.table({"id": pa.array(range(count), pa.int64()), VERSION: [version(1)] * count})
+    path = f"big-{most_held_bytes}.parquet"
+    content = io.BytesIO()
+    pq.write_table(rows, content)
+    store.put_if_absent(f"{KEY}/{path}", content.getvalue())
+    vector_path, vectors, descriptors = vector_file({path: BitMap64(dead)})
+    store.put_if_absent(f"{KEY}/{vector_path}", vectors)
+    file = {"path": path, "partitionValues": {}, "stats": "{}", "deletionVector": descriptors[path]}
+    rewriting = FileRewriting(
+        store=store,
+        table=TABLE,
+        metadata=log.metadata(0),
+        folder=f"{KEY}/optimized-{most_held_bytes}",
+        most_held_bytes=most_held_bytes,
+    )
+    (written,) = rewriting.rewrite([file]).added
+    footer = pq.read_metadata(io.BytesIO(store.get(written.key)))
+    groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    assert sum(groups) == written.rows == count - len(dead)
+    assert all(groups)
+    assert len(groups) == (1 if most_held_bytes > 1 else 3)
+    stats = json.loads(written.stats)
+    assert (stats["minValues"]["id"], stats["maxValues"]["id"], stats["nullCount"]["id"]) == (0, count - 1, 0)
+
+
+def test_a_row_group_without_rows_hides_no_statistics() -> None:
+    rows = pa.table({"id": pa.array([3, 5], pa.int64())})
+    content = io.BytesIO()
+    with pq.ParquetWriter(content, rows.schema) as writer:
+        for part in (rows, rows.slice(0, 0)):
+            writer.write_batch(part.to_batches()[0] if part.num_rows else pa.RecordBatch.from_pylist([], rows.schema))
+    stats = json.loads(delta_stats(pq.read_metadata(content), ("id",)))
+    assert (stats["minValues"], stats["maxValues"], stats["nullCount"]) == ({"id": 3}, {"id": 5}, {"id": 0})
