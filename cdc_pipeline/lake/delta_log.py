@@ -12,17 +12,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from cdc_pipeline.errors import LakeError, ObjectExists, ObjectMissing
-from cdc_pipeline.lake.arrow_actions import needed_columns, plain_actions
+from cdc_pipeline.lake.arrow_actions import plain_actions
+from cdc_pipeline.lake.checkpoint_files import checkpoint_batches, checkpoint_keys, named_checkpoint, read_object
 from cdc_pipeline.object_store import ObjectStore
 
 Action = dict[str, Any]
 FileIdentity = tuple[str, str]
 """A data file's path, and the identity of its deletion vector."""
 
-_BATCH_ROWS = 65_536
 _CHECKPOINT = re.compile(r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10}))?\.parquet")
 
 
@@ -154,12 +153,8 @@ class DeltaLog:
 
         `kinds`: reads nothing but the columns of these kinds, as far as the files have them.
         """
-        filesystem, root = self._store.filesystem()
         for key in keys:
-            with pyarrow.parquet.ParquetFile(f"{root}/{key}", filesystem=filesystem) as file:
-                columns = needed_columns(file.schema_arrow, kinds)
-                if columns:
-                    yield from file.iter_batches(_BATCH_ROWS, columns=columns)
+            yield from checkpoint_batches(self._store, key, kinds)
 
     def beside(self, table_key: str) -> "DeltaLog":
         """Returns the log of another table in the same store."""
@@ -177,7 +172,7 @@ class DeltaLog:
         """
         checkpoint, keys = -1, list[str]()
         for version in range(latest, -1, -1):
-            if summed and (sums := self._checksum(version)):
+            if summed and (sums := self._checksum(version)) and isinstance(sums.get(summed), dict):
                 return dict(sums[summed])
             commit = self.read(version)
             found = [] if commit is None else commit.of_kind(kind)
@@ -187,14 +182,18 @@ class DeltaLog:
                 checkpoint, keys = self.checkpoint_before(latest)
             if commit is None or version <= checkpoint:
                 break
-        return self.in_checkpoint(keys, kind)[0]
+        for action in self.in_checkpoint(keys, kind):
+            return action
+        raise LakeError(
+            f"the log in {self._folder} does not say the {kind} of version {latest}",
+            expected="the log from a checkpoint, or from version 0, up to that version",
+            remedy="bring the log's files back from a copy of the lake; without one, move the table's folder away and"
+            " run cdc snapshot on the table",
+        )
 
     def _checksum(self, version: int) -> Action:
-        """Returns the content of the checksum file; empty if there is none."""
-        try:
-            return dict(json.loads(self._store.get(f"{self._folder}/{version:020d}.crc")))
-        except ObjectMissing:
-            return {}
+        """Returns the content of the checksum file; empty if there is none that can be read."""
+        return read_object(self._store, f"{self._folder}/{version:020d}.crc")
 
     def active_files(self, version: int) -> dict[FileIdentity, Action]:
         """Returns the `add` actions of all files of `version`.
@@ -222,7 +221,7 @@ class DeltaLog:
         """Returns the version of the last checkpoint at or before `version`, and its files; -1 if there is none."""
         last = self._last_checkpoint()
         if last is not None and last["version"] <= version:
-            return last["version"], self._keys_of(last)
+            return last["version"], checkpoint_keys(self._folder, last)
         if last is None and self.exists(0):
             return -1, []
         found, complete = dict[int, list[str]](), -1
@@ -256,24 +255,7 @@ class DeltaLog:
 
     def _last_checkpoint(self) -> Action | None:
         """Returns what the log names as its last checkpoint. A name that cannot be read is none: it only saves time."""
-        try:
-            return dict(json.loads(self._store.get(self.last_checkpoint_key)))
-        except (ObjectMissing, ValueError):
-            return None
-
-    def _keys_of(self, checkpoint: Action) -> list[str]:
-        """Returns the files of a checkpoint that the log names. Raises LakeError for one of another format."""
-        if checkpoint.get("v2Checkpoint"):
-            raise LakeError(
-                f"version {checkpoint['version']} of {self._folder} has a checkpoint of Delta's format V2",
-                expected="the classic format",
-                remedy="ALTER TABLE ... SET TBLPROPERTIES ('delta.checkpointPolicy' = 'classic'), and commit to the"
-                " table with Spark until it has a classic checkpoint",
-            )
-        stem, parts = f"{self._folder}/{checkpoint['version']:020d}.checkpoint", checkpoint.get("parts")
-        if parts is None:
-            return [f"{stem}.parquet"]
-        return [f"{stem}.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1)]
+        return named_checkpoint(self._store, self.last_checkpoint_key)
 
 
 def file_identity(file: Action) -> FileIdentity:

@@ -1,0 +1,74 @@
+"""Files beside the commits of a log: those that only save time may be damaged, of others an error says what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.checkpoint import write_checkpoint
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.fence import commit_info, fence_action
+from cdc_pipeline.lake.new_table import create_plain_table
+from cdc_pipeline.lake.table_state import LakeTableStates
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.steps import no_step
+from tests.support.lake import NOW, table_of
+
+TABLE = table_of()
+LATEST, CHECKPOINT = 4, 3
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path)
+
+
+@pytest.fixture
+def log(store: LocalObjectStore) -> DeltaLog:
+    """A log of five versions with a checkpoint."""
+    log = DeltaLog(store, lake_key(TABLE.name))
+    create_plain_table(log, TABLE, lambda: NOW)
+    for version in range(1, LATEST + 1):
+        info = commit_info(operation="x", user_metadata="", read_version=version - 1, now=NOW)
+        log.append(version, [info, fence_action(TABLE.app_id, version, NOW)])
+    write_checkpoint(store, log, CHECKPOINT, 0, no_step)
+    return log
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"version": "3"}', b'{"version": 3, "parts": "x"}'])
+def test_a_name_of_the_last_checkpoint_that_cannot_be_read_is_none(
+    store: LocalObjectStore, log: DeltaLog, content: bytes
+) -> None:
+    store.overwrite(log.last_checkpoint_key, content)
+    assert log.latest_version() == LATEST
+    assert LakeTableStates().at(log, LATEST).metadata == log.metadata(0)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"tableSizeBytes": 1}', b'{"metadata": null}'])
+def test_a_checksum_file_that_cannot_be_read_is_none(store: LocalObjectStore, log: DeltaLog, content: bytes) -> None:
+    store.put_if_absent(f"{log.folder}/{LATEST:020d}.crc", content)
+    assert log.metadata(LATEST) == log.metadata(0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and something else", b"PAR1 and a footer PAR1"])
+def test_an_error_names_a_checkpoint_that_is_damaged_or_missing(
+    store: LocalObjectStore, log: DeltaLog, content: bytes | None
+) -> None:
+    key = log.checkpoint_key(CHECKPOINT)
+    store.delete_all([key])
+    if content is not None:
+        store.put_if_absent(key, content)
+    for reading in (LakeTableStates().at, DeltaLog.active_files):
+        with pytest.raises(LakeError, match=f"the checkpoint {key} cannot be read") as raised:
+            reading(log, LATEST)
+    assert "delete the file and _last_checkpoint beside it" in raised.value.remedy
+    store.delete_all([key, log.last_checkpoint_key])
+    assert LakeTableStates().at(log, LATEST).metadata == log.metadata(0)
+
+
+def test_an_error_says_that_a_log_lacks_its_beginning(store: LocalObjectStore, log: DeltaLog) -> None:
+    lost = [log.checkpoint_key(CHECKPOINT), log.last_checkpoint_key, f"{log.folder}/{0:020d}.json"]
+    store.delete_all(lost)
+    with pytest.raises(LakeError, match="does not say the metaData of version 4"):
+        log.metadata(LATEST)
