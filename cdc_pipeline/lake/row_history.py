@@ -1,8 +1,9 @@
 """Keeps a table's history table: applies claims to it, and takes over what a snapshot shows.
 
 Applying events a second time changes nothing, so a history table needs no fence of its own to be right: it is written
-before the table itself, and a claim that ends between both is applied again to both. Its fence only tells that the
-events of a claim are all new and newer than what the history has; then only the periods that go on are looked at.
+before the table itself, and a claim that ends between both is applied again to both. Its fence tells that the events
+of a claim are all new and newer than what the history has; then only the periods that go on are looked at. And it tells
+that the table was changed without the history; then the history takes over the table's rows before the claim.
 """
 
 import json
@@ -16,22 +17,21 @@ from pyspark.sql import SparkSession
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.adopted_rows import AdoptedRows
 from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_version
-from cdc_pipeline.lake.claim_view import NO_NAMES, Views, opened_views
-from cdc_pipeline.lake.columns import HISTORY_TYPES, check_history, history_of
-from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
+from cdc_pipeline.lake.claim_view import Views, opened_views
+from cdc_pipeline.lake.columns import check_history, history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.fence import claim_metadata, read_fence
 from cdc_pipeline.lake.fitting import ids_before
 from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
-from cdc_pipeline.lake.lake_rows_sql import HIDDEN
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.new_shape import physical_fields
 from cdc_pipeline.lake.periods_sql import same_ids
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, DataFile, Fence, LakeTable, SliceInput
-from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
+from cdc_pipeline.lake.quoting import table_at, text_literal, value_literal
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.rows_commit import rows_commit
 from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark, planned_for_snapshot, shape_at
@@ -40,20 +40,8 @@ from cdc_pipeline.lake.table_ddl import create_sql
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.lake.write_claim import files_for, write_rows
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import (
-    ABSENT,
-    COMMIT_TIME,
-    CURRENT,
-    DELETED,
-    END_VERSION,
-    OPERATION,
-    VALID_FROM,
-    VALID_TO,
-    VERSION,
-)
+from cdc_pipeline.record import CURRENT, END_VERSION, VALID_TO, VERSION
 from cdc_pipeline.steps import OnStep, step
-
-_NOW = "cdc_row_now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +60,18 @@ class RowHistory:
     may_commit: Callable[[], None]
     rows_without_spark: int = 0
 
-    def apply(self, work: ClaimWork, lake_version: int) -> None:
-        """Applies the claim in one commit, durable on return. `lake_version`: the table right before the claim.
+    def apply(self, work: ClaimWork, of_table: Fence) -> None:
+        """Applies the claim in one commit, durable on return. `of_table`: the table's fence, right before the claim.
 
-        A history that was not begun yet begins with the rows of that version. Raises VersionTaken if another writer
-        was first.
+        A history that has not begun, or that lacks changes which the table has, takes over the rows of that version.
+        Raises VersionTaken if another writer was first.
         """
         check_history(self.table)
         fence = self._fence()
-        if fence is None or (not fence.number and fence.snapshot_id is None):
-            name = f"lake version {lake_version}"
-            self.adopt(lake_version, work.first_number - 1, name, at=self.clock(), at_version="")
+        if fence is None or lags(fence, of_table):
+            version = of_table.lake_version
+            name = of_table.snapshot_id or f"lake version {version}"
+            self.adopt(version, of_table.number, name, at=self.clock(), at_version=self._begins_at(work))
             fence = self._begun()
         if fence.claim_id == work.claim_id and fence.number == work.last_number:
             return
@@ -94,8 +83,14 @@ class RowHistory:
             with step(self.on_step, "lake_claim.deduplicate"):
                 truncates = claim.name_events()
             written, replaced = self._written(claim, truncates, None if truncates else max(1, files_for(work)))
-            if written or replaced:
+            if written or replaced or fence.number < work.last_number:
                 self._commit(files, max(fence.number, work.last_number), claim_metadata(work), written, replaced)
+
+    def _begins_at(self, work: ClaimWork) -> str:
+        """Returns a version that is greater than all changes before the claim; "" if none is known."""
+        if work.late or not self.table.ordered:
+            return work.cutoff_version
+        return max(work.cutoff_version, oldest_version(self.store, work))
 
     def _claim(self, views: Views, fitted: Fitted, work: ClaimWork, files: LakeFiles, *, is_new: bool) -> ClaimPeriods:
         return ClaimPeriods(
@@ -130,7 +125,7 @@ class RowHistory:
         with step(self.on_step, "lake_schema.read"):
             shape = shape_at(self.log, fence.lake_version)
         ids = ids_before(shape, self.table.schema, self.table.source_id)
-        if None in ids or (fence.snapshot_id is not None and not self._are_ids(filter(None, ids))):
+        if None in ids or (_has_begun(fence) and not self._are_ids(filter(None, ids))):
             self._end_all(at, at_version)
             fence = self._begun()
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
@@ -139,16 +134,17 @@ class RowHistory:
         files = self._files(fitted, "")
         metadata = json.dumps({"snapshot_id": name})
         with opened_views(self.session) as views:
+            adopted = AdoptedRows(views=views, store=self.store, table=self.table, fitted=fitted, at=at)
             with step(self.on_step, "lake_claim.deduplicate"):
-                missing = self._name_rows_now(views, fitted, lake_version)
+                missing = adopted.name_rows(lake_version)
             if len(files.state.files):
                 with step(self.on_step, "lake_claim.deduplicate"):
-                    count = self._name_differences(views, fitted, missing, at, at_version)
+                    count = adopted.name_differences(missing, at_version)
                 work = replace(work, slices=(replace(rows, rows=count),))
                 claim = self._claim(views, fitted, work, files, is_new=False)
                 written, replaced = self._written(claim, {}, max(1, files_for(work)))
             else:
-                written, replaced = self._write(fitted, files, self._first_periods(fitted, at), None), {}
+                written, replaced = self._write(fitted, files, adopted.first_periods(), None), {}
             self._commit(files, max(fence.number, fence_number), metadata, written, replaced)
 
     def _are_ids(self, names: Iterable[str]) -> bool:
@@ -243,58 +239,17 @@ class RowHistory:
             store=self.store, table=fitted.table, state=state, columns=fitted.shape.types, ending_from=ending_from
         )
 
-    def _name_rows_now(self, views: Views, fitted: Fitted, lake_version: int) -> list[str]:
-        """Makes the view of the table's visible rows, with the history's columns.
 
-        Returns the columns that the table does not have; they are NULL.
-        """
-        names = fitted.shape.lake_names(self.table.schema)
-        table_log = DeltaLog(self.store, lake_key(self.table.name))
-        theirs = shape_at(table_log, lake_version).lake_names(self.table.schema)
-        sources = {names[name]: theirs[name] for name in names if name in theirs}
-        values = [
-            f"CAST({identifier(sources[column.name]) if column.name in sources else 'NULL'} AS {column.type})"
-            f" AS {identifier(column.name)}"
-            for column in fitted.shape.columns
-        ]
-        url = self.store.spark_url(lake_key(self.table.name))
-        rows = self.session.read.format("delta").option("versionAsOf", lake_version).load(url)
-        views.name(_NOW, rows.where(f"NOT {HIDDEN}").selectExpr(*values, VERSION))
-        return [name for name in fitted.shape.names if name not in sources]
+def lags(own: Fence, of_table: Fence) -> bool:
+    """Returns whether the table has changes that its history, with the fence `own`, was not told of.
 
-    def _first_periods(self, fitted: Fitted, at: datetime) -> str:
-        given = {DELETED: "false", VALID_FROM: value_literal(at, "TIMESTAMP"), CURRENT: "true", VERSION: VERSION}
-        own = (f"{given.get(name, f'CAST(NULL AS {type_})')} AS {name}" for name, type_ in HISTORY_TYPES)
-        return f"SELECT {', '.join([*map(identifier, fitted.shape.names), *own])} FROM {_NOW}"
+    That is so before the history begins, and after the table was kept without a history for a time.
+    """
+    if not _has_begun(own) or own.number < of_table.number:
+        return True
+    is_snapshot = own.number == of_table.number and of_table.snapshot_id is not None
+    return is_snapshot and own.snapshot_id != of_table.snapshot_id
 
-    def _name_differences(self, views: Views, fitted: Fitted, missing: list[str], at: datetime, at_version: str) -> int:
-        """Makes the view EVENT of what the table's rows have and the periods that go on have not; returns its length.
 
-        A period that began after the table's version says more than that version, and stays.
-        """
-        shape = ClaimShape(columns=fitted.shape.types, key=fitted.table.schema.key)
-        compared = [name for name in shape.others if name not in missing]
-        same = " AND ".join(["true", *(f"row.{identifier(name)} <=> was.{identifier(name)}" for name in compared)])
-        names = ", ".join(map(text_literal, missing))
-        own = f"{value_literal(at, 'TIMESTAMP')} AS {COMMIT_TIME}, {NO_NAMES} AS {ABSENT}"
-        columns = ", ".join(f"row.{identifier(name)}" for name in shape.names)
-        nothing = ", ".join(
-            f"was.{identifier(name)}" if name in shape.key else f"CAST(NULL AS {type_}) AS {identifier(name)}"
-            for name, type_ in shape.columns
-        )
-        periods_now = f"""(SELECT * FROM {table_at(self.store.spark_url(self._folder))}
-                           WHERE {CURRENT} AND NOT {HIDDEN})"""
-        newest = f"(SELECT greatest(max({VERSION}), {text_literal(at_version)}) AS {VERSION} FROM {_NOW})"
-        events = views.keep_sql(
-            EVENT,
-            f"""
-            SELECT 'u' AS {OPERATION}, row.{VERSION}, {own},
-                   CAST(array({names}) AS ARRAY<STRING>) AS {LACKING}, {columns}
-            FROM {_NOW} AS row LEFT JOIN {periods_now} AS was ON {shape.same("row", "was")}
-            WHERE was.{VERSION} IS NULL OR (was.{VERSION} <= row.{VERSION} AND NOT ({same}))
-            UNION ALL
-            SELECT 'd', newest.{VERSION}, {own}, {NO_NAMES}, {nothing}
-            FROM {periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
-            CROSS JOIN {newest} AS newest WHERE was.{VERSION} < newest.{VERSION}""",
-        )
-        return events.count()
+def _has_begun(fence: Fence) -> bool:
+    return bool(fence.number) or fence.snapshot_id is not None

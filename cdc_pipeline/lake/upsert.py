@@ -16,6 +16,7 @@ from cdc_pipeline.lake.claim_append import ClaimAppend
 from cdc_pipeline.lake.claim_changes import Counts
 from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge
 from cdc_pipeline.lake.claim_view import opened_views
+from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog, VersionTaken
 from cdc_pipeline.lake.fence import (
     claim_metadata,
@@ -29,7 +30,7 @@ from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.maintenance import checkpoint_when_due
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
-from cdc_pipeline.lake.row_history import RowHistory
+from cdc_pipeline.lake.row_history import RowHistory, lags
 from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
 from cdc_pipeline.lake.table_state import LakeTableStates
@@ -124,14 +125,26 @@ class ClaimUpsert:
 
     def _move_fence(self, fence: Fence) -> None:
         """Moves the fence in a commit of its own. A claim without rows needs no Spark."""
+        if self.table.keeps_history:
+            self._move_history(fence)
+        self._move(self._log, self.table, fence)
+
+    def _move_history(self, fence: Fence) -> None:
+        """Moves the history's fence before the table's, so that a later claim sees that the history lacks nothing."""
+        history = history_of(self.table)
+        log = DeltaLog(self.store, lake_key(history.name))
+        with step(self.on_step, "fence.read"):
+            own = read_fence(log, history.app_id)
+        if own is not None and own.number < self.work.last_number and not lags(own, fence):
+            self._move(log, history, own)
+
+    def _move(self, log: DeltaLog, table: LakeTable, fence: Fence) -> None:
         now = self.clock()
         info = commit_info(
             operation="CDC FENCE", user_metadata=claim_metadata(self.work), read_version=fence.lake_version, now=now
         )
         with step(self.on_step, "fence.move"):
-            self._log.append(
-                fence.lake_version + 1, [info, fence_action(self.table.app_id, self.work.last_number, now)]
-            )
+            log.append(fence.lake_version + 1, [info, fence_action(table.app_id, self.work.last_number, now)])
 
     def _apply(self, fence: Fence) -> _Done | None:
         """Applies the claim. Returns None if another worker has applied it meanwhile.
@@ -146,7 +159,7 @@ class ClaimUpsert:
                 tagged(session, claim_tag(self.work.claim_id)),
             ):
                 if self.table.keeps_history:
-                    self._history(session).apply(self.work, fence.lake_version)
+                    self._history(session).apply(self.work, fence)
                 fitted = self._follow(session, fence.lake_version)
                 files = None if self.way == "merge" else self._files(fitted)
                 if files is None or not is_appended(self.work, files):

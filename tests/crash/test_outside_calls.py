@@ -52,7 +52,6 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/maintenance.py:purge": IN_A_STEP + "lake_table.purge",
     "cdc_pipeline/lake/maintenance.py:vacuum": IN_A_STEP + "lake_table.vacuum",
     "cdc_pipeline/lake/rewritten_rows.py:rewritten_rows": "plans what lake_files.write does",
-    "cdc_pipeline/lake/row_history.py:_name_rows_now": IN_A_STEP + "lake_claim.deduplicate",
     "cdc_pipeline/lake/session.py:checkpointed": IN_A_STEP + "lake_claim.deduplicate",
     "cdc_pipeline/lake/session.py:configured": OWN_SESSION,
     "cdc_pipeline/lake/session.py:connect": OWN_SESSION,

@@ -1,0 +1,91 @@
+"""What a history table takes over from its table: all rows to begin with, later what differs from its periods."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from cdc_pipeline.areas import lake_key
+from cdc_pipeline.lake.claim_view import NO_NAMES, Views
+from cdc_pipeline.lake.columns import HISTORY_TYPES, history_of
+from cdc_pipeline.lake.deduplicate_sql import EVENT, LACKING, ClaimShape
+from cdc_pipeline.lake.delta_log import DeltaLog
+from cdc_pipeline.lake.lake_rows_sql import HIDDEN
+from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.quoting import identifier, table_at, text_literal, value_literal
+from cdc_pipeline.lake.schema_change import Fitted, shape_at
+from cdc_pipeline.object_store import ObjectStore
+from cdc_pipeline.record import ABSENT, COMMIT_TIME, CURRENT, DELETED, OPERATION, VALID_FROM, VERSION
+
+_NOW, _HIDDEN_NOW = "cdc_row_now", "cdc_hidden_row_now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedRows:
+    """The rows of `table`, as changes at the moment `at`. `fitted`: the columns of its history table."""
+
+    views: Views
+    store: ObjectStore
+    table: LakeTable
+    fitted: Fitted
+    at: datetime
+
+    def name_rows(self, lake_version: int) -> list[str]:
+        """Makes views of the table's visible and hidden rows, with the history's columns.
+
+        Returns the columns that the table does not have; they are NULL.
+        """
+        shape = self.fitted.shape
+        names = shape.lake_names(self.table.schema)
+        table_log = DeltaLog(self.store, lake_key(self.table.name))
+        theirs = shape_at(table_log, lake_version).lake_names(self.table.schema)
+        sources = {names[name]: theirs[name] for name in names if name in theirs}
+        values = [
+            f"CAST({identifier(sources[column.name]) if column.name in sources else 'NULL'} AS {column.type})"
+            f" AS {identifier(column.name)}"
+            for column in shape.columns
+        ]
+        url = self.store.spark_url(lake_key(self.table.name))
+        rows = self.views.session.read.format("delta").option("versionAsOf", lake_version).load(url)
+        self.views.name(_NOW, rows.where(f"NOT {HIDDEN}").selectExpr(*values, VERSION))
+        self.views.name(_HIDDEN_NOW, rows.where(HIDDEN).selectExpr(*values, VERSION))
+        return [name for name in shape.names if name not in sources]
+
+    def first_periods(self) -> str:
+        """Returns SQL of the periods of a history that has none."""
+        given = {DELETED: "false", VALID_FROM: value_literal(self.at, "TIMESTAMP"), CURRENT: "true", VERSION: VERSION}
+        own = (f"{given.get(name, f'CAST(NULL AS {type_})')} AS {name}" for name, type_ in HISTORY_TYPES)
+        return f"SELECT {', '.join([*map(identifier, self.fitted.shape.names), *own])} FROM {_NOW}"
+
+    def name_differences(self, missing: list[str], at_version: str) -> int:
+        """Makes the view EVENT of what the table's rows have and the periods that go on have not; returns its length.
+
+        A period that began after the table's version says more than that version, and stays. A hidden row says when
+        its id was deleted. An id without any row was deleted at the newest version, which is at least `at_version`.
+        """
+        shape = ClaimShape(columns=self.fitted.shape.types, key=self.fitted.table.schema.key)
+        compared = [name for name in shape.others if name not in missing]
+        same = " AND ".join(["true", *(f"row.{identifier(name)} <=> was.{identifier(name)}" for name in compared)])
+        names = ", ".join(map(text_literal, missing))
+        own = f"{value_literal(self.at, 'TIMESTAMP')} AS {COMMIT_TIME}, {NO_NAMES} AS {ABSENT}"
+        columns = ", ".join(f"row.{identifier(name)}" for name in shape.names)
+        nothing = ", ".join(
+            f"was.{identifier(name)}" if name in shape.key else f"CAST(NULL AS {type_}) AS {identifier(name)}"
+            for name, type_ in shape.columns
+        )
+        history = table_at(self.store.spark_url(lake_key(history_of(self.table).name)))
+        periods_now = f"(SELECT * FROM {history} WHERE {CURRENT} AND NOT {HIDDEN})"
+        newest = f"(SELECT greatest(max({VERSION}), {text_literal(at_version)}) AS {VERSION} FROM {_NOW})"
+        ended = f"coalesce(hidden.{VERSION}, newest.{VERSION})"
+        events = self.views.keep_sql(
+            EVENT,
+            f"""
+            SELECT 'u' AS {OPERATION}, row.{VERSION}, {own},
+                   CAST(array({names}) AS ARRAY<STRING>) AS {LACKING}, {columns}
+            FROM {_NOW} AS row LEFT JOIN {periods_now} AS was ON {shape.same("row", "was")}
+            WHERE was.{VERSION} IS NULL OR (was.{VERSION} <= row.{VERSION} AND NOT ({same}))
+            UNION ALL
+            SELECT 'd', {ended}, {own}, {NO_NAMES}, {nothing}
+            FROM {periods_now} AS was LEFT ANTI JOIN {_NOW} AS row ON {shape.same("row", "was")}
+            LEFT JOIN {_HIDDEN_NOW} AS hidden ON {shape.same("hidden", "was")}
+            CROSS JOIN {newest} AS newest WHERE was.{VERSION} < {ended}""",
+        )
+        return events.count()

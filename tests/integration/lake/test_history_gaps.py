@@ -1,0 +1,97 @@
+"""A history that was switched off for a while shows the table's rows again once it is switched on."""
+
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.lake import LakeTable
+from cdc_pipeline.lake.columns import history_of
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import VALID_FROM
+from cdc_pipeline.steps import Moment
+from tests.support.history_tables import publish, spans
+from tests.support.lake import NOW, Feed, event, lake_table_rows, table_of
+
+
+@pytest.fixture
+def table(lake: SparkLake) -> LakeTable:
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    return table
+
+
+@pytest.fixture
+def feed(store: LocalObjectStore, table: LakeTable) -> Feed:
+    return Feed(store=store, table=table)
+
+
+def test_what_changed_meanwhile_ends_and_begins_periods(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    off = replace(table, keeps_history=False)
+    lake.upsert(table, feed.claim([event("i", 1, id_, name=name, age=1) for id_, name in enumerate("abcde")]))
+    lake.upsert(table, feed.claim([event("u", 2, 4, name="e2", age=1)]))
+    meanwhile = [
+        event("u", 3, 1, name="B", age=1),
+        event("d", 4, 2),
+        event("i", 5, 9, name="new", age=1),
+        event("u", 6, 3, name="other", age=1),
+        event("u", 7, 3, name="d", age=1),
+        event("d", 8, 4),
+    ]
+    lake.upsert(off, feed.claim(meanwhile))
+    lake.upsert(table, feed.claim([event("u", 10, 0, name="A", age=1), event("i", 11, 2, name="c", age=1)]))
+    wanted = {
+        0: [("a", 1, 10), ("A", 10, None)],
+        1: [("b", 1, 3), ("B", 3, None)],
+        2: [("c", 1, 10), ("c", 11, None)],
+        3: [("d", 1, None)],
+        4: [("e", 1, 2), ("e2", 2, 10)],
+        9: [("new", 5, None)],
+    }
+    assert spans(store, table) == wanted
+    begun = {row["id"]: row[VALID_FROM] for row in lake_table_rows(store, history_of(table)) if row["name"] == "B"}
+    assert begun == {1: NOW}
+    lake.upsert(table, feed.claim([event("u", 12, 9, name="newer", age=1)]))
+    assert spans(store, table) == wanted | {9: [("new", 5, 12), ("newer", 12, None)]}
+
+
+def test_a_table_without_order_says_when_an_id_was_deleted(lake: SparkLake, store: LocalObjectStore) -> None:
+    """An event that arrives after the history was switched on may be older than other rows, but not than its delete."""
+    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 3, 1), event("u", 9, 2, name="b", age=1)]))
+    lake.upsert(table, feed.claim([event("i", 5, 1, name="c", age=1)]))
+    assert spans(store, table) == {1: [("a", 1, 3), ("c", 5, None)], 2: [("a", 1, 9), ("b", 9, None)]}
+
+
+def test_a_snapshot_that_was_published_without_the_history_is_taken_over(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    publish(lake, store, replace(table, keeps_history=False), [(1, "a", 1), (2, "mended", 1)], at=5, fence=1)
+    lake.upsert(table, feed.claim([event("u", 7, 1, name="b", age=1)]))
+    assert spans(store, table) == {1: [("a", 1, 7), ("b", 7, None)], 2: [("a", 1, 5), ("mended", 5, None)]}
+
+
+def test_claims_that_change_nothing_leave_no_gap(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed, session: SparkSession
+) -> None:
+    """A gap would make the next claim read the whole table."""
+    lake.upsert(table, feed.claim([event("i", 1, 1, name="a", age=1)]))
+    lake.upsert(table, feed.claim([event("d", 2, 77)]))
+    lake.upsert(table, feed.claim([]))
+    commits = list[str]()
+
+    def note(step: str, moment: Moment) -> None:
+        if (step, moment) == ("lake_history.commit", Moment.BEFORE):
+            commits.append(step)
+
+    noting = SparkLake(open_session=lambda: session, store=store, clock=lambda: NOW, on_step=note)
+    noting.upsert(table, feed.claim([event("u", 3, 1, name="b", age=1)]))
+    assert len(commits) == 1
+    assert spans(store, table) == {1: [("a", 1, 3), ("b", 3, None)]}
