@@ -7,12 +7,16 @@ from urllib.parse import quote
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import FenceMismatch, LakeError
+from cdc_pipeline.lake.columns import stats_columns
 from cdc_pipeline.lake.delta_log import Action, DeltaLog
 from cdc_pipeline.lake.fence import REWOUND_FROM, commit_info, fence_action, read_fence
 from cdc_pipeline.lake.ledger import PUBLISHED, properties_of
 from cdc_pipeline.lake.new_shape import shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
+from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.shape import shape_of_source
+from cdc_pipeline.lake.table_ddl import STATS
+from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -20,7 +24,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
     """Returns the lake version that shows the snapshot.
 
     It is durable and visible on return; repeating the call does nothing. Raises FenceMismatch if the lake has applied
-    slices that the snapshot does not contain, and has changed since `content.replaces`.
+    slices that the snapshot does not contain, and has changed since `content.replaces`; LakeError for a table whose
+    features only Delta's writer maintains.
     """
     with step(on_step, "fence.read"):
         fence = read_fence(log, table.app_id)
@@ -35,6 +40,8 @@ def publish(log: DeltaLog, table: LakeTable, content: LakePublication, clock: Cl
             expected=f"at most {content.fence_number}, the last slice that snapshot {content.snapshot_id} holds",
             remedy="take a newer snapshot: this one would take applied changes away",
         )
+    with step(on_step, "fence.read"):
+        check_features(log, fence.lake_version, "publishing a snapshot")
     with step(on_step, "snapshot.publish"):
         log.append(fence.lake_version + 1, _actions(log, table, content, fence, clock))
     return fence.lake_version + 1
@@ -75,11 +82,17 @@ def _actions(log: DeltaLog, table: LakeTable, content: LakePublication, fence: F
 def _shape(
     log: DeltaLog, table: LakeTable, content: LakePublication, read: int, properties: Mapping[str, str]
 ) -> list[Action]:
-    """Returns actions for the table's columns if the snapshot has others, and for its properties if they change."""
+    """Returns actions for the table's columns if the snapshot has others, and for its properties if they change.
+
+    The table may have another id than before, of the same columns: then files get statistics of the new one.
+    """
     actions = shape_actions(log, table, read, content.snapshot_id)
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
     shape = shape_of_source(table.schema).properties()
     configuration = {**(metadata.get("configuration") or {}), **properties, **shape}
+    stats = [identifier(name) for name in stats_columns(table)]
+    if any(f",{name}," not in f",{configuration.get(STATS, '')}," for name in stats):
+        configuration[STATS] = ",".join(stats)
     if configuration == metadata.get("configuration"):
         return actions
     others = [action for action in actions if "metaData" not in action]
