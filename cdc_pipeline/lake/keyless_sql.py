@@ -47,11 +47,12 @@ def with_copies(shape: ClaimShape, lake: str, wanted: str, truncated_at: str, *,
     final = "_cdc_net + size(_cdc_copies) - _cdc_unmatched"
     return f"""
         SELECT *, {final if keeps_unmatched else f"greatest(0, {final})"} AS _cdc_final
-        FROM (SELECT net.*, coalesce(found.copies, {_no_copies(shape)}) AS _cdc_copies,
-                     coalesce(found.unmatched, 0) AS _cdc_unmatched
+        FROM (SELECT net.*, coalesce(found._cdc_lake_copies, {_no_copies(shape)}) AS _cdc_copies,
+                     coalesce(found._cdc_lake_unmatched, 0) AS _cdc_unmatched
               FROM {NET} AS net
-              LEFT JOIN (SELECT {_columns(shape)}, count_if({HIDDEN}) AS unmatched,
-                                sort_array(collect_list({_copy(shape)}) FILTER (WHERE NOT {HIDDEN}), false) AS copies
+              LEFT JOIN (SELECT {_columns(shape)}, count_if({HIDDEN}) AS _cdc_lake_unmatched,
+                                sort_array(collect_list({_copy(shape)}) FILTER (WHERE NOT {HIDDEN}), false)
+                                    AS _cdc_lake_copies
                          FROM ({rows_like(shape, lake, wanted)})
                          WHERE {VERSION} > {text_literal(truncated_at)}
                          GROUP BY {_columns(shape)}) AS found ON {_same(shape, "found", "net")})"""
@@ -102,15 +103,15 @@ def merge_copies(table: LakeTable, shape: ClaimShape, lake: str, *, replaced: bo
 
 def _rows(shape: ClaimShape) -> str:
     """Returns SQL with one row to drop per content that is replaced, and one row to write per copy."""
-    rest = "".join(f", copy.kept_{number} AS {identifier(name)}" for number, name, _ in _rest(shape))
+    rest = "".join(f", _cdc_copy.kept_{number} AS {identifier(name)}" for number, name, _ in _rest(shape))
     nothing = "".join(f", CAST(NULL AS {type_}) AS {identifier(name)}" for _, name, type_ in _rest(shape))
     fresh = f"array_repeat(named_struct('version', {VERSION}{_rest_of_new(shape)}), {{count}})"
     stay = "slice(_cdc_copies, 1, CAST(greatest(0, least(_cdc_final, size(_cdc_copies))) AS INT))"
     added = "CAST(greatest(0, abs(_cdc_final) - IF(_cdc_final < 0, 0, size(_cdc_copies))) AS INT)"
     copies = f"IF({_replaced()}, concat({stay}, {fresh.format(count=added)}), {fresh.format(count=added)})"
     return f"""
-        SELECT {_columns(shape)}, copy.version AS {VERSION}, {DELETED}, 'write' AS {ACT}{rest}
-        FROM (SELECT {_columns(shape)}, _cdc_final < 0 AS {DELETED}, explode({copies}) AS copy FROM {COPIES})
+        SELECT {_columns(shape)}, _cdc_copy.version AS {VERSION}, {DELETED}, 'write' AS {ACT}{rest}
+        FROM (SELECT {_columns(shape)}, _cdc_final < 0 AS {DELETED}, explode({copies}) AS _cdc_copy FROM {COPIES})
         UNION ALL
         SELECT {_columns(shape)}, {VERSION}, false, 'drop'{nothing} FROM {COPIES} WHERE {_replaced()}"""
 

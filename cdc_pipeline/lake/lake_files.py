@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from pyroaring import BitMap64
+from pyspark.sql.connect.functions import expr
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
@@ -98,8 +99,9 @@ class LakeFiles:
         schema = ", ".join(f"{identifier(inside)} {types[column]}" for column, inside in physical.items())
         # Without this option Spark adds a column for each folder like `x=1`.
         files = views.session.read.schema(schema).option("recursiveFileLookup", "true").parquet(*urls)
-        values = (f"{self._value(column, inside)} AS {identifier(column)}" for column, inside in physical.items())
-        views.name(name, files.selectExpr(*values, f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}"))
+        values = (expr(self._value(column, inside)).alias(column) for column, inside in physical.items())
+        place = files.metadataColumn("_metadata")  # SQL would find a column of the source that has this name
+        views.name(name, files.select(*values, place["file_path"].alias(FILE), place["row_index"].alias(ROW)))
 
     def name_urls(self, paths: Iterable[str]) -> dict[str, str]:
         """Returns file URL -> path in the log. `located` knows these URLs from now on."""

@@ -48,6 +48,8 @@ IMPLEMENTATIONS = {
     + "fence.move, snapshot.publish, lake_schema.commit, lake_table.optimize, lake_table.rewind",
     "cdc_pipeline/lake/delta_log.py:read": READS_ONLY,
     "cdc_pipeline/lake/file_rewriting.py:_put": IN_A_STEP + "lake_files.write",
+    "cdc_pipeline/lake/lake_files.py:keep_live": IN_A_STEP + "lake_claim.deduplicate",
+    "cdc_pipeline/lake/lake_files.py:name_rows": IN_A_STEP + "lake_claim.deduplicate",
     "cdc_pipeline/lake/maintenance.py:optimize": IN_A_STEP + "lake_table.optimize",
     "cdc_pipeline/lake/maintenance.py:purge": IN_A_STEP + "lake_table.purge",
     "cdc_pipeline/lake/maintenance.py:vacuum": IN_A_STEP + "lake_table.vacuum",

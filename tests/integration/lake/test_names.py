@@ -1,0 +1,51 @@
+"""Columns of the source with names that Spark or the pipeline's own SQL could take for something else."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_pipeline.lake.spark_lake import SparkLake
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.record import Column, Operation, TableSchema
+from cdc_pipeline.steps import no_step
+from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, table_of, version
+from tests.support.reference.model import Event
+
+ODD_NAMES = ("copy", "copies", "unmatched", "found", "net", "version", "_metadata")
+
+
+def test_a_keyless_table_may_have_columns_of_any_name(lake: SparkLake, store: LocalObjectStore) -> None:
+    columns = tuple(Column(name=name, type="int8") for name in ODD_NAMES)
+    table = table_of(TableSchema(columns=columns, key=()), name="shop.public.odd_bag")
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+
+    def row(operation: str, at: int, value: int) -> Event:
+        values: dict[str, object] = dict.fromkeys(ODD_NAMES, value)
+        return Event(operation=Operation(operation), version=version(at), id=(), values=values)
+
+    assert lake.upsert(table, feed.claim([row("i", at, at % 2) for at in range(4)])).inserted == 4
+    assert lake.upsert(table, feed.claim([row("d", 5, 1)])).deleted == 1
+    found = [tuple(row[name] for name in ODD_NAMES) for row in lake_table_rows(store, table)]
+    assert sorted(found) == [(0,) * len(ODD_NAMES)] * 2 + [(1,) * len(ODD_NAMES)]
+
+
+@pytest.mark.parametrize("rows_without_spark", [0, 1000])
+def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
+    session: SparkSession, store: LocalObjectStore, rows_without_spark: int
+) -> None:
+    names = ("id", "_metadata", "other")
+    schema = TableSchema(columns=tuple(Column(name=name, type="text") for name in names), key=("id",))
+    table = table_of(schema, name=f"shop.public.odd_{rows_without_spark}")
+    lake = SparkLake(
+        open_session=lambda: session,
+        store=store,
+        clock=lambda: NOW,
+        on_step=no_step,
+        rows_without_spark=rows_without_spark,
+    )
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, id_, _metadata="x", other="o") for id_ in "ab"]))
+    lake.upsert(table, feed.claim([event("u", 2, "a", _metadata="y")]))
+    lake.upsert(table, feed.claim([event("u", 3, "b", other="p")]))
+    assert lake_values(store, table) == {("a",): ("y", "o"), ("b",): ("x", "p")}
