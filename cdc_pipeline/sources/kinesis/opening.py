@@ -27,12 +27,13 @@ OWN_KEYS = (PARTITION_NAME, PARTITION_ENDED, STREAM, FILE_DIGEST)
 class ReadShard:
     """A shard that is read. `tables`: those with events in its stream. `parents`: by stream partition.
 
-    `awaits`: those of its ancestors that other consumers did not read to their ends yet.
+    `begins`: see `SurveyedShard`. `awaits`: those of its ancestors that other consumers did not read to their ends yet.
     """
 
     stream: ShardStream
     shard: str
     place: ShardPlace | None
+    begins: datetime | None
     tables: tuple[TableName, ...]
     parents: tuple[int, ...]
     awaits: frozenset[int] = frozenset()
@@ -119,6 +120,7 @@ class ShardOpening:
             shard=shard.shard,
             offset=offset,
             place=shard.place,
+            begins=shard.begins,
             pause=self.pause,
             clock=self.clock,
         )

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -27,6 +27,7 @@ class ShardRecords:
     a line's sequence number is kept beside the offset, as its digest. The same record always has the same offset, since
     both are registered together. A shard that was read to its end gets a last line without a row. So does a shard that
     is quiet for long, so that `known_until` is registered. `place` is None for a shard that was never read.
+    `begins`: see `SurveyedShard`.
     """
 
     client: ShardClient
@@ -34,6 +35,7 @@ class ShardRecords:
     shard: str
     offset: int
     place: ShardPlace | None
+    begins: datetime | None
     pause: timedelta
     clock: Callable[[], datetime]
     _waiting: deque[RawLine] = field(default_factory=deque)
@@ -43,6 +45,9 @@ class ShardRecords:
     _at_tip: bool = False
     _must_look: bool = False
     _next_fetch: float = 0.0
+    _begins_late: bool = False
+    _open_at: datetime | None = None
+    """A time at which the shard was surely open."""
 
     @property
     def name(self) -> str:
@@ -80,6 +85,13 @@ class ShardRecords:
             self.offset = line.place + 1
         return lines
 
+    def begin_after(self, parents: "Sequence[ShardRecords]") -> None:
+        """Begins a shard that was never read behind those that it came from, which were read to their ends."""
+        if self.place is None:
+            self.offset = max([self.offset, *(each.offset for each in parents)])
+            closed = (each.place.known_until for each in parents if each.place is not None)
+            self.begins = max((time for time in (self.begins, *closed) if time is not None), default=None)
+
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns nothing: a shard has no files."""
         del start, end
@@ -96,7 +108,9 @@ class ShardRecords:
         if self.is_ended or time.monotonic() < self._next_fetch:
             return
         began = self.clock()
-        if self._iterator is None or (self.place is not None and not self.stream.keeps(self.place.known_until, began)):
+        self._begins_late = self._begins_late or self._known_until is None
+        self._open_at = self._open_at or self._known_until
+        if self._iterator is None or not self._surely_keeps(began):
             self._open()
         fetched = None if self._iterator is None else self.client.fetch(self.stream, self._iterator)
         self._next_fetch = time.monotonic() + self.pause.total_seconds()
@@ -129,12 +143,20 @@ class ShardRecords:
         return records
 
     def _refuse_gap(self) -> None:
-        if self.place is not None and not self.stream.keeps(self.place.known_until, self.clock()):
+        if not self._surely_keeps(self.clock()):
             raise StreamMoved(
-                f"unread records of {self.name} after {self.place.known_until:%Y-%m-%d %H:%M} UTC may be gone",
+                f"unread records of {self.name} after {self._known_until:%Y-%m-%d %H:%M} UTC may be gone",
                 expected=f"a consumer that is never behind by more than the stream keeps: {self.stream.retention}",
                 remedy="the consumer opens the stream again, and finds out which tables are stale",
             )
+
+    @property
+    def _known_until(self) -> datetime | None:
+        """Every record up to this time was read, or is not missed. None for a shard that begins late."""
+        return self.begins if self.place is None else self.place.known_until
+
+    def _surely_keeps(self, now: datetime) -> bool:
+        return self._known_until is None or self.stream.keeps(self._known_until, now)
 
     def _add(self, records: tuple[ShardRecord, ...], known_until: datetime, *, is_last: bool) -> None:
         after = self.offset
@@ -145,9 +167,11 @@ class ShardRecords:
             )
             written = (record.arrived - EPOCH) // _MICROSECOND
             self._waiting.append(self._line(after + number, place, record.line, written))
-            self.place = place
+            self.place, self._open_at = place, record.arrived
         if is_last:
-            self._note(ShardPlace(sequence=self._sequence, known_until=known_until, is_ended=True))
+            # What a shard lacks that begins late is not missed in the shards after it, either.
+            was_open = known_until if self._begins_late else self._open_at or known_until
+            self._note(ShardPlace(sequence=self._sequence, known_until=was_open, is_ended=True))
         elif self._at_tip and self._is_due(known_until):
             self._note(ShardPlace(sequence=self._sequence, known_until=known_until))
 
@@ -162,7 +186,7 @@ class ShardRecords:
         """Adds a line without a row, with which the place is registered."""
         last = self._waiting[-1].place + 1 if self._waiting else self.offset
         self._waiting.append(self._line(last, place, b"", 0))
-        self.place = place
+        self.place, self._open_at = place, place.known_until
 
     def _line(self, offset: int, place: ShardPlace, text: bytes, written: int) -> RawLine:
         number = int(place.sequence or 0)

@@ -94,7 +94,8 @@ class ShardPlace:
     """How far a shard was read: after the record `sequence`, or before its first one if that is "".
 
     `known_until`: every record up to this time was read. So nothing is missing as long as the stream keeps what arrived
-    after it. `is_ended`: the shard is closed and was read to its end.
+    after it. `is_ended`: the shard is closed and was read to its end. Then `known_until` is a time when it was open,
+    so no shard that came from it has an older record.
     """
 
     sequence: str

@@ -13,9 +13,10 @@ from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
 from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.kinesis.dms import dms_content
+from cdc_pipeline.sources.kinesis.kept import surveyed_shards
 from cdc_pipeline.sources.kinesis.opening import ShardOpening
 from cdc_pipeline.sources.kinesis.shards import ShardClient, place_of
-from cdc_pipeline.sources.kinesis.survey import ShardSurvey, surveyed_shards
+from cdc_pipeline.sources.kinesis.survey import ShardSurvey
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
 
@@ -67,7 +68,7 @@ class ShardSource(EventsAlone):
         with closing(self.connect()) as client:
             described = {name: client.describe(name) for name in sorted(set(names.values()))}
             streams = {name: stream for name, stream in described.items() if stream is not None}
-            kept = surveyed_shards(client, streams, progress, now)
+            shards = surveyed_shards(client, streams, progress, now, begins_kept=self.begins_kept)
         return ShardSurvey(
             kind=self.kind,
             begins_kept=self.begins_kept,
@@ -79,7 +80,7 @@ class ShardSource(EventsAlone):
             streams=streams,
             stream_of=names,
             unfit=self.unfit,
-            kept=kept,
+            shards=shards,
             known=known,
             now=now,
         )

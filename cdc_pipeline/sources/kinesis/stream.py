@@ -48,8 +48,7 @@ class ShardLines(PartitionLines):
             if not all(parent.is_done for parent in self.parents):
                 return []
             self._has_begun = True
-            if self.records.place is None:
-                self.records.offset = max([self.records.offset, *(each.records.offset for each in self.parents)])
+            self.records.begin_after([parent.records for parent in self.parents])
             self._begin()
         groups = super().next_groups(everything=everything)
         if self._held and self.records.is_ended:

@@ -8,16 +8,9 @@ from functools import cached_property
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
 from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, ShardOpening
-from cdc_pipeline.sources.kinesis.shards import (
-    Shard,
-    ShardClient,
-    ShardPlace,
-    ShardStream,
-    keeps_the_rest,
-    place_of,
-    shard_name,
-)
+from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of, shard_name
 from cdc_pipeline.sources.kinesis.stream import ShardsStream
 from cdc_pipeline.sources.known import (
     FoundTable,
@@ -39,8 +32,8 @@ class ShardSurvey(EventsSurvey):
     """Implements `SourceSurvey`. `progress`: the registered stream partitions; the offset is "" if one was never read.
 
     `streams`: by name, those that exist. `stream_of`: the name of each listed table's stream. `unfit`: why a listed
-    table cannot be read from these streams at all. `kept`: of each registered shard by its name, whether the stream
-    surely keeps what was not read. `known`: the stream as it is registered at a later time.
+    table cannot be read from these streams at all. `shards`: by name, those that are shown or registered. `known`: the
+    stream as it is registered at a later time.
     """
 
     kind: str
@@ -52,7 +45,7 @@ class ShardSurvey(EventsSurvey):
     streams: Mapping[str, ShardStream]
     stream_of: Mapping[TableName, str]
     unfit: Mapping[TableName, str]
-    kept: Mapping[str, bool]
+    shards: Mapping[str, SurveyedShard]
     known: KnownStream
     now: datetime
 
@@ -125,8 +118,8 @@ class ShardSurvey(EventsSurvey):
         }
         found = set()
         for number, name in self.stream_partitions.items():
-            reached = place_of(progress[number]) if number in progress else None
-            place = _reached(shards[name], reached, self.now) if name in shards else None
+            place = place_of(progress[number]) if number in progress else None
+            place = reached(shards[name], place) if name in shards else None
             if name not in shards or (place is not None and place.is_ended):
                 found.add(number)
         return found
@@ -135,16 +128,18 @@ class ShardSurvey(EventsSurvey):
         numbers = {name: number for number, name in self.stream_partitions.items()}
         ended, found, parents = self._ended(self.progress), dict[int, ReadShard](), dict[int, tuple[int, ...]]()
         for stream in self.streams.values():
-            tables = tuple(name for name, of in self.stream_of.items() if of == stream.name and self._is_live(name))
+            tables = tuple(each for each, of in self.stream_of.items() if of == stream.name and self._is_live(each))
             for shard in stream.shards.values():
-                number = numbers[shard_name(stream.name, shard.name)]
+                name = shard_name(stream.name, shard.name)
+                number = numbers[name]
                 if tables and number in start.progress:
                     named = (numbers.get(shard_name(stream.name, parent)) for parent in shard.parents)
                     parents[number] = tuple(parent for parent in named if parent is not None)
                     found[number] = ReadShard(
                         stream=stream,
                         shard=shard.name,
-                        place=_reached(shard, place_of(start.progress[number]), self.now),
+                        place=reached(shard, place_of(start.progress[number])),
+                        begins=self.shards[name].begins,
                         tables=tables,
                         parents=parents[number],
                     )
@@ -184,40 +179,15 @@ class ShardSurvey(EventsSurvey):
         if any(place.last_position.get(STREAM, stream.identity) != stream.identity for place in known.values()):
             yield f"the stream {stream.name} was deleted and created again since it was read"
             return
-        for name, place in known.items():
-            if not self.kept.get(shard_name(stream.name, name), True):
-                until = _until(place_of(place))
+        for name in sorted({*known, *stream.shards}) if known else ():
+            shard, place = shard_name(stream.name, name), place_of(known[name]) if name in known else None
+            if shard not in self.shards or self.shards[shard].keeps_the_rest:
+                continue
+            if place is None:
+                yield f"{shard} was never read, and its first records may be gone"
+            else:
+                until = f"{place.known_until:%Y-%m-%d %H:%M} UTC"
                 yield f"{stream.name} keeps records for {stream.retention}, and {name} was read up to {until}"
-        for shard in stream.shards.values() if known else ():
-            begins = shard.name in known or any(parent in stream.shards for parent in shard.parents)
-            if not begins and not stream.keeps(stream.created, self.now):
-                yield f"{shard_name(stream.name, shard.name)} was never read, and its first records may be gone"
-
-
-def surveyed_shards(
-    client: ShardClient, streams: Mapping[str, ShardStream], progress: Mapping[int, PartitionProgress], now: datetime
-) -> dict[str, bool]:
-    """Returns, by the name of each registered shard, whether its stream surely keeps what was not read of it."""
-    found = {}
-    for registered in progress.values():
-        name, place = registered.last_position.get(PARTITION_NAME, ""), place_of(registered)
-        stream_name, _, shard = name.rpartition(" ")
-        stream = streams.get(stream_name)
-        if stream is None or place is None or registered.last_position.get(STREAM) != stream.identity:
-            continue
-        if shard in stream.shards:
-            place = _reached(stream.shards[shard], place, now) or place
-            found[name] = keeps_the_rest(client, stream, shard, place, now)
-        else:
-            found[name] = place.is_ended
-    return found
-
-
-def _reached(shard: Shard, place: ShardPlace | None, now: datetime) -> ShardPlace | None:
-    """Returns the place; as ended if it is that of the closed shard's last record."""
-    if place is None or not shard.last or place.is_ended or int(place.sequence or 0) < int(shard.last):
-        return place
-    return ShardPlace(sequence=place.sequence, known_until=now, is_ended=True)
 
 
 def _awaited(number: int, parents: Mapping[int, tuple[int, ...]], ended: Collection[int]) -> frozenset[int]:
@@ -225,7 +195,3 @@ def _awaited(number: int, parents: Mapping[int, tuple[int, ...]], ended: Collect
     left = [parent for parent in parents[number] if parent not in ended]
     others = frozenset(parent for parent in left if parent not in parents)
     return others.union(*(_awaited(parent, parents, ended) for parent in left if parent in parents))
-
-
-def _until(place: ShardPlace | None) -> str:
-    return "its beginning" if place is None else f"{place.known_until:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,105 @@
+"""Finds out which shards surely have every record that was not read of them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from graphlib import TopologicalSorter
+
+from cdc_pipeline.record import PARTITION_NAME
+from cdc_pipeline.sources.kinesis.opening import STREAM
+from cdc_pipeline.sources.kinesis.shards import (
+    Shard,
+    ShardClient,
+    ShardPlace,
+    ShardStream,
+    keeps_the_rest,
+    place_of,
+    shard_name,
+)
+from cdc_pipeline.sources.known import PartitionProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedShard:
+    """A shard of a stream. `keeps_the_rest`: the stream surely keeps every record that was not read of it.
+
+    `begins`: the shard has no older record that was not read. None for one that may begin late, since nothing of its
+    stream was read before and the settings say that what is kept suffices.
+    """
+
+    keeps_the_rest: bool
+    begins: datetime | None
+
+
+def surveyed_shards(
+    client: ShardClient,
+    streams: Mapping[str, ShardStream],
+    progress: Mapping[int, PartitionProgress],
+    now: datetime,
+    *,
+    begins_kept: bool,
+) -> dict[str, SurveyedShard]:
+    """Returns every shard of the streams by its name, and those that were read and are not shown any more."""
+    found = {}
+    for stream in streams.values():
+        places = dict(_registered(stream, progress))
+        begins = _beginnings(stream, places, begins_kept=begins_kept)
+        for shard in stream.shards.keys() | {shard for shard, place in places.items() if place is not None}:
+            found[shard_name(stream.name, shard)] = SurveyedShard(
+                keeps_the_rest=_keeps(client, stream, shard, places.get(shard), begins[shard], now),
+                begins=begins[shard],
+            )
+    return found
+
+
+def reached(shard: Shard, place: ShardPlace | None) -> ShardPlace | None:
+    """Returns the place; as ended if it is that of the closed shard's last record."""
+    if place is None or not shard.last or place.is_ended or int(place.sequence or 0) < int(shard.last):
+        return place
+    return ShardPlace(sequence=place.sequence, known_until=place.known_until, is_ended=True)
+
+
+def _registered(
+    stream: ShardStream, progress: Mapping[int, PartitionProgress]
+) -> Iterator[tuple[str, ShardPlace | None]]:
+    """Yields the registered shards of the stream, without those of an earlier stream of its name."""
+    for registered in progress.values():
+        of, _, shard = registered.last_position.get(PARTITION_NAME, "").rpartition(" ")
+        if of == stream.name and registered.last_position.get(STREAM, stream.identity) == stream.identity:
+            yield shard, place_of(registered)
+
+
+def _beginnings(
+    stream: ShardStream, places: Mapping[str, ShardPlace | None], *, begins_kept: bool
+) -> dict[str, datetime | None]:
+    """Returns a time for each shard before which nothing of it is left to read, nor of the shards that came from it.
+
+    A shard has no records from before the shards were closed that it came from.
+    """
+    parents = {shard: each.parents for shard, each in stream.shards.items()}
+    found: dict[str, datetime | None] = {}
+    for shard in (*TopologicalSorter(parents).static_order(), *places):
+        place = places.get(shard)
+        known = [each for each in parents.get(shard, ()) if each in places or each in stream.shards]
+        if place is not None:
+            found[shard] = place.known_until
+        elif known:
+            found[shard] = max((time for each in known if (time := found[each]) is not None), default=None)
+        else:
+            found[shard] = None if begins_kept and shard in places else stream.created
+    return found
+
+
+def _keeps(
+    client: ShardClient,
+    stream: ShardStream,
+    shard: str,
+    place: ShardPlace | None,
+    begins: datetime | None,
+    now: datetime,
+) -> bool:
+    if place is None:
+        return begins is None or stream.keeps(begins, now)
+    if shard not in stream.shards:
+        return place.is_ended
+    return keeps_the_rest(client, stream, shard, reached(stream.shards[shard], place) or place, now)
