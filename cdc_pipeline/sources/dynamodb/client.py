@@ -1,7 +1,7 @@
 """The client of DynamoDB's streams."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ _EXPIRED, _TRIMMED = "ExpiredIteratorException", "TrimmedDataAccessException"
 _REFUSED_PLACES = frozenset({_TRIMMED, "ValidationException"})
 _SAME_TIME = timedelta(minutes=1)
 _AT_THE_END = timedelta(0)
-_SOME_TIME = timedelta(milliseconds=1)
 
 
 class DynamodbClient:
@@ -82,9 +81,9 @@ class DynamodbClient:
                 return None
             raise refusal(doing, error) from error
         records = tuple(_record(record) for record in answer["Records"])
-        # The answer does not say how far it is behind. An empty one is taken for the end.
-        behind = max(datetime.now(UTC) - records[-1].arrived, _SOME_TIME) if records else _AT_THE_END
-        return Fetched(records=records, following=answer.get("NextShardIterator"), behind=behind)
+        following = answer.get("NextShardIterator")
+        # The answer does not say how far it is behind, and an empty one may have records after it.
+        return Fetched(records=records, following=following, behind=_AT_THE_END if following is None else None)
 
     def close(self) -> None:
         self._tables.close()

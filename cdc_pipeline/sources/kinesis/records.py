@@ -10,7 +10,16 @@ import structlog
 
 from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.sources.files.partition_files import RawLine
-from cdc_pipeline.sources.kinesis.shards import Fetched, ShardClient, ShardPlace, ShardRecord, ShardStream, shard_name
+from cdc_pipeline.sources.kinesis.shards import (
+    EMPTY_ANSWERS,
+    Fetched,
+    ShardClient,
+    ShardPlace,
+    ShardRecord,
+    ShardStream,
+    keeps_the_rest,
+    shard_name,
+)
 from cdc_pipeline.time_slice import EPOCH
 
 log = structlog.get_logger()
@@ -44,6 +53,9 @@ class ShardRecords:
     """The sequence number of the record that an iterator must return first. It was read before."""
     _at_tip: bool = False
     _must_look: bool = False
+    _looked_at: datetime | None = None
+    _empty_answers: deque[datetime] = field(default_factory=lambda: deque(maxlen=EMPTY_ANSWERS))
+    """When they were asked for: those since the last record."""
     _next_fetch: float = 0.0
     _begins_late: bool = False
     _open_at: datetime | None = None
@@ -69,7 +81,7 @@ class ShardRecords:
 
     def look_again(self) -> None:
         """Makes `at_end` wait for everything that the shard has now."""
-        self._must_look = True
+        self._must_look, self._looked_at = True, self.clock()
 
     def next_lines(self, most_bytes: int, *, fresh: bool) -> list[RawLine]:
         """Returns records of about `most_bytes`. Asks for more if none is here and the pause is over."""
@@ -110,7 +122,7 @@ class ShardRecords:
         began = self.clock()
         self._begins_late = self._begins_late or self._known_until is None
         self._open_at = self._open_at or self._known_until
-        if self._iterator is None or not self._surely_keeps(began):
+        if self._iterator is None:
             self._open()
         fetched = None if self._iterator is None else self.client.fetch(self.stream, self._iterator)
         self._next_fetch = time.monotonic() + self.pause.total_seconds()
@@ -118,8 +130,25 @@ class ShardRecords:
             self._iterator = None
             return
         self._iterator = fetched.following
-        self._at_tip, self._must_look = not fetched.behind, False
-        self._add(self._new_records(fetched), began - fetched.behind, is_last=fetched.following is None)
+        known_until, self._must_look = self._look(fetched, began), False
+        self._add(self._new_records(fetched.records), known_until, is_last=fetched.following is None)
+
+    def _look(self, fetched: Fetched, began: datetime) -> datetime:
+        """Notes whether the answer is the shard's present end. Returns up to which time every record was read, if so.
+
+        If the server does not say it, several empty answers in a row do; so does a record that came after `look_again`.
+        """
+        if fetched.behind is not None:
+            self._at_tip = not fetched.behind
+            return began - fetched.behind
+        if fetched.records:
+            newest = fetched.records[-1].arrived
+            self._empty_answers.clear()
+            self._at_tip = self._looked_at is not None and newest > self._looked_at
+            return newest
+        self._empty_answers.append(began)
+        self._at_tip = self.stream.counts_as_read(self.shard, len(self._empty_answers))
+        return self._empty_answers[0]
 
     def _open(self) -> None:
         """Opens an iterator at the last record that was read, which shows that it is still kept."""
@@ -130,22 +159,26 @@ class ShardRecords:
             self._expects = ""
             self._iterator = self.client.iterator(self.stream, self.shard, "")
 
-    def _new_records(self, fetched: Fetched) -> tuple[ShardRecord, ...]:
+    def _new_records(self, records: tuple[ShardRecord, ...]) -> tuple[ShardRecord, ...]:
         """Returns the records after the last one that was read."""
-        records, expected = fetched.records, self._expects
-        if not records and fetched.behind:
+        if not records:
+            if self._at_tip:
+                self._refuse_gap()
             return ()
-        self._expects = ""
-        if expected and records and records[0].sequence == expected:
+        expected, self._expects = self._expects, ""
+        if records[0].sequence == expected:
             return records[1:]
-        # Without the record that was expected, only the time can show that nothing after it expired.
         self._refuse_gap()
         return records
 
     def _refuse_gap(self) -> None:
-        if not self._surely_keeps(self.clock()):
+        """Raises StreamMoved unless the time, or the last record that was read, shows that nothing after it is gone."""
+        until, now = self._known_until, self.clock()
+        if until is None or self.stream.keeps(until, now):
+            return
+        if self.place is None or not keeps_the_rest(self.client, self.stream, self.shard, self.place, now):
             raise StreamMoved(
-                f"unread records of {self.name} after {self._known_until:%Y-%m-%d %H:%M} UTC may be gone",
+                f"unread records of {self.name} after {until:%Y-%m-%d %H:%M} UTC may be gone",
                 expected=f"a consumer that is never behind by more than the stream keeps: {self.stream.retention}",
                 remedy="the consumer opens the stream again, and finds out which tables are stale",
             )
@@ -154,9 +187,6 @@ class ShardRecords:
     def _known_until(self) -> datetime | None:
         """Every record up to this time was read, or is not missed. None for a shard that begins late."""
         return self.begins if self.place is None else self.place.known_until
-
-    def _surely_keeps(self, now: datetime) -> bool:
-        return self._known_until is None or self.stream.keeps(self._known_until, now)
 
     def _add(self, records: tuple[ShardRecord, ...], known_until: datetime, *, is_last: bool) -> None:
         after = self.offset

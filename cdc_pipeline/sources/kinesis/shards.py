@@ -11,7 +11,10 @@ from cdc_pipeline.time_slice import EPOCH
 
 CLOCK_MARGIN = timedelta(minutes=10)
 """Clocks may differ by so much. AWS refuses a caller whose clock is wrong by more than five minutes."""
+EMPTY_ANSWERS = 20
+"""After so many in a row, an open shard counts as read to its present end, if the server does not say where that is."""
 _NO_SEQUENCE = "-"
+_AT_THE_END = timedelta(0)
 _OPEN, _ENDED = "open", "ended"
 
 
@@ -43,6 +46,14 @@ class ShardStream:
     lacks: str = ""
     key: tuple[str, ...] = ()
 
+    def counts_as_read(self, shard: str, empty_answers: int) -> bool:
+        """Returns whether the shard counts as read to its present end after so many empty answers in a row.
+
+        For a server that does not say it. A closed shard shows its end by itself.
+        """
+        found = self.shards.get(shard)
+        return empty_answers >= EMPTY_ANSWERS and (found is None or not found.last)
+
     def keeps(self, since: datetime, now: datetime) -> bool:
         """Returns whether every record that arrived after `since` is surely still kept."""
         return now - since < self.retention - CLOCK_MARGIN
@@ -61,12 +72,13 @@ class ShardRecord:
 class Fetched:
     """The answer to one read. `following`: the next iterator, None at the end of a closed shard.
 
-    `behind`: how long ago the newest record arrived that was not returned yet; zero at the shard's present end.
+    `behind`: how long ago the newest record arrived that was not returned yet; zero at the shard's present end. None if
+    the server does not say: then records may follow an empty answer.
     """
 
     records: tuple[ShardRecord, ...]
     following: str | None
-    behind: timedelta
+    behind: timedelta | None
 
 
 class ShardClient(Protocol):
@@ -136,10 +148,12 @@ def keeps_the_rest(client: ShardClient, stream: ShardStream, shard: str, place: 
     """
     if place.is_ended or stream.keeps(place.known_until, now):
         return True
-    iterator = client.iterator(stream, shard, place.sequence) if place.sequence else None
+    iterator, silent = client.iterator(stream, shard, place.sequence) if place.sequence else None, 0
     while iterator is not None:
         fetched = client.fetch(stream, iterator)
-        if fetched is None or fetched.records or not fetched.behind:
+        silent += fetched is not None and fetched.behind is None
+        is_end = fetched is None or fetched.behind == _AT_THE_END or stream.counts_as_read(shard, silent)
+        if fetched is None or fetched.records or is_end:
             return fetched is not None and [each.sequence for each in fetched.records[:1]] == [place.sequence]
         iterator = fetched.following
     return False

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -13,8 +13,10 @@ import pytest
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings, TableSettings
+from cdc_pipeline.settings.dynamodb import DynamodbSource
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
+from cdc_pipeline.sources.dynamodb.client import DynamodbClient
 from cdc_pipeline.sources.dynamodb.records import TableRecords
 from cdc_pipeline.sources.files.partition_files import RawLine
 from cdc_pipeline.wiring import Pipeline
@@ -105,6 +107,21 @@ def test_items_become_rows_and_what_is_no_column_becomes_json(items: Items) -> N
     items.client.delete_item(TableName=f"{items.prefix}orders", Key={"id": {"S": "b"}, "at": {"N": "2"}})
     (row,) = items.rows()
     assert (row["id"], row["paid"], row["price"], row["rest"]) == ("a", False, None, None), "absent attributes are NULL"
+
+
+def test_an_empty_answer_of_an_open_shard_does_not_say_that_nothing_follows(items: Items) -> None:
+    items.create("orders")
+    items.put("orders", id={"S": "a"}, at={"N": "1"})
+    settings = DynamodbSource.model_validate({"kind": "dynamodb", "endpoint": items.endpoint, "region": REGION})
+    with closing(DynamodbClient(settings, items.folder)) as client:
+        stream = client.describe(f"{items.prefix}orders")
+        assert stream is not None
+        (shard,) = stream.shards
+        first = client.fetch(stream, client.iterator(stream, shard, "") or "")
+        assert first is not None
+        second = client.fetch(stream, first.following or "")
+    assert second is not None
+    assert [(len(each.records), each.behind) for each in (first, second)] == [(1, None), (0, None)]
 
 
 def test_tables_that_a_stream_cannot_show_are_refused_before_the_first_run(items: Items) -> None:
