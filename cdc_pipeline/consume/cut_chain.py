@@ -223,7 +223,7 @@ class CutChain:
         return self.store.registration.register(content, None).chain_position
 
     def _follow(self, found: CutFile, cut: Cut, rows: Sequence[SourceTable]) -> None:
-        """Updates the stream and its tables to what the cut file says, in a store that is older than the file.
+        """Updates the stream and its tables to what the cut file says, where the store is older than the file.
 
         Does nothing for a cut before the registered offsets, because the stream was started again after such a cut.
         """
@@ -233,8 +233,9 @@ class CutChain:
         if found.stream != self._stream():
             self.store.streams.follow(found.stream)
         for identity, row in zip(found.tables, rows, strict=True):
-            was_stale = row.state is TableState.STALE
-            becomes_stale = identity.stale is not None and not was_stale
+            if identity.is_older_than(row):
+                continue
+            becomes_stale = identity.stale is not None and row.state is not TableState.STALE
             source = (identity.source_oid, identity.publication_mark)
             if becomes_stale or source != (row.source_oid, row.publication_mark):
                 self.store.stale_tables.follow(

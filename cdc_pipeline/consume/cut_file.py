@@ -53,6 +53,15 @@ class TableIdentity:
             horizon=row.horizon,
         )
 
+    def is_older_than(self, row: SourceTable) -> bool:
+        """Returns whether the metadata store's row has changed since the cut was made.
+
+        The table's snapshot was published since, or the table became stale since: only a new snapshot ends that.
+        """
+        if self.cutoff_offset != row.cutoff_offset:
+            return (self.cutoff_offset or "") < (row.cutoff_offset or "")
+        return row.state is TableState.STALE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutFile:

@@ -1,0 +1,117 @@
+"""A cut whose file is in the bucket, and whose consumer was killed before it registered the cut."""
+
+from pathlib import Path
+
+from sqlalchemy import text
+
+from cdc_pipeline.areas import cut_key
+from cdc_pipeline.consume.cut_chain import CutChain
+from cdc_pipeline.consume.cut_file import TableIdentity, cut_file
+from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut
+from cdc_pipeline.metadata_store.ledger.records import SourceTable
+from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.object_store.local import LocalObjectStore
+from cdc_pipeline.steps import no_step
+from tests.support.metadata_store import SCHEMA, SETTINGS, STREAM, Shop, opened_shop
+
+
+def chain_of(shop: Shop, folder: Path) -> CutChain:
+    return CutChain(name=STREAM.name, objects=LocalObjectStore(folder), store=shop.store, on_step=no_step)
+
+
+def cut_of(shop: Shop, start: int) -> Cut:
+    return shop.cut(start, start + 1, {(shop.orders.table_id, 0): 5, (shop.customers.table_id, 1): 5})
+
+
+def register(chain: CutChain, shop: Shop, cut: Cut, chain_position: str = BEGINNING) -> str:
+    return chain.register(cut, shop.assignment, chain_position, {shop.schema_id: SCHEMA}).chain_position
+
+
+def decide(chain: CutChain, shop: Shop, cut: Cut) -> None:
+    """As the consumer does before it registers the cut: the cut file is put under a chain position of its own."""
+    identities = {row.table_id: TableIdentity.of(row) for row in shop.store.tables.tables()}
+    content = cut_file(STREAM, identities, {shop.schema_id: SCHEMA}, cut).to_bytes()
+    chain.objects.put_if_absent(cut_key(STREAM.name, shop.store.streams.chain_position(STREAM.name)), content)
+
+
+def publish(shop: Shop, cutoff: int, *, snapshot_id: str, lake_version: int = 1) -> None:
+    lease = shop.acquire(snapshot_id)
+    shop.publish(lease, cutoff, snapshot_id=snapshot_id, lake_version=lake_version)
+    shop.store.leases.release(lease)
+
+
+def orders_of(shop: Shop) -> SourceTable:
+    return shop.store.tables.table_by_id(shop.orders.table_id)
+
+
+def read_again(shop: Shop, mark: str, *, source_oid: int | None = None) -> None:
+    """Orders become stale, and their changes are read for the coming snapshot."""
+    stale, table_id = shop.store.stale_tables, shop.orders.table_id
+    stale.mark(table_id, "its columns changed", snapshot_wanted=True)
+    stale.begin_again(
+        table_id, source_oid=source_oid or shop.orders.source_oid, settings=SETTINGS, publication_mark=mark
+    )
+
+
+def test_a_table_whose_snapshot_was_published_since_the_cut_stays_live(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        register(chain, shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        read_again(shop, "new")
+        decide(chain, shop, cut_of(shop, 1))
+        publish(shop, 2, snapshot_id="second", lake_version=2)
+        before = orders_of(shop)
+        assert (before.state, before.publication_mark) == (TableState.LIVE, "new")
+        assert chain.catch_up() == 1
+        after = orders_of(shop)
+        assert (after.state, after.publication_mark, after.halted_at) == (TableState.LIVE, "new", None)
+
+
+def test_a_table_that_was_made_anew_since_the_cut_keeps_its_new_identity(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        register(chain, shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        decide(chain, shop, cut_of(shop, 1))
+        read_again(shop, "new", source_oid=17_000)
+        publish(shop, 2, snapshot_id="second", lake_version=2)
+        assert chain.catch_up() == 1
+        after = orders_of(shop)
+        assert (after.state, after.source_oid, after.publication_mark) == (TableState.LIVE, 17_000, "new")
+
+
+def test_a_table_that_became_stale_since_the_cut_is_not_read_again(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        register(chain, shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        decide(chain, shop, cut_of(shop, 1))
+        shop.store.stale_tables.mark(shop.orders.table_id, "its records are deleted")
+        assert chain.catch_up() == 1
+        after = orders_of(shop)
+        assert (after.state, after.publication_mark) == (TableState.STALE, None)
+        assert after.parked_reason == "its records are deleted"
+
+
+def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store_url: str, tmp_path: Path) -> None:
+    """The first snapshot, and what made the table stale, were behind the backup from which the store was restored."""
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        register(chain, shop, cut_of(shop, 0))
+        publish(shop, 1, snapshot_id="first")
+        older = orders_of(shop)
+        read_again(shop, "new")
+        decide(chain, shop, cut_of(shop, 1))
+        with shop.engine.begin() as connection:
+            connection.execute(
+                text(
+                    "UPDATE cdc.source_table SET state = :state, parked_reason = NULL, publication_mark = :mark,"
+                    " cutoff_offset = NULL, halted_at = NULL WHERE table_id = :table"
+                ),
+                {"state": TableState.REGISTERED, "mark": older.publication_mark, "table": older.table_id},
+            )
+        assert chain.catch_up() == 1
+        after = orders_of(shop)
+        assert (after.state, after.publication_mark) == (TableState.STALE, "new")
+        assert after.parked_reason == "its columns changed"
