@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from cdc_pipeline.errors import RegistryError
+from cdc_pipeline.errors import RegistryError, StreamMoved
 from cdc_pipeline.metadata_store.ledger.cut import Cut, LateSlice
 from cdc_pipeline.metadata_store.ledger.records import SourceTable, Stream
 from cdc_pipeline.metadata_store.states import TableState
@@ -139,9 +139,19 @@ def cut_file(
     schemas: Mapping[str, TableSchema],
     content: Cut | LateSlice,
 ) -> CutFile:
-    """Builds the cut file. `content` has the metadata store's table numbers, which are the keys of `tables`."""
+    """Builds the cut file. `content` has the metadata store's table numbers, which are the keys of `tables`.
+
+    Raises StreamMoved for a table that the store lacks.
+    """
     slices = (content.slice,) if isinstance(content, LateSlice) else content.slices
     numbers = [content.slice.table_id] if isinstance(content, LateSlice) else sorted(content.tables)
+    removed = sorted(set(numbers) - tables.keys())
+    if removed:
+        raise StreamMoved(
+            f"the tables {removed} of the stream {stream.name} are not registered any more",
+            expected="the tables with which the stream was opened",
+            remedy="open the stream again: nothing was decided",
+        )
     used = {new.schema_id for new in slices if new.schema_id is not None}
     return CutFile(
         stream=stream,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, lake_key, stream_prefix, table_prefix
+from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.errors import UsageError
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
@@ -39,11 +40,13 @@ class PipelineRemoval:
     store: MetadataStore
     source: Source
     objects: ObjectStore
+    chain: CutChain
     on_step: OnStep
 
     def remove_table(self, name: TableName, *, with_lake: bool) -> Removed:
         """Removes one table; `with_lake`: also its slices, snapshots and lake table.
 
+        First registers what a consumer that was killed has decided: the next consumer would register the table again.
         Raises UsageError while pipeline.yml lists it, LeaseBusy while a consumer or another process works on it.
         """
         if name in self.listed:
@@ -54,6 +57,8 @@ class PipelineRemoval:
             )
         self.store.removal.check_idle(self.stream, name)
         left = self.source.leave([name], whole=False)
+        if self.store.tables.find(name) is not None:
+            self.chain.catch_up()
         objects = self._delete_objects(_prefixes(name)) if with_lake else 0
         known = self.store.removal.remove_table(self.stream, name)
         return Removed(tables=(name,), was_known=known, objects=objects, left_to_do=left)

@@ -259,6 +259,7 @@ class Pipeline(Resources):
             store=self.store,
             source=self.source,
             objects=self.objects,
+            chain=self.cut_chain(),
             on_step=self.on_step,
         )
 

@@ -11,7 +11,7 @@ from cdc_pipeline.metadata_store.database import Database
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.record import TableName
 
-_TABLE, _LEASE = models.source_table, models.lease
+_TABLE, _LEASE, _CONSUMER = models.source_table, models.lease, models.consumer
 _OF_TABLES = (
     "DELETE FROM cdc.slice_request WHERE table_id = ANY(:tables)",
     "DELETE FROM cdc.damaged_slice WHERE table_id = ANY(:tables)",
@@ -50,16 +50,20 @@ class Removal:
     database: Database
 
     def check_idle(self, stream: str, name: TableName | None = None) -> None:
-        """Raises LeaseBusy while somebody works on the table, or without a name on any table of the stream."""
+        """Raises LeaseBusy while somebody works on the table, or without a name on any table of the stream.
+
+        A consumer that shares the stream works on all its tables, until it has gone or has given no sign for some
+        seconds. Other consumers hold the slot or a lock of the source, which refuses the removal then.
+        """
         with self.database.transaction("removal.check") as connection:
-            _refuse_held(connection, _tables(connection, stream, name))
+            _refuse_held(connection, stream, _tables(connection, stream, name))
 
     def remove_table(self, stream: str, name: TableName) -> bool:
         """Returns whether there was such a table. Raises LeaseBusy while somebody works on it."""
         with self.database.transaction("table.remove") as connection:
             lock_stream(connection, stream)
             tables = _tables(connection, stream, name)
-            _remove(connection, tables)
+            _remove(connection, stream, tables)
         return bool(tables)
 
     def remove_stream(self, stream: str) -> bool:
@@ -69,7 +73,7 @@ class Removal:
         """
         with self.database.transaction("stream.remove") as connection:
             lock_stream(connection, stream)
-            _remove(connection, _tables(connection, stream, None))
+            _remove(connection, stream, _tables(connection, stream, None))
             deleted = [connection.execute(text(statement), {"stream": stream}).rowcount for statement in _OF_STREAM]
         return bool(deleted[-1])
 
@@ -86,7 +90,18 @@ def _tables(connection: Connection, stream: str, name: TableName | None) -> Sequ
     return connection.scalars(query.with_for_update()).all()
 
 
-def _refuse_held(connection: Connection, tables: Sequence[int]) -> None:
+def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> None:
+    alive = _CONSUMER.c.expires_at > func.clock_timestamp()
+    reader = connection.execute(
+        select(_CONSUMER.c.owner, _CONSUMER.c.expires_at).where(_CONSUMER.c.stream == stream, alive).limit(1)
+    ).first()
+    if reader is not None:
+        raise LeaseBusy(
+            f"the consumer {reader.owner} reads the stream {stream}, and is alive until"
+            f" {reader.expires_at:%Y-%m-%dT%H:%M:%SZ}",
+            expected="nobody who registers more of what is to be removed",
+            remedy="stop all consumers of the pipeline, then remove it again",
+        )
     held = (
         connection.execute(
             select(_LEASE.c.owner, _LEASE.c.expires_at)
@@ -103,7 +118,7 @@ def _refuse_held(connection: Connection, tables: Sequence[int]) -> None:
         )
 
 
-def _remove(connection: Connection, tables: Sequence[int]) -> None:
-    _refuse_held(connection, tables)
+def _remove(connection: Connection, stream: str, tables: Sequence[int]) -> None:
+    _refuse_held(connection, stream, tables)
     for statement in _OF_TABLES:
         connection.execute(text(statement), {"tables": list(tables)})

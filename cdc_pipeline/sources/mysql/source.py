@@ -185,14 +185,16 @@ class MysqlServer:
         return decode_texts(events, table.schema, columns)
 
     def leave(self, tables: Collection[TableName], *, whole: bool) -> tuple[str, ...]:
-        """Removes the pipeline's row of the table of marker messages; single tables have nothing on the source."""
+        """Removes the pipeline's row of the table of marker messages; single tables have nothing on the source.
+
+        Raises LeaseBusy while a consumer reads the stream.
+        """
         del tables
-        if not whole:
-            return ()
         with session(self._address) as connection:
             self._refuse_reader(connection)
-            with step(self.on_step, "source.leave"):
-                self._markers.leave(connection)
+            if whole:
+                with step(self.on_step, "source.leave"):
+                    self._markers.leave(connection)
         return ()
 
     def _refuse_reader(self, connection: "Connection[Any]") -> None:

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from cdc_pipeline.areas import cut_key
 from cdc_pipeline.consume.cut_chain import CutChain
 from cdc_pipeline.consume.cut_file import TableIdentity, cut_file
+from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.metadata_store.ledger.cut import BEGINNING, Cut
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.states import TableState
@@ -115,3 +117,13 @@ def test_a_store_that_is_older_than_the_cut_learns_that_the_table_is_stale(store
         after = orders_of(shop)
         assert (after.state, after.publication_mark) == (TableState.STALE, "new")
         assert after.parked_reason == "its columns changed"
+
+
+def test_a_consumer_of_a_table_that_is_removed_opens_the_stream_again(store_url: str, tmp_path: Path) -> None:
+    with opened_shop(store_url) as shop:
+        chain = chain_of(shop, tmp_path)
+        chain_position = register(chain, shop, cut_of(shop, 0))
+        assert shop.store.removal.remove_table(STREAM.name, shop.customers.name)
+        with pytest.raises(StreamMoved, match=r"tables .* are not registered any more"):
+            register(chain, shop, cut_of(shop, 1), chain_position)
+        assert chain.read(chain_position) is None

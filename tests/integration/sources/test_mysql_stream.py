@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_pipeline.errors import SettingsError, SourceBusy, SourceError, SourceGap
+from cdc_pipeline.errors import LeaseBusy, SettingsError, SourceBusy, SourceError, SourceGap
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX
 from tests.support.eventually import eventually
@@ -115,6 +115,11 @@ def test_a_second_reader_is_refused_while_the_first_one_reads(shop: MysqlShop) -
         pipeline.source_setup().set_up()
         with pipeline.consumer_runs().open(), pytest.raises(SourceBusy), pipeline.consumer_runs().open():
             pass
+        (table,) = pipeline.table_names()
+        for whole in (False, True):
+            with pipeline.consumer_runs().open(), pytest.raises(LeaseBusy, match="a consumer reads the stream"):
+                pipeline.source.leave([table], whole=whole)
+        assert pipeline.source.leave([table], whole=False) == ()
 
 
 @pytest.mark.parametrize("started", [started_mariadb, started_mysql])
