@@ -112,10 +112,11 @@ class ConsumerOpening:
     def _note_unregistered(self, survey: SourceSurvey, tables: Mapping[TableName, KnownTable]) -> None:
         """Logs the tables that pipeline.yml lists and that are not registered; they are not read.
 
-        Raises SourceError if the source cannot copy tables: then no snapshot brings the events that were not read.
+        Raises SourceError if the consumer would pass over their events and no snapshot could bring them later.
         """
         missing = [str(table.name) for table in survey.tables if table.name not in tables]
-        if missing and not self.source.capabilities.copies_tables:
+        capabilities = self.source.capabilities
+        if missing and not (capabilities.copies_tables or capabilities.follows_partitions):
             raise SourceError(
                 f"{', '.join(missing)} is not registered",
                 expected="every table of pipeline.yml, since events that are passed over do not come again",
@@ -166,16 +167,20 @@ class ConsumerOpening:
             clock=self.clock,
             on_step=self.on_step,
             event_filter=EventFilter(tables=settings),
-            check_tables=partial(self._check_tables, stream, LogWatch(source_log=self.source_log)),
+            check_tables=partial(self._check_tables, stream, LogWatch(source_log=self.source_log), frozenset(ids)),
             changing=changing,
         )
 
-    def _check_tables(self, stream: ChangeStream, watch: LogWatch) -> None:
+    def _check_tables(self, stream: ChangeStream, watch: LogWatch, opened: frozenset[TableName]) -> None:
         """Records new table descriptions and observes the source's log. Called before a cut is registered.
 
-        Raises StreamMoved if a table changed since the stream was opened; then the cut must not be registered.
+        Raises StreamMoved if a table changed or was registered since the stream was `opened` with its tables; then the
+        cut must not be registered.
         """
         tables = self.registered.tables()
+        new = sorted(map(str, tables.keys() - opened))
+        if new:
+            raise StreamMoved(f"{', '.join(new)} was registered meanwhile", remedy="it is read from now on")
         changed = stream.check({name: table.published_as for name, table in tables.items()})
         for name, description in changed.items():
             self.store.tables.set_shapes(self.store.tables.table(name).table_id, description)

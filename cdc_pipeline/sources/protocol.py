@@ -114,7 +114,7 @@ class SourceCapabilities:
     `keeps_order`: a stream partition has the events of one id in the order of their versions.
     `keeps_ids_together`: all events of one id are in one stream partition, or all partitions are cut as one log.
     `adds_partitions`: stream partitions may be added to a running stream.
-    `follows_partitions`: a consumer registers added ones itself. Else it stops until `cdc setup-source` was run.
+    `follows_partitions`: a consumer registers added ones, and reads none of unregistered tables. Else it stops at them.
     `shares_partitions`: several consumers can read it, each a part of the stream partitions.
     """
 

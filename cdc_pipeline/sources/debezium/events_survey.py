@@ -1,10 +1,10 @@
 """What all surveys of Debezium's events without a database of their own have in common."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from cdc_pipeline.errors import TableStale
+from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.tables import declared_schema
@@ -54,6 +54,22 @@ def numbered_partitions(progress: Mapping[int, PartitionProgress], names: Iterab
     known = {number: place.last_position.get(PARTITION_NAME, "") for number, place in progress.items()}
     new = [name for name in names if name not in known.values()]
     return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
+
+
+def read_together(name: str, tables: Sequence[TableName], registered: Collection[TableName]) -> tuple[TableName, ...]:
+    """Returns `tables`, those with events in the partition `name`; none if none of them is registered.
+
+    Such a partition stays at its offset until `cdc setup-source` registers its tables, so nothing is passed over.
+    Raises SourceError if only some of them are registered.
+    """
+    missing = [str(table) for table in tables if table not in registered]
+    if missing and len(missing) < len(tables):
+        raise SourceError(
+            f"{', '.join(missing)} is not registered, and {name} has events of registered tables too",
+            expected="every table of pipeline.yml, since events that are passed over do not come again",
+            remedy="run cdc setup-source",
+        )
+    return () if missing else tuple(tables)
 
 
 def stale_tables(

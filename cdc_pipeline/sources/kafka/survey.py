@@ -12,7 +12,7 @@ from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kafka.opening import TOPIC, ReadPartition, open_stream
 from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name
@@ -119,7 +119,7 @@ class TopicSurvey(EventsSurvey):
         return self
 
     def open(self, start: StreamStart) -> KafkaStream:
-        """Opens a client at the registered offsets. Partitions of which every table is stale stay where they are."""
+        """Opens a client at the registered offsets. Partitions of which no table is read stay where they are."""
         return open_stream(
             stream=self.stream,
             folder=self.folder,
@@ -143,7 +143,8 @@ class TopicSurvey(EventsSurvey):
         numbers = {name: number for number, name in self.stream_partitions.items()}
         found = {}
         for topic in self.topics.values():
-            tables = [table for table in self.topic_map.tables_of(topic.name) if self._is_live(table)]
+            live = [table for table in self.topic_map.tables_of(topic.name) if self._is_live(table)]
+            tables = read_together(topic.name, live, self.registered)
             for number, kept in topic.kept.items():
                 stream_partition = numbers[partition_name(topic.name, number)]
                 if tables and stream_partition in start.progress:
@@ -153,7 +154,7 @@ class TopicSurvey(EventsSurvey):
                         topic_id=topic.topic_id,
                         partition=number,
                         offset=max(offset, kept.first) if self._may_begin_late(offset) else offset,
-                        tables=tuple(tables),
+                        tables=tables,
                         deletes_by_tombstone=topic.is_compacted and len(tables) == 1,
                     )
         return found

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName
-from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, stale_tables
+from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kinesis.kept import SurveyedShard, reached
 from cdc_pipeline.sources.kinesis.opening import STREAM, OtherShards, ReadShard, ShardOpening
 from cdc_pipeline.sources.kinesis.shards import ShardClient, ShardStream, place_of, shard_name
@@ -90,7 +90,7 @@ class ShardSurvey(EventsSurvey):
         return self
 
     def open(self, start: StreamStart) -> ShardsStream:
-        """Opens a client at the registered places. Streams of which every table is stale stay where they are."""
+        """Opens a client at the registered places. Streams of which no table is read stay where they are."""
         client = self.connect()
         try:
             shards = self._read_shards(start)
@@ -128,7 +128,8 @@ class ShardSurvey(EventsSurvey):
         numbers = {name: number for number, name in self.stream_partitions.items()}
         ended, found, parents = self._ended(self.progress), dict[int, ReadShard](), dict[int, tuple[int, ...]]()
         for stream in self.streams.values():
-            tables = tuple(each for each, of in self.stream_of.items() if of == stream.name and self._is_live(each))
+            live = [each for each, of in self.stream_of.items() if of == stream.name and self._is_live(each)]
+            tables = read_together(stream.name, live, self.registered)
             for shard in stream.shards.values():
                 name = shard_name(stream.name, shard.name)
                 number = numbers[name]
