@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import psycopg2
 from sqlalchemy import Connection, Engine, Row, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -31,6 +31,9 @@ _TIMEOUT_SECONDS = 10
 _PINGED_AFTER_SECONDS = 1.0
 _UNUSED_SINCE = "unused since"
 _SETTING = "metadata_store"
+_READ_ONLY, _IDLE_FOR_TOO_LONG = "25006", "25P03"
+_AWAY = frozenset({_READ_ONLY, _IDLE_FOR_TOO_LONG})
+"""Of errors that the driver counts among its internal ones: a standby before its promotion, and an ended session."""
 
 Record = TypeVar("Record")
 
@@ -56,6 +59,7 @@ def create_store_engine(url: str, *, clock: Callable[[], float] = time.monotonic
         connect_args=session | missing_defaults(given, os.environ),
     )
     _ping_unused_connections(engine, clock)
+    _leave_read_only_servers(engine)
     return engine
 
 
@@ -80,6 +84,15 @@ def _ping_unused_connections(engine: Engine, clock: Callable[[], float]) -> None
             engine.dialect.do_ping(connection)
         except psycopg2.Error as error:
             raise InvalidatePoolError from error
+
+
+def _leave_read_only_servers(engine: Engine) -> None:
+    """Replaces the connections to a server that has become a standby: the next ones may reach the primary."""
+
+    @event.listens_for(engine, "handle_error")
+    def leave(context: ExceptionContext) -> None:
+        if _sqlstate(context.original_exception) in _AWAY:
+            context.is_disconnect = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +145,21 @@ def translated_errors() -> Iterator[None]:
         ) from error
     except DBAPIError as error:
         words = _words(error)
+        if _sqlstate(error.orig) in _AWAY:
+            raise StoreAway(
+                f"the metadata store accepts no changes: {words}",
+                expected="the primary server",
+                remedy=f"wait until it is promoted, or correct {_SETTING}; the same call is safe to repeat then",
+            ) from error
         raise SetupError(
             f"the metadata store refuses: {words}",
             expected="a database of its own, and a role that owns what is in it",
             remedy=f"correct {_SETTING} or the role's rights, and run the command again",
         ) from error
+
+
+def _sqlstate(error: BaseException | None) -> str | None:
+    return error.pgcode if isinstance(error, psycopg2.Error) else None
 
 
 def _no_url() -> SettingsError:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 
 from cdc_pipeline.errors import StoreAway
 from cdc_pipeline.metadata_store.database import Database, create_store_engine
@@ -57,6 +57,22 @@ def test_a_connection_that_was_unused_and_lives_is_used_again(engine: Engine, cl
     first = session_of(engine)
     clock.now += 2
     assert session_of(engine) == first
+
+
+def test_a_server_that_is_still_read_only_is_away_and_left(engine: Engine, database: str) -> None:
+    """As a standby is to which the store's name moved before it was promoted."""
+    name = make_url(database).database
+    run_sql(database, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with pytest.raises(StoreAway, match=r"accepts no changes: cannot execute .* in a read-only transaction") as found:
+        create_table(engine)
+    assert found.value.retryable
+    run_sql(database, "SET default_transaction_read_only = off", f'ALTER DATABASE "{name}" RESET ALL')
+    create_table(engine)
+
+
+def create_table(engine: Engine) -> None:
+    with Database(engine=engine).transaction("test") as connection:
+        connection.execute(text("CREATE TABLE public.written ()"))
 
 
 def session_of(engine: Engine) -> int:
