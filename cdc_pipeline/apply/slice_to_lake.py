@@ -21,7 +21,7 @@ from cdc_pipeline.apply.next_move import (
     next_move,
     of_one_shape,
 )
-from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale
+from cdc_pipeline.errors import CdcError, FenceMismatch, LeaseBusy, StaleEpoch, StoreAway, TableStale, redacted
 from cdc_pipeline.lake.protocol import Lake, LakeTable, UpsertOutcome
 from cdc_pipeline.metadata_store.lease_keeper import LeaseKeeper, held_lease
 from cdc_pipeline.metadata_store.leases import Lease
@@ -81,7 +81,7 @@ class SliceWorker:
                 applied = self.apply_held(*held, table, before=row.next_slice_number, until=until)
             except (StaleEpoch, LeaseBusy, StoreAway):
                 raise
-            except (CdcError, OSError) as error:
+            except Exception as error:
                 self._pause(held[0], table, error)
                 raise
             if failing is not None:
@@ -224,11 +224,13 @@ class SliceWorker:
         self.store.claims.mark_applied_through(lease, move.through, lake_version=move.lake_version, claims=known)
         log.info("slices were in the lake already", table=str(table.name), through=move.through)
 
-    def _pause(self, lease: Lease, table: TableName, error: CdcError | OSError) -> None:
-        is_outage = isinstance(error, OSError) or error.outage
-        pause = self.store.failures.record(lease, str(error), retry_policy=self.retry_policy, is_outage=is_outage)
+    def _pause(self, lease: Lease, table: TableName, error: Exception) -> None:
+        is_foreseen = isinstance(error, (CdcError, OSError))
+        found = str(error) if is_foreseen else redacted(f"{type(error).__name__}: {error}")
+        is_outage = isinstance(error, OSError) or (isinstance(error, CdcError) and error.outage)
+        pause = self.store.failures.record(lease, found, retry_policy=self.retry_policy, is_outage=is_outage)
         words = "table parked" if pause.parks else "table pauses"
-        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=str(error))
+        log.warning(words, table=str(table), seconds=pause.length.total_seconds(), found=found)
 
     @property
     def _preparation(self) -> ClaimPreparation:

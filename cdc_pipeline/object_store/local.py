@@ -4,6 +4,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow.fs
@@ -88,11 +89,17 @@ class LocalObjectStore:
 
     @contextmanager
     def _pending(self, key: str) -> Iterator[Path]:
-        """Yields the path of a temporary file, and deletes it after the block: it must not keep a full disk full."""
+        """Yields the path of a temporary file, and deletes it after the block: it must not keep a full disk full.
+
+        The folders that are new are durable before, since the object is durable only together with them.
+        """
         folder = self._path(key).parent
         try:
+            new = list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
             self._root.mkdir(mode=_OWNER_AND_GROUP, parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
+            for made in new:
+                _sync_folder(made.parent)
             pending = folder / f"{_PENDING}{uuid.uuid4().hex}"
             try:
                 yield pending

@@ -123,7 +123,7 @@ class ChangeFilesSource(Frozen):
     def _known_parts(cls, folder: str | None) -> str | None:
         try:
             (folder or "").format(**dict.fromkeys(_PARTS, "x"))
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             message = f"{folder!r} is not a folder's name: write {{database}}, {{schema}} or {{table}} for its parts"
             raise ValueError(message) from error
         return folder

@@ -10,7 +10,7 @@ from cdc_pipeline.libpq import is_this_machine
 
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|h|d)", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SHORTEST_KEPT = timedelta(days=1)
+_SHORTEST_KEPT, _LONGEST_KEPT = timedelta(days=1), timedelta(days=36_500)
 EMBEDDED = "embedded"
 """Stands for a server that the pipeline itself starts, in place of its URL."""
 ENCRYPTION = "spark.network.crypto.enabled"
@@ -203,8 +203,11 @@ class KeepSettings(Frozen):
 
     @field_validator("*")
     @classmethod
-    def _long_enough(cls, value: timedelta) -> timedelta:
+    def _between_a_day_and_a_century(cls, value: timedelta) -> timedelta:
         if value < _SHORTEST_KEPT:
             message = f"{value} is too short: a comparison or a rewind may still need the data; write at least 1d"
+            raise ValueError(message)
+        if value > _LONGEST_KEPT:
+            message = f"{value} is longer than calendars go back; write at most {_LONGEST_KEPT.days}d"
             raise ValueError(message)
         return value

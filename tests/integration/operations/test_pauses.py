@@ -105,6 +105,16 @@ def test_a_file_that_cannot_be_read_pauses_its_table_and_ends_no_run(world: Worl
         assert failure == "Input/output error"
 
 
+def test_an_error_that_nobody_foresaw_is_a_failure_of_its_table(world: World) -> None:
+    things, *_ = world.tables
+    with world.process(refusal(RuntimeError("the unforeseen"))) as pipeline:
+        (failed,) = pipeline.slice_runs().apply([things])
+        assert isinstance(failed.error, LakeError)
+        (failure,) = (row["failure"] for row in pipeline.store.inspection.run("lag") if row["failures"])
+        assert failure == "RuntimeError: the unforeseen"
+        assert "things pauses, its next try comes at" in pipeline.slice_runs().run(things)["ended"]
+
+
 def test_a_backfill_tries_tables_that_pause(world: World) -> None:
     with world.process(refusal(LakeAway("nothing answers"))) as pipeline:
         pipeline.slice_runs().apply(world.tables)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from cdc_pipeline.errors import SettingsError
 from cdc_pipeline.metadata_store.database import create_store_engine
+from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.settings.file import load_settings, matching_path
 from cdc_pipeline.sources.postgres.session import connect
 
@@ -128,3 +130,9 @@ def test_a_store_that_is_no_url_is_never_repeated(url: str) -> None:
     with pytest.raises(SettingsError, match="metadata_store is no URL of a PostgreSQL server") as found:
         create_store_engine(url)
     assert SECRET not in "".join(traceback.format_exception(found.value))
+
+
+@pytest.mark.parametrize("folder", ["{server}", "{0}", "{schema", "{schema.x}", "{schema[x]}", "{schema:d}"])
+def test_a_template_with_other_parts_than_those_of_a_name_is_refused(folder: str) -> None:
+    with pytest.raises(ValidationError, match="is not a folder's name: write"):
+        ChangeFilesSource.model_validate({"kind": "change_files", "path": "x", "format": "upserts", "folder": folder})

@@ -25,5 +25,12 @@ def test_less_than_a_day_is_refused_with_its_line(name: str) -> None:
     assert "write at least 1d" in message
 
 
+@pytest.mark.parametrize("name", ["slices", "snapshots", "history", "quarantine"])
+def test_more_than_a_century_is_refused_with_its_line(name: str) -> None:
+    message = refusal(f"{WHOLE}keep: {{{name}: 999999d}}\n")
+    assert f"line 10: keep.{name}" in message
+    assert "write at most 36500d" in message
+
+
 def test_what_nobody_can_keep_is_refused_with_what_is_known() -> None:
     assert "the key 'keep.slice' is unknown; did you mean 'slices'?" in refusal(f"{WHOLE}keep: {{slice: 7d}}\n")
