@@ -113,6 +113,14 @@ class TableSettings(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _id_has_no_array(self) -> "TableSettings":
+        array = next((name for name in self.id if self.columns.get(name, "").endswith("[]")), None)
+        if array is not None:
+            message = f"id names {array!r}, an array: slices and the lake are sorted by id, and arrays cannot be"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
     def _history_has_vectors(self) -> "TableSettings":
         if self.history and not self.deletion_vectors:
             message = "a history needs deletion vectors: without them each claim would rewrite whole files of it"

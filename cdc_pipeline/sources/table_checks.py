@@ -5,8 +5,9 @@ from itertools import pairwise
 
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import OWN_PREFIX, history_name
+from cdc_pipeline.record import OWN_PREFIX, TableSchema, history_name
 from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.types import resolve
 
 
 def check_folder(settings: TableSettings, listed: Iterable[TableSettings]) -> None:
@@ -40,6 +41,18 @@ def check_history(settings: TableSettings, key: Collection[str]) -> None:
             expected="an id, by which the versions of a row belong together",
             remedy="leave history out of pipeline.yml for this table, or give it an id",
         )
+
+
+def check_id_types(settings: TableSettings, schema: TableSchema) -> None:
+    """Raises SourceError for an id with an array: slice files and lake files are sorted by id, and arrays cannot be."""
+    for column in schema.key_columns:
+        if resolve(column.type).element is not None:
+            raise SourceError(
+                f"the column {column.name} in the id of {settings.name} is of the type {column.type}",
+                expected="an id without arrays: the files of slices and of the lake are sorted by it",
+                remedy="name other columns in id of pipeline.yml, or leave the table out; a column of a database may"
+                " also be kept as text: name it in as_text",
+            )
 
 
 def check_named_columns(settings: TableSettings, key: tuple[str, ...], names: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from tests.crash.world import World, apply_all, lake_tables, memory_lake, take_s
 from tests.support.delta_rows import seen
 from tests.support.pipelines import consume, pipeline_settings, set_up_and_consume
 from tests.support.postgres import fresh_store
-from tests.support.streams import run_sql
+from tests.support.streams import database_of, run_sql
 
 CREATE = """
 CREATE TABLE odd (id int PRIMARY KEY, day date, at timestamptz, local timestamp, price numeric(5,2), list int[]);
@@ -27,6 +27,12 @@ CHANGES = (
     "UPDATE odd SET day = '-infinity', price = 'NaN', list = '{}' WHERE id = 2",
     "UPDATE odd SET day = '2025-01-01', at = 'infinity' WHERE id = 1",
 )
+TAGGED = """
+CREATE TABLE tagged (k int[] PRIMARY KEY, note text);
+INSERT INTO tagged VALUES ('{1,2}', 'a'), ('{3}', 'b');
+CREATE TABLE plain (id int PRIMARY KEY)
+"""
+REFUSED = "the column k in the id of {}.public.tagged is of the type int4[]"
 WITHHELD = "SELECT count(*) FROM cdc.quarantine"
 
 
@@ -68,3 +74,31 @@ def test_a_column_that_is_not_there_is_refused_by_name(world: World) -> None:
     run_sql(world.source_url, "ALTER TABLE odd DROP COLUMN list")
     with world.process() as pipeline, pytest.raises(SourceError, match=r"has no column 'list'.*as_text"):
         pipeline.source_setup().set_up()
+
+
+def test_an_array_in_the_id_is_refused_alone_and_taken_as_text(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    run_sql(database, TAGGED)
+    tables: list[dict[str, Any]] = [{"name": "public.tagged"}, {"name": "public.plain"}]
+    with fresh_store(postgres) as store_url:
+        settings = pipeline_settings(tmp_path, database, tables)
+        world = World(settings=settings, source_url=database, store_url=store_url)
+        with world.process() as pipeline:
+            refused = pipeline.source_setup().set_up().refused
+            assert {name.table: error.found for name, error in refused.items()} == {
+                "tagged": REFUSED.format(database_of(database))
+            }
+            consume(pipeline)
+            take_snapshot(pipeline, [name for name in world.tables if name not in refused])
+        tables = [{"name": "public.tagged", "as_text": ["k"]}, {"name": "public.plain"}]
+        world.settings = pipeline_settings(tmp_path, database, tables)
+        with world.process() as pipeline:
+            set_up_and_consume(pipeline)
+            take_snapshot(pipeline, world.tables)
+        run_sql(database, "UPDATE tagged SET note = 'new' WHERE k = '{1,2}'; INSERT INTO tagged VALUES ('{}', 'none')")
+        with world.process() as pipeline:
+            consume(pipeline)
+            apply_all(pipeline)
+            rows = seen(memory_lake(pipeline).rows(lake_tables(pipeline)[0]))
+    assert sorted(tuple(row.values()) for row in rows) == [("{1,2}", "new"), ("{3}", "b"), ("{}", "none")]

@@ -7,7 +7,7 @@ from itertools import count
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.tables import declared_schema
+from cdc_pipeline.sources.debezium.declared_tables import declared_schema
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress
 
 _NO_ID = 0

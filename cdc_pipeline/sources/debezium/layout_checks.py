@@ -7,6 +7,7 @@ from cdc_pipeline.errors import SettingsError, SourceError
 from cdc_pipeline.record import OWN_PREFIX, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Fields
+from cdc_pipeline.sources.table_checks import check_id_types
 from cdc_pipeline.types import declared_type, resolve, wider
 
 _MOST_COLUMNS = 4_096
@@ -71,6 +72,7 @@ def check_layout(schema: TableSchema, settings: TableSettings) -> None:
             expected=f"one of {', '.join(sorted(schema.names))}",
             remedy="correct id, columns, create_time, update_time or partition_by in pipeline.yml",
         )
+    check_id_types(settings, schema)
     alike = Counter(name.casefold() for name in schema.names)
     twice = next((name for name in schema.names if alike[name.casefold()] > 1), None)
     if twice is not None or len(schema.names) > _MOST_COLUMNS:

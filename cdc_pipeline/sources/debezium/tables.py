@@ -18,9 +18,8 @@ from cdc_pipeline.sources.debezium.layout_checks import (
     refuse_rounded,
 )
 from cdc_pipeline.sources.debezium.one_line import Undecodable, is_storable, printable
-from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.table_checks import check_excluded
-from cdc_pipeline.types import changed_types, debezium_column
+from cdc_pipeline.types import debezium_column
 
 log = structlog.get_logger()
 
@@ -177,30 +176,6 @@ class DebeziumTables:
                 self._left_out.add((layout.table, name))
                 shown = printable(name)
                 log.warning("column not read: pipeline.yml does not list it", table=str(layout.table), column=shown)
-
-
-def declared_schema(table: TableSettings) -> TableSchema | None:
-    """Returns the schema that pipeline.yml declares; None if it leaves the id or an id column to the events."""
-    if not table.id or not set(table.id) <= table.columns.keys():
-        return None
-    columns = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
-    return TableSchema(columns=columns, key=table.id)
-
-
-def refuse_changed_types(table: TableSettings, known: KnownTable | None) -> None:
-    """Raises SettingsError if pipeline.yml changed the type of a column.
-
-    The lake cannot change the types with which it began, so it would refuse every later slice.
-    """
-    if known is None or known.schema is None:
-        return
-    declared = tuple(Column(name=name, type=type_) for name, type_ in table.columns.items())
-    for before, column in changed_types(known.schema.columns, declared):
-        raise SettingsError(
-            f"{table.name} has the column {column.name} as {column.type} in pipeline.yml",
-            expected=f"{before.type}, as it began: the lake keeps its types",
-            remedy="set it back; for another type, read the events again under another name and lake",
-        )
 
 
 def _is_named(table: TableName, source: Fields) -> bool:

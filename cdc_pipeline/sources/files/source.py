@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from cdc_pipeline.record import TableName
 from cdc_pipeline.sources.copied_rows import WrittenPosition
+from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import memory_of, version_to_come
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
-from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.written_position import position_in_order
 from cdc_pipeline.sources.files.survey import EventOrder, FileSurvey, FileTransport
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress

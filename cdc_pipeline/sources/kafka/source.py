@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cdc_pipeline.record import PARTITION_NAME, TableName
 from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import version_to_come
-from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
 from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster, read_topics, read_transaction_topic

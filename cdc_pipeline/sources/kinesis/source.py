@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kinesis import KinesisSource
+from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
 from cdc_pipeline.sources.debezium.memory import version_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
-from cdc_pipeline.sources.debezium.tables import refuse_changed_types
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.kept import surveyed_shards
 from cdc_pipeline.sources.kinesis.opening import ShardOpening

@@ -24,6 +24,7 @@ from cdc_pipeline.sources.table_checks import (
     check_excluded,
     check_folder,
     check_history,
+    check_id_types,
     check_named_columns,
 )
 from cdc_pipeline.steps import OnStep, step
@@ -241,6 +242,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
     key = settings.id or found.primary_key
     names = [column.name for column in found.shape.columns]
     check_named_columns(settings, key, names)
+    check_id_types(settings, found.schema(key))
     check_history(settings, key)
     check_generated(found, key)
     check_column_names(settings, names)

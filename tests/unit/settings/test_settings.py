@@ -225,6 +225,11 @@ def test_a_history_without_deletion_vectors_is_refused_with_its_line() -> None:
     assert "a history needs deletion vectors" in refusal(text)
 
 
+def test_an_id_with_an_array_is_refused_with_its_line() -> None:
+    text = FILES.replace("  - name:", "  - id: [id, tags]\n    name:")
+    assert "line 5: tables.0: id names 'tags', an array: slices and the lake are sorted by id" in refusal(text)
+
+
 def test_a_list_in_a_variable_is_json() -> None:
     environment = {"CDC_SOURCE__ORDERED": "false", "CDC_SOURCE__SEQUENCE_BY": '["source.lsn", "ts_ms"]'}
     source = parsed(FILES, environment).source

@@ -99,6 +99,13 @@ def test_a_decimal_that_is_sent_as_a_double_is_quarantined(
     )
 
 
+def test_an_event_whose_id_is_an_array_is_quarantined(tmp_path: Path) -> None:
+    array = {"field": "id", "type": "array", "items": {"type": "int32"}}
+    found, _ = read(tmp_path, event({"id": [1, 2]}, array), table={"id": ["id"]})
+    assert [len(found.changes), len(found.unfit)] == [0, 1]
+    assert "the column id in the id of shop.public.orders is of the type int4[]" in found.unfit[0].reason
+
+
 @pytest.mark.parametrize(
     ("value", "is_warned"), [(9.5, True), ("9.50", False), (9, False), (None, False)], ids=["9.5", "text", "9", "null"]
 )
