@@ -157,7 +157,7 @@ class SliceRuns:
             away = ObjectStoreAway(f"a file cannot be read: {error}", remedy="the same call is safe to repeat")
             log.warning("table not applied", table=str(table), found=str(away))
             return TableResult(table=table, applied=None, error=away)
-        except Exception as error:  # the one place that catches every error of a table, so that other tables continue
+        except Exception as error:  # every error of a table is caught, so that other tables continue
             log.exception("table not applied", table=str(table))
             unforeseen = LakeError(
                 f"{type(error).__name__}: {error}",

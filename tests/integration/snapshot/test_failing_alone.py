@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import LakeAway, LakeError, UsageError
-from cdc_pipeline.lake.protocol import LakeTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep
+from cdc_pipeline.wiring import LakeFactory
 from tests.crash.world import World, new_world, take_snapshot
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import set_up_and_consume
@@ -31,6 +32,20 @@ class RefusingLake(MemoryLake):
         super().create_table(table, snapshot_id=snapshot_id)
 
 
+class BreakingLake(MemoryLake):
+    """Compacting the table `things` meets an error that nobody foresaw, so many times."""
+
+    def __init__(self, objects: ObjectStore, on_step: OnStep, times: int) -> None:
+        super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+        self._times = times
+
+    def compact(self, table: LakeTable, compaction_work: Compaction) -> tuple[DataFile, ...]:
+        if table.name.table == "things" and self._times:
+            self._times -= 1
+            raise TypeError("no order")
+        return super().compact(table, compaction_work)
+
+
 @pytest.fixture
 def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
     with new_world(postgres, tmp_path) as world:
@@ -39,8 +54,11 @@ def world(postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
 
 def snapshot_states(world: World, error: Exception, times: int) -> dict[str, tuple[str, str | None]]:
     """State and error by table."""
-    refusing = replace(world, make_lake=lambda objects, on_step: RefusingLake(objects, on_step, error, times))
-    with refusing.process() as pipeline:
+    return states_over(world, lambda objects, on_step: RefusingLake(objects, on_step, error, times))
+
+
+def states_over(world: World, make_lake: LakeFactory) -> dict[str, tuple[str, str | None]]:
+    with replace(world, make_lake=make_lake).process() as pipeline:
         set_up_and_consume(pipeline)
         ended = take_snapshot(pipeline, world.tables)
     return {name.table: (found.state, found.error) for name, found in zip(world.tables, ended, strict=True)}
@@ -65,3 +83,14 @@ def test_a_lake_that_is_away_fails_no_table_and_the_next_run_goes_on(world: Worl
         snapshot_states(world, LakeAway("nobody answers"), times=1)
     with world.process() as pipeline:
         assert [found.state for found in take_snapshot(pipeline, world.tables)] == ["published"] * 3
+
+
+@pytest.mark.parametrize(("times", "state"), [(1, "published"), (5, "failed")])
+def test_an_error_that_nobody_foresaw_fails_one_table_after_some_tries(world: World, times: int, state: str) -> None:
+    states = states_over(world, lambda objects, on_step: BreakingLake(objects, on_step, times))
+    assert {table: found for table, (found, _) in states.items()} == {
+        "things": state,
+        "parts": "published",
+        "notes": "published",
+    }
+    assert ("TypeError: no order; expected no error" in str(states["things"][1])) is (state == "failed")
