@@ -197,6 +197,15 @@ class FenceMismatch(CdcError):
 class LakeError(CdcError):
     retryable: ClassVar[bool] = True
 
+    @classmethod
+    def unforeseen(cls, error: Exception) -> Self:
+        """Returns the error of a table for one that nobody raised on purpose; its traceback is to be logged."""
+        return cls(
+            f"{type(error).__name__}: {error}",
+            expected="no error but those that are foreseen",
+            remedy="the traceback is in the log; what was applied stays, and the same call is safe to repeat",
+        )
+
 
 class LakeAway(LakeError):
     """Whether the lake has the commit is unknown until the fence is read."""

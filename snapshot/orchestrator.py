@@ -4,14 +4,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Event
 from uuid import UUID
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, LeaseBusy, SnapshotError, StaleEpoch
+from cdc_pipeline.errors import CdcError, LakeError, LeaseBusy, SnapshotError, StaleEpoch
 from cdc_pipeline.lake.protocol import Lake
 from cdc_pipeline.metadata_store.lease_keeper import awaited_lease
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
@@ -87,7 +87,7 @@ class SnapshotOrchestrator:
         failures = Counter[str]()
         longest = self.poll_interval.total_seconds()
         pause = 0.0
-        while not stop.wait(pause) and any(found.state not in FINISHED_SNAPSHOTS for found in snapshots):
+        while not stop.wait(pause) and not all(map(_has_ended, snapshots)):
             began, known, before = time.monotonic(), failures.total(), snapshots
             snapshots = [self._advanced(each, failures) for each in snapshots]
             if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
@@ -128,8 +128,10 @@ class SnapshotOrchestrator:
                 remedy="wait for it, or stop it",
             )
         reason = "its orchestrator died before the export was complete"
-        self.store.snapshots.set_snapshot_state(active.snapshot_id, SnapshotState.ABANDONED, error=reason)
-        return None
+        found = self.store.snapshots.set_snapshot_state(
+            active.snapshot_id, SnapshotState.ABANDONED, error=reason, seen=active.state
+        )
+        return None if found.state in FINISHED_SNAPSHOTS else found.snapshot_id
 
     def _begin(self, name: TableName, cutoff: HeldPosition, copy: TableCopy, run_id: str) -> str:
         row = self.store.tables.table(name)
@@ -148,31 +150,62 @@ class SnapshotOrchestrator:
         return snapshot_id
 
     def _advanced(self, snapshot: Snapshot, failures: Counter[str]) -> Snapshot:
-        """Advances one snapshot. An error fails only this snapshot; a retryable error only after several tries.
+        """Advances one snapshot as far as its finished tasks allow, or as somebody else has moved it meanwhile.
 
-        `failures`: how often each snapshot has failed so far in this run. Raises errors of an outage and StaleEpoch,
-        because they concern every table.
+        An error fails only this snapshot; a retryable error only after several tries. `failures`: how often each
+        snapshot has failed so far in this run. Raises errors of an outage and StaleEpoch, because they concern every
+        table.
         """
-        if snapshot.state in FINISHED_SNAPSHOTS:
+        if _has_ended(snapshot):
             return snapshot
         snapshot = self.store.snapshots.snapshot(snapshot.snapshot_id)
         try:
-            return self._advance(snapshot)
+            while (moved := self._advance(snapshot)).state is not snapshot.state:
+                snapshot = moved
         except CdcError as error:
-            if error.outage or isinstance(error, StaleEpoch):
+            if _concerns_all(error):
                 raise
-            failures[snapshot.snapshot_id] += 1
-            if error.retryable and failures[snapshot.snapshot_id] < _MOST_FAILURES:
-                log.warning("snapshot is tried again", snapshot_id=snapshot.snapshot_id, error=str(error))
-                return snapshot
-            return self._failed(snapshot, str(error))
+            return self._not_advanced(snapshot, error, failures)
+        except Exception as error:  # every error of a snapshot is caught, so that other tables continue
+            log.exception("snapshot not advanced", snapshot_id=snapshot.snapshot_id)
+            return self._not_advanced(snapshot, LakeError.unforeseen(error), failures)
+        return moved
+
+    def _not_advanced(self, snapshot: Snapshot, error: CdcError, failures: Counter[str]) -> Snapshot:
+        failures[snapshot.snapshot_id] += 1
+        if error.retryable and failures[snapshot.snapshot_id] < _MOST_FAILURES:
+            log.warning("snapshot is tried again", snapshot_id=snapshot.snapshot_id, error=str(error))
+            return snapshot
+        return self._failed(snapshot, str(error))
 
     def _failed(self, snapshot: Snapshot, error: str) -> Snapshot:
+        """Marks the snapshot as failed, unless somebody else has moved it meanwhile, or the lake shows it."""
         log.error("snapshot failed", snapshot_id=snapshot.snapshot_id, error=error)
-        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.FAILED, error=error)
+        if snapshot.state is SnapshotState.PUBLISHING:
+            return self._not_published(snapshot, error)
+        return self.store.snapshots.set_snapshot_state(
+            snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=snapshot.state
+        )
+
+    def _not_published(self, snapshot: Snapshot, error: str) -> Snapshot:
+        """Marks the snapshot as failed if the lake does not show it. Otherwise this run leaves it as it is.
+
+        `error` of a snapshot that is left says why; the next run goes on with it.
+        """
+        try:
+            known = self.staging_to_lake.fail(snapshot, error)
+        except LeaseBusy:
+            return snapshot  # another process may be publishing it
+        except CdcError as unknown:
+            if _concerns_all(unknown):
+                raise
+            return replace(snapshot, error=f"{error}; and it is not known whether the lake shows it: {unknown}")
+        if known.state is not SnapshotState.PUBLISHING:
+            return known
+        return replace(known, error=f"the lake shows it, and it is not completed yet: {error}")
 
     def _advance(self, snapshot: Snapshot) -> Snapshot:
-        """Moves the snapshot forward by as many states as its finished tasks allow."""
+        """Moves the snapshot to the next state if its finished tasks allow it."""
         match snapshot.state:
             case SnapshotState.EXPORTING:
                 return self._after(snapshot, TaskKind.EXPORT, self._plan_staging)
@@ -196,7 +229,7 @@ class SnapshotOrchestrator:
             return self._failed(snapshot, f"{kind} task {failed.ordinal}: {failed.error}")
         if any(task.state is not TaskState.DONE for task in tasks):
             return snapshot
-        return self._advance(then(snapshot, tasks))
+        return then(snapshot, tasks)
 
     def _plan_staging(self, snapshot: Snapshot, exported: Sequence[SnapshotTask]) -> Snapshot:
         found = self.found.get(snapshot.snapshot_id)
@@ -205,17 +238,29 @@ class SnapshotOrchestrator:
         unstaged = [output_of(task, SnapshotFile) for task in exported if not has_staged(task)]
         tasks = new_tasks(TaskKind.STAGE, unstaged)
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, tasks)
-        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.STAGING)
+        return self._moved(snapshot, SnapshotState.STAGING)
 
     def _plan_compaction(self, snapshot: Snapshot, staged: Sequence[SnapshotTask]) -> Snapshot:
         exported = self.store.snapshot_tasks.tasks(snapshot.snapshot_id, TaskKind.EXPORT)
         staged = [*filter(has_staged, exported), *staged]
         self.lake.create_table(self.staging_to_lake.table(snapshot), snapshot_id=snapshot.snapshot_id)
         self.store.snapshot_tasks.add_tasks(snapshot.snapshot_id, plan_compaction(staged, self.target_file_bytes))
-        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.COMPACTING)
+        return self._moved(snapshot, SnapshotState.COMPACTING)
 
     def _announce(self, snapshot: Snapshot, _compacted: Sequence[SnapshotTask]) -> Snapshot:
-        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, SnapshotState.PUBLISHING)
+        return self._moved(snapshot, SnapshotState.PUBLISHING)
+
+    def _moved(self, snapshot: Snapshot, state: SnapshotState) -> Snapshot:
+        return self.store.snapshots.set_snapshot_state(snapshot.snapshot_id, state, seen=snapshot.state)
+
+
+def _has_ended(snapshot: Snapshot) -> bool:
+    """Whether this run has nothing more to do for the snapshot: it is finished, or it is left to the next run."""
+    return snapshot.state in FINISHED_SNAPSHOTS or snapshot.error is not None
+
+
+def _concerns_all(error: CdcError) -> bool:
+    return error.outage or isinstance(error, StaleEpoch)
 
 
 def _run_id(snapshot_id: str) -> str:

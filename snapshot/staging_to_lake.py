@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
 from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import NewTask
 from cdc_pipeline.metadata_store.snapshots.snapshots import SnapshotPublication
-from cdc_pipeline.metadata_store.states import TaskKind
+from cdc_pipeline.metadata_store.states import SnapshotState, TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName
@@ -93,6 +93,9 @@ class StagingToLake:
             lease,
             keeper,
         ):
+            known = self.store.snapshots.snapshot(snapshot.snapshot_id)
+            if known.state is not SnapshotState.PUBLISHING:
+                return known
             fence = self.store.snapshots.fence_at(snapshot.table_id, snapshot.cutoff_offset)
             quarantined = self._put_quarantined_rows(snapshot)
             replaces = self._replaced(snapshot)
@@ -110,6 +113,20 @@ class StagingToLake:
             )
         log.info("snapshot published", snapshot_id=published.snapshot_id, rows=published.rows, lake_version=version)
         return published
+
+    def fail(self, snapshot: Snapshot, error: str) -> Snapshot:
+        """Marks a snapshot that could not be published as failed. Returns it as it is if the lake shows it.
+
+        A failed snapshot in the lake would stop its table: no slice is applied behind rows that the registry does not
+        know as published. Raises LeaseBusy while another process works on the table: it may be publishing.
+        """
+        with held_lease(self.store.leases, snapshot.table_id, owner=self.owner, duration=self.lease_length):
+            fence = self.lake.read_fence(self.table(snapshot))
+            if fence is not None and fence.snapshot_id == snapshot.snapshot_id:
+                return self.store.snapshots.snapshot(snapshot.snapshot_id)
+            return self.store.snapshots.set_snapshot_state(
+                snapshot.snapshot_id, SnapshotState.FAILED, error=error, seen=SnapshotState.PUBLISHING
+            )
 
     def _replaced(self, snapshot: Snapshot) -> int | None:
         """Returns the lake version that exported files may set back, None for rows of the source's own position.

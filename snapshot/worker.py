@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from cdc_pipeline.errors import CdcError, SnapshotError, StaleEpoch
+from cdc_pipeline.errors import CdcError, LakeError, SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
@@ -95,21 +95,16 @@ class SnapshotWorker:
         except StaleEpoch as error:
             log.warning("snapshot task taken over", task=what, found=error.found)
         except CdcError as error:
-            self._failed(task, what, str(error), retryable=error.retryable)
+            self._failed(task, what, error)
         except Exception as error:  # every error of a task is caught, so that the tasks of other tables continue
             log.exception("snapshot task failed", task=what)
-            unforeseen = SnapshotError(
-                f"{type(error).__name__}: {error}",
-                expected="no error but those that are foreseen",
-                remedy="the traceback is in the log; run cdc snapshot again when its cause is gone",
-            )
-            self._failed(task, what, str(unforeseen), retryable=True)
+            self._failed(task, what, LakeError.unforeseen(error))
 
-    def _failed(self, task: SnapshotTask, what: str, error: str, *, retryable: bool) -> None:
-        again = retryable and task.attempt < _MOST_ATTEMPTS
-        log.warning("snapshot task failed", task=what, error=error, again=again)
+    def _failed(self, task: SnapshotTask, what: str, error: CdcError) -> None:
+        again = error.retryable and task.attempt < _MOST_ATTEMPTS
+        log.warning("snapshot task failed", task=what, error=str(error), again=again)
         with suppress(StaleEpoch):  # done, but the answer was lost; or another slot has claimed it
-            self.store.snapshot_tasks.fail_task(task, error=error, again=again)
+            self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)
 
     def _do(self, task: SnapshotTask, snapshot: Snapshot) -> Done:
         match task.kind:

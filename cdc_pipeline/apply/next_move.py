@@ -120,10 +120,11 @@ def _catching_up(fence: Fence, view: View) -> SetBack | MarkApplied | Reopen | N
 
 def _check_fence(fence: Fence, view: View) -> None:
     if fence.snapshot_id is not None and fence.snapshot_id != view.published_snapshot:
+        is_active = fence.snapshot_id == view.active_snapshot
         raise FenceMismatch(
             f"the lake was published from snapshot {fence.snapshot_id}, the registry knows {view.published_snapshot}",
             expected="one and the same snapshot",
-            remedy=REMEDY,
+            remedy="run cdc snapshot on the table: it completes this snapshot" if is_active else REMEDY,
         )
     for number, slice_id, sha256 in fence.slices:
         row = view.fenced.get(number)

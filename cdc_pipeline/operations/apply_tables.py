@@ -159,12 +159,7 @@ class SliceRuns:
             return TableResult(table=table, applied=None, error=away)
         except Exception as error:  # every error of a table is caught, so that other tables continue
             log.exception("table not applied", table=str(table))
-            unforeseen = LakeError(
-                f"{type(error).__name__}: {error}",
-                expected="no error but those that are foreseen",
-                remedy="the traceback is in the log; what was applied stays, and the same call is safe to repeat",
-            )
-            return TableResult(table=table, applied=None, error=unforeseen)
+            return TableResult(table=table, applied=None, error=LakeError.unforeseen(error))
         return TableResult(table=table, applied=applied, error=None)
 
     def run(self, table: TableName, *, by_hand: bool = False) -> dict[str, Any]:

@@ -201,6 +201,28 @@ def test_two_orchestrators_that_publish_at_once_publish_once(world: World) -> No
     check(world)
 
 
+@pytest.mark.parametrize("is_published", [True, False])
+def test_an_orchestrator_that_wakes_up_behind_another_one_leaves_the_snapshot_to_it(
+    world: World, *, is_published: bool
+) -> None:
+    def rival() -> None:
+        if is_published:
+            finish_snapshot(world, world.tables[0])
+            return
+        died = Failpoint(Site("snapshot.publish", Moment.BEFORE, 1))
+        with pytest.raises(Crash), world.process(died) as pipeline:
+            take_snapshot(pipeline, world.tables[:1])
+        world.expire_leases()
+
+    meanwhile = Meanwhile("lake_table.create", rival)
+    with world.process(meanwhile) as pipeline:
+        snapshots = take_snapshot(pipeline, [world.tables[0], world.tables[2]])
+    assert meanwhile.has_happened
+    assert [snapshot.state for snapshot in snapshots] == [SnapshotState.PUBLISHED] * 2
+    go_on(world)
+    check(world)
+
+
 def test_slices_behind_the_cutoff_wait_while_a_snapshot_is_taken(world: World) -> None:
     def rival() -> None:
         register_changes(world)

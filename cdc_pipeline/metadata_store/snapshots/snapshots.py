@@ -87,17 +87,20 @@ class Snapshots:
         with self.database.transaction("snapshot.read_active") as connection:
             return _active(connection, table_ids)
 
-    def set_snapshot_state(self, snapshot_id: str, state: SnapshotState, *, error: str | None = None) -> Snapshot:
+    def set_snapshot_state(
+        self, snapshot_id: str, state: SnapshotState, *, error: str | None = None, seen: SnapshotState | None = None
+    ) -> Snapshot:
         """Moves a snapshot to a later state; does nothing if it is in this state. `error`: why it failed.
 
-        A first snapshot that failed or is abandoned sets its table back to registered. PUBLISHED is set only by
-        `publish_snapshot`. Raises SnapshotError for a state that cannot follow.
+        `seen`: the state in which the caller found it; if it is in another one by now, somebody else has moved it, and
+        it is returned as it is. A first snapshot that failed or is abandoned sets its table back to registered.
+        PUBLISHED is set only by `publish_snapshot`. Raises SnapshotError for a state that cannot follow.
         """
         before = (*_ORDER[: _ORDER.index(state) + 1],) if state in _ORDER else _ORDER
         values = {"finished_at": func.clock_timestamp(), "error": error} if state in FINISHED_SNAPSHOTS else {}
         with self.database.transaction("snapshot.set_state") as connection:
             known = _read(connection, snapshot_id, lock=True)
-            if known.state is state:
+            if known.state is state or seen not in (None, known.state):
                 return known
             if known.state not in before or state is SnapshotState.PUBLISHED:
                 raise SnapshotError(

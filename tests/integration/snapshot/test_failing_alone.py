@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from cdc_pipeline.errors import LakeAway, LakeError, UsageError
-from cdc_pipeline.lake.protocol import Compaction, DataFile, LakeTable
+from cdc_pipeline.lake.protocol import Compaction, DataFile, LakePublication, LakeTable
 from cdc_pipeline.launcher.postgres import PostgresServer
+from cdc_pipeline.metadata_store.states import SnapshotState
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep
 from cdc_pipeline.wiring import LakeFactory
-from tests.crash.world import World, new_world, take_snapshot
+from tests.crash.invariants import check
+from tests.crash.world import World, go_on, new_world, take_snapshot
 from tests.support.memory_lake import MemoryLake
 from tests.support.pipelines import set_up_and_consume
 
@@ -44,6 +46,22 @@ class BreakingLake(MemoryLake):
             self._times -= 1
             raise TypeError("no order")
         return super().compact(table, compaction_work)
+
+
+class ForgetfulLake(MemoryLake):
+    """Publishing the table `things` fails so many times, before its commit or behind it, as a history does."""
+
+    def __init__(self, objects: ObjectStore, on_step: OnStep, times: int, *, commits: bool) -> None:
+        super().__init__(store=objects, clock=lambda: datetime.now(UTC), on_step=on_step)
+        self._times, self._commits = times, commits
+
+    def publish(self, table: LakeTable, content: LakePublication) -> int:
+        fails = table.name.table == "things" and self._times > 0
+        version = super().publish(table, content) if self._commits or not fails else 0
+        if fails:
+            self._times -= 1
+            raise LakeError("Spark failed")
+        return version
 
 
 @pytest.fixture
@@ -94,3 +112,26 @@ def test_an_error_that_nobody_foresaw_fails_one_table_after_some_tries(world: Wo
         "notes": "published",
     }
     assert ("TypeError: no order; expected no error" in str(states["things"][1])) is (state == "failed")
+
+
+def test_a_plan_that_nobody_foresaw_to_fail_fails_one_table(world: World) -> None:
+    states = snapshot_states(world, TypeError("no plan"), times=9)
+    assert [states[name.table][0] for name in world.tables] == ["failed", "published", "published"]
+    assert "TypeError: no plan; expected no error" in str(states["things"][1])
+
+
+@pytest.mark.parametrize(
+    ("times", "commits", "state"),
+    [(2, True, "published"), (9, True, "publishing"), (2, False, "published"), (9, False, "failed")],
+)
+def test_a_snapshot_that_the_lake_shows_is_never_failed(world: World, times: int, *, commits: bool, state: str) -> None:
+    states = states_over(world, lambda objects, on_step: ForgetfulLake(objects, on_step, times, commits=commits))
+    assert [states[name.table][0] for name in world.tables] == [state, "published", "published"]
+    assert ("the lake shows it" in str(states["things"][1])) is (state == "publishing")
+    with world.process() as pipeline:
+        things, *_ = take_snapshot(pipeline, world.tables[:1])
+        assert things.state is SnapshotState.PUBLISHED
+    if state == "publishing":
+        assert world.store_query("SELECT count(*) FROM cdc.snapshot WHERE table_id = 1") == [(1,)]
+    go_on(world)
+    check(world)

@@ -177,6 +177,12 @@ def test_another_snapshot_in_the_lake_than_in_the_registry_is_an_alarm() -> None
         next_move(view(fence(at=2, snapshot_id="second"), BEHIND))
 
 
+def test_a_snapshot_in_the_lake_that_is_still_active_is_completed_by_its_next_run() -> None:
+    unfinished = replace(view(fence(at=2, snapshot_id="second"), BEHIND), active_snapshot="second")
+    with pytest.raises(FenceMismatch, match=r"published from snapshot second.* run cdc snapshot on the table"):
+        next_move(unfinished)
+
+
 @pytest.mark.parametrize("state", [SliceState.APPLIED, SliceState.SUPERSEDED])
 def test_a_registry_that_is_ahead_of_the_lake_is_an_alarm(state: SliceState) -> None:
     with pytest.raises(FenceMismatch, match=f"slice 3 is {state}, but the lake ends at 2"):

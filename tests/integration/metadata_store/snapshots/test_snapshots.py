@@ -71,6 +71,17 @@ def test_a_snapshot_goes_forward_only(shop: Shop) -> None:
         snapshots.set_snapshot_state("first", SnapshotState.PUBLISHED)
 
 
+def test_a_snapshot_that_somebody_else_has_moved_stays_as_it_is(shop: Shop) -> None:
+    snapshots = shop.store.snapshots
+    snapshots.create_snapshot(shop.new_snapshot(3))
+    snapshots.set_snapshot_state("first", SnapshotState.PUBLISHING)
+    for state in (SnapshotState.COMPACTING, SnapshotState.FAILED):
+        seen = snapshots.set_snapshot_state("first", state, error="late", seen=SnapshotState.STAGING)
+        assert (seen.state, seen.error) == (SnapshotState.PUBLISHING, None)
+    failed = snapshots.set_snapshot_state("first", SnapshotState.FAILED, error="no", seen=SnapshotState.PUBLISHING)
+    assert (failed.state, failed.error) == (SnapshotState.FAILED, "no")
+
+
 def test_an_abandoned_snapshot_gives_the_table_back_and_another_may_begin(shop: Shop) -> None:
     snapshots = shop.store.snapshots
     snapshots.create_snapshot(shop.new_snapshot(3))
