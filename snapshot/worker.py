@@ -14,6 +14,7 @@ from cdc_pipeline.errors import CdcError, LakeError, SnapshotError, StaleEpoch
 from cdc_pipeline.metadata_store.lease_keeper import renewed
 from cdc_pipeline.metadata_store.snapshots.quarantined_rows import QuarantinedRow
 from cdc_pipeline.metadata_store.snapshots.records import Snapshot, SnapshotTask
+from cdc_pipeline.metadata_store.snapshots.snapshot_tasks import MOST_ATTEMPTS
 from cdc_pipeline.metadata_store.states import TaskKind
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
@@ -28,7 +29,6 @@ from snapshot.staging_to_lake import StagingToLake
 
 log = structlog.get_logger()
 
-_MOST_ATTEMPTS = 5
 _SHORTEST_PAUSE_SECONDS = 0.1
 
 
@@ -101,7 +101,7 @@ class SnapshotWorker:
             self._failed(task, what, LakeError.unforeseen(error))
 
     def _failed(self, task: SnapshotTask, what: str, error: CdcError) -> None:
-        again = error.retryable and task.attempt < _MOST_ATTEMPTS
+        again = error.retryable and task.attempt < MOST_ATTEMPTS
         log.warning("snapshot task failed", task=what, error=str(error), again=again)
         with suppress(StaleEpoch):  # done, but the answer was lost; or another slot has claimed it
             self.store.snapshot_tasks.fail_task(task, error=str(error), again=again)

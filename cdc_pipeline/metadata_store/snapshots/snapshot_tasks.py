@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, tuple_, update
+from sqlalchemy import CTE, ColumnElement, Connection, and_, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from cdc_pipeline.errors import SnapshotError, StaleEpoch
@@ -16,6 +16,8 @@ from cdc_pipeline.metadata_store.states import TaskKind, TaskState
 
 _TASK = models.snapshot_task
 _ID = (_TASK.c.snapshot_id, _TASK.c.kind, _TASK.c.ordinal)
+MOST_ATTEMPTS = 5
+"""A task that fails, or whose worker slot dies, is tried so many times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +59,18 @@ class SnapshotTasks:
     ) -> SnapshotTask | None:
         """Claims the next task that waits or whose task lease has expired; None when there is none now.
 
-        Never waits for another slot.
+        Never waits for another slot. Marks tasks as failed whose lease expired in the last attempt: a task that ends
+        the process of each slot would otherwise be claimed for ever.
         """
-        chosen = (
-            select(*_ID)
-            .where(_TASK.c.snapshot_id.in_(snapshot_ids), _TASK.c.kind.in_(kinds), _takeable())
-            .order_by(*_ID)
-            .limit(1)
-            .with_for_update(skip_locked=True)
-            .cte("chosen")
-            .prefix_with("MATERIALIZED")
+        offered = _TASK.c.snapshot_id.in_(snapshot_ids) & _TASK.c.kind.in_(kinds)
+        lost = _chosen(offered & _has_expired() & (_TASK.c.attempt >= MOST_ATTEMPTS), name="lost")
+        give_up = (
+            update(_TASK)
+            .where(tuple_(*_ID) == tuple_(lost.c.snapshot_id, lost.c.kind, lost.c.ordinal))
+            .values(state=TaskState.FAILED, error=str(_lost()), finished_at=func.clock_timestamp())
         )
+        is_takeable = (_TASK.c.state == TaskState.WAITING) | (_has_expired() & (_TASK.c.attempt < MOST_ATTEMPTS))
+        chosen = _chosen(offered & is_takeable, name="chosen", most=1)
         take = (
             update(_TASK)
             .where(tuple_(*_ID) == tuple_(chosen.c.snapshot_id, chosen.c.kind, chosen.c.ordinal))
@@ -81,6 +84,7 @@ class SnapshotTasks:
             .returning(_TASK)
         )
         with self.database.transaction("snapshot_task.claim") as connection:
+            connection.execute(give_up)
             row = connection.execute(take).one_or_none()
         return as_optional_record(SnapshotTask, row)
 
@@ -146,9 +150,22 @@ class SnapshotTasks:
         return as_record(SnapshotTask, row)
 
 
-def _takeable() -> ColumnElement[bool]:
-    expired = and_(_TASK.c.state == TaskState.CLAIMED, _TASK.c.lease_expires_at <= func.clock_timestamp())
-    return or_(_TASK.c.state == TaskState.WAITING, expired)
+def _chosen(condition: ColumnElement[bool], *, name: str, most: int | None = None) -> CTE:
+    """The ids of at most so many tasks, locked. Leaves out those that another transaction has locked."""
+    query = select(*_ID).where(condition).order_by(*_ID).limit(most).with_for_update(skip_locked=True)
+    return query.cte(name).prefix_with("MATERIALIZED")
+
+
+def _has_expired() -> ColumnElement[bool]:
+    return and_(_TASK.c.state == TaskState.CLAIMED, _TASK.c.lease_expires_at <= func.clock_timestamp())
+
+
+def _lost() -> SnapshotError:
+    return SnapshotError(
+        f"attempt {MOST_ATTEMPTS} was lost with its worker slot, whose process ended or hung",
+        expected="a slot that renews its task lease until the task is done",
+        remedy="look for what ended it, such as too little memory, and run cdc snapshot again",
+    )
 
 
 def _of_snapshot(connection: Connection, snapshot_id: str) -> list[SnapshotTask]:

@@ -124,6 +124,26 @@ def test_a_dead_slots_task_is_taken_again_and_its_late_result_is_refused(exporti
         exporting.store.snapshot_tasks.renew_task(dead, duration=MINUTE)
 
 
+def test_a_task_that_ends_each_slot_fails_after_five_attempts(exporting: Shop) -> None:
+    attempts = [taken(exporting, f"slot {number}", duration=ALREADY_OVER) for number in range(5)]
+    assert [(task.ordinal, task.attempt) for task in attempts] == [(0, number) for number in range(1, 6)]
+    assert taken(exporting, "slot").ordinal == 1
+    lost, *_ = exporting.store.snapshot_tasks.tasks("first", TaskKind.EXPORT)
+    assert (lost.state, lost.attempt, lost.slot) == (TaskState.FAILED, 5, "slot 4")
+    assert "attempt 5 was lost with its worker slot" in str(lost.error)
+    with pytest.raises(StaleEpoch):
+        exporting.store.snapshot_tasks.finish_task(attempts[-1], output={}, rows=1, bytes_=1)
+
+
+def test_the_last_attempt_of_a_slot_that_lives_is_left_to_it(exporting: Shop) -> None:
+    for number in range(4):
+        taken(exporting, f"slot {number}", duration=ALREADY_OVER)
+    last = taken(exporting, "alive")
+    assert (last.attempt, taken(exporting, "slot").ordinal) == (5, 1)
+    done = exporting.store.snapshot_tasks.finish_task(last, output={}, rows=1, bytes_=1)
+    assert done.state is TaskState.DONE
+
+
 def test_an_earlier_try_of_the_same_slot_is_refused_too(exporting: Shop) -> None:
     earlier = taken(exporting, "slot", duration=ALREADY_OVER)
     taken(exporting, "slot")
