@@ -1,20 +1,21 @@
 """Removes a table, or the whole pipeline, from source and metadata store, and on request from the bucket.
 
-A removal may be killed at any step and repeated: something that is already gone is no error. The metadata is deleted
-last, so that a repetition still knows what belongs to the pipeline.
+A removal may be killed at any step and repeated. The metadata is deleted last, and of a table's objects the one that
+names its owner, so that a repetition still knows what belongs to the pipeline. Objects are deleted only if they do:
+pipelines may share a lake, and names of tables.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, lake_key, stream_prefix, table_prefix
+from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, lake_key, owner_key, stream_prefix, table_prefix
 from cdc_pipeline.consume.cut_chain import CutChain
-from cdc_pipeline.errors import UsageError
+from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import TableName, history_name
+from cdc_pipeline.source_setup.lake_owner import owner_of_lake_table
 from cdc_pipeline.sources.protocol import Source
 from cdc_pipeline.steps import OnStep, step
 
@@ -48,6 +49,7 @@ class PipelineRemoval:
 
         First registers what a consumer that was killed has decided: the next consumer would register the table again.
         Raises UsageError while pipeline.yml lists it, LeaseBusy while a consumer or another process works on it.
+        With `with_lake`, raises UsageError for a table that is not this pipeline's.
         """
         if name in self.listed:
             raise UsageError(
@@ -56,10 +58,16 @@ class PipelineRemoval:
                 remedy="take it out of pipeline.yml, restart the consumer and Airflow's parser, then remove it",
             )
         self.store.removal.check_idle(self.stream, name)
+        if with_lake and not self._owns(name, is_registered=self.store.tables.find(name) is not None):
+            raise UsageError(
+                f"neither the metadata store nor the lake has a table {name} of the pipeline {self.stream}",
+                expected="a table that this pipeline has, or has had",
+                remedy="correct its name; of a removal that was repeated, nothing is left to do",
+            )
         left = self.source.leave([name], whole=False)
         if self.store.tables.find(name) is not None:
             self.chain.catch_up()
-        objects = self._delete_objects(_prefixes(name)) if with_lake else 0
+        objects = self._delete_table(name) if with_lake else 0
         known = self.store.removal.remove_table(self.stream, name)
         return Removed(tables=(name,), was_known=known, objects=objects, left_to_do=left)
 
@@ -67,25 +75,43 @@ class PipelineRemoval:
         """Removes slot, publication, cut files and metadata; `with_lake`: also slices, snapshots and lake tables.
 
         `source_is_gone`: the source is not contacted. Raises LeaseBusy while a consumer or another process is at work.
+        With `with_lake`, raises SettingsError if another pipeline owns one of the tables.
         """
         self.store.removal.check_idle(self.stream)
         registered = [row.name for row in self.store.tables.tables() if row.stream == self.stream]
         tables = tuple(dict.fromkeys((*self.listed, *registered)))
+        ours = [name for name in tables if with_lake and self._owns(name, is_registered=name in registered)]
         left = () if source_is_gone else self.source.leave(tables, whole=True)
-        prefixes = [stream_prefix(self.stream), *(prefix for name in tables if with_lake for prefix in _prefixes(name))]
-        objects = self._delete_objects(prefixes)
+        objects = self._delete_objects(stream_prefix(self.stream)) + sum(map(self._delete_table, ours))
         known = self.store.removal.remove_stream(self.stream)
         log.info("pipeline removed", stream=self.stream, tables=len(tables), objects=objects)
         return Removed(tables=tables, was_known=known, objects=objects, left_to_do=left)
 
-    def _delete_objects(self, prefixes: Sequence[str]) -> int:
-        count = 0
-        for prefix in prefixes:
-            with step(self.on_step, "removed_objects.delete"):
-                keys = [found.key for found in self.objects.list_prefix(prefix)]
-                self.objects.delete_all(keys)
-            count += len(keys)
+    def _owns(self, name: TableName, *, is_registered: bool) -> bool:
+        """Whether the table's objects belong to this pipeline. Raises SettingsError if they belong to another one."""
+        owner = owner_of_lake_table(name, objects=self.objects, on_step=self.on_step)
+        if owner is None or owner == self.stream:
+            return is_registered or owner == self.stream
+        raise SettingsError(
+            f"{name} in the lake {self.objects.url} belongs to the pipeline {owner}",
+            expected=f"tables of the pipeline {self.stream} only; nothing was removed",
+            remedy="take it out of pipeline.yml, or remove without --lake",
+        )
+
+    def _delete_table(self, name: TableName) -> int:
+        """Deletes the objects of the table, and last the one that names its owner."""
+        owner = owner_key(name)
+        count = sum(self._delete_objects(prefix, but=owner) for prefix in _prefixes(name))
+        with step(self.on_step, "removed_objects.delete"):
+            self.objects.delete(owner)
         return count
+
+    def _delete_objects(self, prefix: str, *, but: str = "") -> int:
+        """Deletes what is below the prefix, except `but`. Returns how many objects there were."""
+        with step(self.on_step, "removed_objects.delete"):
+            found = [each.key for each in self.objects.list_prefix(prefix)]
+            self.objects.delete_all([key for key in found if key != but])
+        return len(found)
 
 
 def _prefixes(name: TableName) -> list[str]:

@@ -1,10 +1,10 @@
-"""Records which pipeline owns a table of the lake, and refuses every other pipeline."""
+"""Records and reads which pipeline owns a table of the lake, and refuses every other pipeline."""
 
 import json
 import sys
 
 from cdc_pipeline.areas import lake_key, owner_key
-from cdc_pipeline.errors import ObjectExists, SettingsError
+from cdc_pipeline.errors import ObjectExists, ObjectMissing, SettingsError
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.object_store import ObjectStore
@@ -26,9 +26,21 @@ def own_lake_table(table: TableName, *, pipeline: str, objects: ObjectStore, on_
         with step(on_step, "lake_owner.put"):
             objects.put_if_absent(key, json.dumps({"pipeline": pipeline}).encode())
     except ObjectExists as error:
-        with step(on_step, "lake_owner.get"):
-            owner = json.loads(objects.get(key))["pipeline"]
-        raise _belongs_to(owner, table, pipeline, objects) from error
+        raise _belongs_to(_recorded(table, objects, on_step), table, pipeline, objects) from error
+
+
+def owner_of_lake_table(table: TableName, *, objects: ObjectStore, on_step: OnStep) -> str | None:
+    """Returns the pipeline that owns the table of the lake; None if the lake names none."""
+    try:
+        return _recorded(table, objects, on_step)
+    except ObjectMissing:
+        return _published_by(table, objects, on_step)
+
+
+def _recorded(table: TableName, objects: ObjectStore, on_step: OnStep) -> str:
+    with step(on_step, "lake_owner.get"):
+        owner: str = json.loads(objects.get(owner_key(table)))["pipeline"]
+    return owner
 
 
 def _published_by(table: TableName, objects: ObjectStore, on_step: OnStep) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import SettingsError
+from cdc_pipeline.errors import SettingsError, UsageError
 from cdc_pipeline.launcher.postgres import PostgresServer
 from tests.crash.world import World, apply_all, memory_lake, take_snapshot
 from tests.support.ledgers import forget_store
@@ -44,6 +44,24 @@ def settings_of(folder: Path, url: str, name: str, *, lake: str | None = None) -
     return pipeline_settings(
         folder, url, TABLES, name=name, lake=lake or f"lake_{name}", source={"publication": ends, "slot": ends}
     )
+
+
+def in_lake_of_one(both: Neighbours, table: str) -> World:
+    """A third pipeline that lists this table, and keeps its own in the lake of the first one."""
+    ends = f"{database_of(both.one.source_url)}_third"
+    settings = pipeline_settings(
+        both.one.settings.folder,
+        both.one.source_url,
+        [{"name": table}],
+        name="third",
+        lake="lake_one",
+        source={"publication": ends, "slot": ends},
+    )
+    return replace(both.one, settings=settings)
+
+
+def files_of_one(both: Neighbours) -> list[Path]:
+    return sorted(path for path in (both.one.settings.folder / "lake_one").rglob("*") if path.is_file())
 
 
 def begin(world: World) -> None:
@@ -96,3 +114,28 @@ def test_a_lake_in_which_another_pipeline_has_the_table_is_refused_by_name(both:
     assert f"{database_of(third.source_url)}.public.orders in the lake file:" in refused.value.found
     assert refused.value.found.endswith("/lake_one belongs to the pipeline one")
     assert third.store_query("SELECT count(*) FROM cdc.source_table WHERE stream = 'third'") == [(0,)]
+
+
+def test_a_removed_pipeline_takes_no_table_of_another_with_it(both: Neighbours) -> None:
+    before = files_of_one(both)
+    third = in_lake_of_one(both, "public.orders")
+    with third.process() as pipeline:
+        with pytest.raises(SettingsError, match=r"orders in the lake .* belongs to the pipeline one"):
+            pipeline.removal().remove_pipeline(with_lake=True)
+        pipeline.removal().remove_pipeline(with_lake=False)
+    assert files_of_one(both) == before
+    assert ids_in_lake(both.one) == [1]
+
+
+@pytest.mark.parametrize(("table", "refusal"), [("orders", SettingsError), ("orderz", UsageError)])
+def test_a_table_that_this_pipeline_never_had_is_not_removed_from_the_lake(
+    both: Neighbours, table: str, refusal: type[Exception]
+) -> None:
+    run_sql(both.one.source_url, "CREATE TABLE customers (id int PRIMARY KEY)")
+    before = files_of_one(both)
+    third = in_lake_of_one(both, "public.customers")
+    with third.process() as pipeline:
+        (customers,) = pipeline.table_names()
+        with pytest.raises(refusal):
+            pipeline.removal().remove_table(replace(customers, table=table), with_lake=True)
+    assert files_of_one(both) == before
