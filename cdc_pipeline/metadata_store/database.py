@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg2
-from sqlalchemy import Connection, Engine, Row, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Row, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import (
     ArgumentError,
@@ -34,6 +34,11 @@ _SETTING = "metadata_store"
 _READ_ONLY, _IDLE_FOR_TOO_LONG = "25006", "25P03"
 _AWAY = frozenset({_READ_ONLY, _IDLE_FOR_TOO_LONG})
 """Of errors that the driver counts among its internal ones: a standby before its promotion, and an ended session."""
+_OF_TLS = {"sslmode", "sslnegotiation", "sslcert", "sslkey", "sslpassword", "sslrootcert", "sslcrl"}
+_OF_TLS_VERSIONS = {"ssl_min_protocol_version", "ssl_max_protocol_version"}
+_OF_SERVERS = {"host", "port", "user", "password", "dbname", "passfile", "service", "target_session_attrs"}
+_OF_ASYNCPG = _OF_SERVERS | _OF_TLS | _OF_TLS_VERSIONS | {"krbsrvname", "gsslib"}
+"""The connection parameters of a URL that asyncpg knows. It sends each other one to the server as a setting."""
 
 Record = TypeVar("Record")
 
@@ -44,23 +49,55 @@ def create_store_engine(url: str, *, clock: Callable[[], float] = time.monotonic
     `clock`: in seconds, for how long a connection was unused. Raises SettingsError for text that is no URL of a
     PostgreSQL server.
     """
+    parsed = _parsed(url)
+    session = {"options": _SESSION, "application_name": "cdc"}
+    engine = create_engine(
+        parsed.set(drivername="postgresql+psycopg2"),
+        isolation_level="READ COMMITTED",
+        pool_timeout=_TIMEOUT_SECONDS,
+        connect_args=session | missing_defaults(_given(parsed), os.environ),
+    )
+    _ping_unused_connections(engine, clock)
+    _leave_read_only_servers(engine)
+    return engine
+
+
+def asyncpg_arguments(url: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Returns the arguments for `asyncpg.connect`, for a connection by the rules of `create_store_engine`.
+
+    asyncpg has no keepalives; its callers limit the time of each statement. Raises SettingsError like
+    `create_store_engine`.
+    """
+    parsed = _parsed(url)
+    given = {name: value if isinstance(value, str) else ",".join(value) for name, value in parsed.query.items()}
+    defaults = missing_defaults(_given(parsed), environment)
+    if not parsed.host and "host" not in given and "hostaddr" in given:
+        given["host"] = given["hostaddr"]
+    if "sslmode" in defaults:
+        given["sslmode"] = str(defaults["sslmode"])
+    known = {name: value for name, value in given.items() if name in _OF_ASYNCPG}
+    seconds = given.get("connect_timeout", "")
+    # asyncpg takes `system` for the name of a file; its own name for these certificates is True.
+    system = {"ssl": True} if known.get("sslrootcert") == "system" else {}
+    return {
+        "dsn": parsed.set(drivername="postgresql", query=known).render_as_string(hide_password=False),
+        "timeout": int(seconds) if seconds.isdecimal() and int(seconds) else _TIMEOUT_SECONDS,
+        **system,
+    }
+
+
+def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # the messages of these errors may repeat a part of the password
         raise _no_url() from None
     if not is_plain({"port": parsed.port or "", "host": parsed.host or "", "dbname": parsed.database or ""}):
         raise _no_url()
-    session = {"options": _SESSION, "application_name": "cdc"}
-    given = {"host": parsed.host or "", **parsed.query}
-    engine = create_engine(
-        parsed.set(drivername="postgresql+psycopg2"),
-        isolation_level="READ COMMITTED",
-        pool_timeout=_TIMEOUT_SECONDS,
-        connect_args=session | missing_defaults(given, os.environ),
-    )
-    _ping_unused_connections(engine, clock)
-    _leave_read_only_servers(engine)
-    return engine
+    return parsed
+
+
+def _given(parsed: URL) -> dict[str, object]:
+    return {"host": parsed.host or "", **parsed.query}
 
 
 def _ping_unused_connections(engine: Engine, clock: Callable[[], float]) -> None:

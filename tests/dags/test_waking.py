@@ -110,6 +110,13 @@ def test_it_goes_on_when_its_connection_is_cut(shop: Shop) -> None:
     asyncio.run(cut_then_register())
 
 
+def test_parameters_that_only_other_drivers_know_keep_no_table_asleep(shop: Shop) -> None:
+    register_both(shop, 1)
+    of_libpq = "connect_timeout=5&keepalives_idle=9&channel_binding=prefer&options=-c%20geqo%3Doff&sslmode=prefer"
+    stream = backlogs(lambda: f"{shop.url}?{of_libpq}", STREAM.name, poll_interval=AT_ONCE)
+    assert set(asyncio.run(first_that(stream, bool))) == {ORDERS, CUSTOMERS}
+
+
 def bell() -> WakeUpPolicy:
     return WakeUpPolicy(10 * SECONDS, 60 * SECONDS, 5 * SECONDS)
 

@@ -16,6 +16,7 @@ import asyncpg
 import structlog
 
 from cdc_pipeline.errors import CdcError
+from cdc_pipeline.metadata_store.database import asyncpg_arguments
 
 log = structlog.get_logger()
 
@@ -187,8 +188,7 @@ async def _polled(
 async def _connected(find_url: Callable[[], str]) -> "asyncpg.Connection":
     url = await asyncio.to_thread(find_url)
     return await asyncpg.connect(
-        url,
-        timeout=_TIMEOUT_SECONDS,
+        **asyncpg_arguments(url),
         command_timeout=_TIMEOUT_SECONDS,
         server_settings={"application_name": "cdc", "default_transaction_read_only": "on"},
     )
