@@ -60,6 +60,16 @@ def test_one_answer_holds_every_table_that_waited_before_anybody_asked(shop: Sho
     assert found[ORDERS] == Backlog(newest=newest[shop.orders.table_id], is_leased=False)
 
 
+def test_a_table_whose_name_has_a_dot_is_found_by_the_name_that_its_watcher_has(shop: Shop) -> None:
+    register_both(shop, 1)
+    run_sql(
+        shop.url,
+        f"UPDATE cdc.source_table SET table_name = 'order.items' WHERE table_id = {shop.orders.table_id}",
+        f"UPDATE cdc.source_table SET snapshot_wanted = true WHERE table_id = {shop.customers.table_id}",
+    )
+    assert set(first(shop)) == {'shop.public."order.items"', CUSTOMERS}
+
+
 def test_silence_and_tables_that_are_not_live_wake_nobody(shop: Shop) -> None:
     register_both(shop, 1)
     shop.register(shop.cut(1, 2, {(shop.customers.table_id, 0): 0}))

@@ -10,7 +10,7 @@ SELECT boundary.boundary_id,
        CAST(left(boundary.position, 8) || '/' || right(boundary.position, 8) AS pg_lsn) AS position_lsn,
        boundary.commit_time,
        source.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        CASE WHEN withheld.since_position <= boundary.position THEN NULL ELSE applied.version END AS lake_version,
        applied.version AS applied_version
 FROM cdc.boundary

@@ -2,7 +2,7 @@
 -- incomplete. `rows_tied`: how often events of one id had the same sequence.
 CREATE VIEW cdc.v_claim_history AS
 SELECT claim.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        claim.claim_id,
        claim.state,
        claim.first_number,

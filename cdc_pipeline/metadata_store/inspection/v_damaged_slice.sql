@@ -1,7 +1,7 @@
 -- One row per waiting slice whose file was found changed, truncated, exchanged or missing.
 CREATE VIEW cdc.v_damaged_slice AS
 SELECT damaged.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        damaged.number,
        slice.path,
        damaged.found,

@@ -5,7 +5,7 @@
 -- '~' sorts behind every position.
 CREATE VIEW cdc.v_lake_position AS
 SELECT source.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        source.stream,
        equal.position,
        CAST(left(equal.position, 8) || '/' || right(equal.position, 8) AS pg_lsn) AS position_lsn,
@@ -79,7 +79,7 @@ CROSS JOIN LATERAL (
     FROM cdc.v_stream_partition AS part
     JOIN cdc.stream_partition AS known USING (stream, stream_partition)
     WHERE part.stream = source.stream AND part.partition IS NOT NULL
-      AND (known.last_position ? concat_ws('.', source.database_name, source.schema_name, source.table_name)
+      AND (known.last_position ? cdc.table_name(source.database_name, source.schema_name, source.table_name)
            OR known.last_position - '{partition,topic,stream,file}'::text[] = '{}')
 ) AS shared
 CROSS JOIN LATERAL (

@@ -1,7 +1,7 @@
 -- One row per table that was ever leased: its last owner. `held` is false when the lease expired or was released.
 CREATE VIEW cdc.v_lease AS
 SELECT lease.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        lease.expires_at > clock_timestamp() AS held,
        lease.owner,
        lease.epoch,

@@ -2,7 +2,7 @@
 CREATE VIEW cdc.v_quarantine AS
 SELECT event.quarantine_id,
        event.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        event.stream_partition,
        event.version,
        event.start_offset,

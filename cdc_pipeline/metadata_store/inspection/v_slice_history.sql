@@ -2,7 +2,7 @@
 -- A cut without events of a table has no slice of it. Older versions registered an empty slice, without a path.
 CREATE VIEW cdc.v_slice_history AS
 SELECT slice.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        slice.number,
        slice.state,
        slice.stream_partition,

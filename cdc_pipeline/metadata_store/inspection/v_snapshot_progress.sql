@@ -2,7 +2,7 @@
 CREATE VIEW cdc.v_snapshot_progress AS
 SELECT snapshot.snapshot_id,
        snapshot.table_id,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        snapshot.state,
        snapshot.cutoff_offset,
        CAST(left(snapshot.cutoff_offset, 8) || '/' || right(snapshot.cutoff_offset, 8) AS pg_lsn) AS cutoff_lsn,

@@ -5,7 +5,7 @@
 CREATE VIEW cdc.v_withheld AS
 SELECT source.table_id,
        source.stream,
-       concat_ws('.', source.database_name, source.schema_name, source.table_name) AS source_table,
+       cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
        (SELECT count(*)
         FROM cdc.quarantine AS event
         LEFT JOIN cdc.snapshot ON snapshot.snapshot_id = event.snapshot_id

@@ -31,7 +31,7 @@ _NEWEST_OF_TABLE = """
     LIMIT 1
     """
 _NEWEST_WAITING = f"""
-    SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
+    SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
            newest.number,
            lease.table_id IS NOT NULL OR coalesce(request.state IN ('requested', 'taken'), false) AS is_leased,
            coalesce(request.state = 'done' AND request.goes_on_until > clock_timestamp(), false) AS is_awaited,
@@ -45,7 +45,7 @@ _NEWEST_WAITING = f"""
       AND source.state IN ('live', 'parked')
       AND (failing.next_try_at IS NULL OR failing.next_try_at <= clock_timestamp())
     UNION ALL
-    SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name,
+    SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name),
            source.next_slice_number,
            false,
            false,
@@ -60,7 +60,7 @@ _NEWEST_WAITING = f"""
     """
 
 _RECENT_REQUESTS = f"""
-    SELECT source.database_name || '.' || source.schema_name || '.' || source.table_name AS source_table,
+    SELECT cdc.table_name(source.database_name, source.schema_name, source.table_name) AS source_table,
            request.request_id,
            request.state,
            request.worker,

@@ -189,6 +189,17 @@ def test_one_poll_shows_every_recent_request_and_whether_workers_are_alive(shop:
     assert asyncio.run(first()) == {}
 
 
+def test_a_request_for_a_table_whose_name_has_a_dot_is_found_by_the_name_that_its_run_has(shop: Shop) -> None:
+    async def first() -> set[str]:
+        stream = recent_requests(lambda: shop.url, STREAM.name, poll_interval=timedelta(milliseconds=10))
+        async with aclosing(stream), asyncio.timeout(30):
+            return set(await anext(stream))
+
+    ask(shop)
+    run_sql(shop.url, f"UPDATE cdc.source_table SET table_name = 'a.b' WHERE table_id = {shop.orders.table_id}")
+    assert asyncio.run(first()) == {'shop.public."a.b"'}
+
+
 def test_a_table_with_a_request_is_not_woken_again(shop: Shop) -> None:
     async def first() -> dict[str, bool]:
         stream = backlogs(lambda: shop.url, STREAM.name, poll_interval=timedelta(milliseconds=10))

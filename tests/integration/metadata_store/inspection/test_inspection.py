@@ -1,6 +1,7 @@
 """Every query that ships or is written down runs, as a role that may do nothing else."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -64,6 +65,20 @@ def test_a_named_query_runs_with_and_without_its_parameters(shop: Shop, name: st
 def test_a_named_query_can_be_narrowed_to_one_table(shop: Shop) -> None:
     rows = shop.store.inspection.run("lag", {"table": "shop.public.orders"})
     assert [row["source_table"] for row in rows] == ["shop.public.orders"]
+
+
+@pytest.mark.parametrize("table", ["order.items", 'say "hi".', '"quoted"', "plain"])
+def test_a_table_has_one_name_in_every_query_and_on_the_command_line(shop: Shop, table: str) -> None:
+    name = str(replace(shop.orders.name, schema="a.b", table=table))
+    with shop.engine.begin() as connection:
+        rename = "UPDATE cdc.source_table SET schema_name = 'a.b', table_name = :table WHERE table_id = :id"
+        connection.execute(text(rename), {"table": table, "id": shop.orders.table_id})
+    for query in query_names():
+        rows = shop.store.inspection.run(query)
+        if any("source_table" in row for row in rows):
+            assert name in {row["source_table"] for row in rows}, query
+            assert shop.store.inspection.run(query, {"table": name}) != [], query
+    assert [row["source_table"] for row in shop.store.inspection.run("lag", {"table": name})] == [name]
 
 
 def test_all_tables_are_shown_however_many_and_a_limit_that_cuts_says_so(shop: Shop) -> None:
