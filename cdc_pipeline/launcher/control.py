@@ -25,8 +25,9 @@ OnStates = Callable[[list[ProcessState]], None]
 
 
 def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, later: Collection[str] = ()) -> Endpoints:
-    """Starts all processes and returns when they are healthy. On a failure or Ctrl-C it ends them again.
+    """Starts all processes and returns when they are healthy. On a failure or Ctrl-C it ends what it has started.
 
+    If they run already, it only waits until they are healthy: whatever happens then, they go on.
     `on_states` is called after each change of their states. `later`: names of processes that it does not wait for.
     """
     installation = open_installation(home)
@@ -37,7 +38,7 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, lat
                 installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
                 start_and_wait(installation, described, on_states, later)
         else:
-            _wait_or_end(installation, on_states, later)
+            _wait(installation, on_states, later)
     return endpoints_of(settings, installation)
 
 
@@ -65,7 +66,11 @@ def start_and_wait(
     except BaseException:
         end_marked(installation.identity, last=POSTGRES)
         raise
-    _wait_or_end(installation, on_states, later)
+    try:
+        _wait(installation, on_states, later)
+    except BaseException:
+        end_marked(installation.identity, last=POSTGRES)
+        raise
 
 
 def down(home: Path) -> int:
@@ -106,14 +111,6 @@ def _seen(installation: Installation) -> list[ProcessState]:
         return []
     documents = json.loads(installation.processes.read_text(encoding="utf-8"))
     return [ProcessState(**{**document, "condition": Condition(document["condition"])}) for document in documents]
-
-
-def _wait_or_end(installation: Installation, on_states: OnStates, later: Collection[str]) -> None:
-    try:
-        _wait(installation, on_states, later)
-    except BaseException:
-        end_marked(installation.identity, last=POSTGRES)
-        raise
 
 
 def _wait(installation: Installation, on_states: OnStates, later: Collection[str]) -> None:

@@ -14,11 +14,12 @@ import pytest
 from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.installation.state import Installation, open_installation
-from cdc_pipeline.launcher.control import down, is_up, process_states, start_and_wait
+from cdc_pipeline.launcher.control import MANY_FAILURES, OnStates, down, is_up, process_states, start_and_wait, up
 from cdc_pipeline.launcher.marked import SUPERVISOR, marked, marks
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.launcher.supervisor import LONGEST_LOG_BYTES, Condition, Keeper, ProcessState
 from tests.support.eventually import eventually
+from tests.support.shop_settings import shop_settings
 
 STUBBORN = """
 import os, signal
@@ -26,6 +27,13 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
 signal.pause()
+"""
+
+ENDS_WITH_FILE = """
+import pathlib, threading
+while not pathlib.Path({!r}).exists():
+    threading.Event().wait(0.1)
+raise SystemExit(1)
 """
 
 
@@ -136,6 +144,29 @@ def test_an_interrupted_up_leaves_no_process(installation: Installation) -> None
     with pytest.raises(KeyboardInterrupt):
         start_and_wait(installation, (server("web", port=free_port()),), interrupt)
     assert marked(installation.identity) == {}
+
+
+@pytest.mark.parametrize("ending", [SetupError, KeyboardInterrupt])
+def test_an_up_that_finds_a_running_installation_ends_none_of_it(
+    installation: Installation, ending: type[BaseException]
+) -> None:
+    def interrupt(_states: list[ProcessState]) -> None:
+        raise KeyboardInterrupt
+
+    ends = installation.home / "ends"
+    consumer = script("consumer", ENDS_WITH_FILE.format(str(ends)))
+    start_and_wait(installation, (server("web", port=free_port()), consumer), quietly)
+    ends.touch()
+    assert eventually(lambda: state_of(installation, "consumer").failures >= MANY_FAILURES)
+    before = state_of(installation, "web").pid
+    on_states: OnStates = quietly if ending is SetupError else interrupt
+    folder = installation.home.parent
+    with pytest.raises(ending):
+        up(shop_settings(folder), config=folder / "pipeline.yml", home=installation.home, on_states=on_states)
+    assert is_up(installation)
+    assert (state_of(installation, "web").pid, state_of(installation, "web").condition) == (before, Condition.HEALTHY)
+    ends.unlink()
+    assert eventually(lambda: state_of(installation, "consumer").condition is Condition.HEALTHY)
 
 
 def test_down_ends_descendants_that_ignore_it_also_when_the_supervisor_was_killed(installation: Installation) -> None:
