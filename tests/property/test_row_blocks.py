@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
@@ -66,6 +66,7 @@ USUAL = st.fixed_dictionaries(
         "more": st.none(),
     }
 )
+WHOLE = ("Op", "ts", "seq", "id", "part", "amount", "at", "paid", "note")
 ID = st.sampled_from([["id"], ["id", "part"], []])
 LEFT_OUT = st.sampled_from([(), ("note",), ("note", "at"), ("id",), ("ts",), ("Op",)])
 
@@ -123,6 +124,17 @@ WRITTEN = {
 
 
 @settings(deadline=None, max_examples=50)
+@example(
+    rows=[
+        dict(zip(WHOLE, ["T", "2026-01-01 10:00:00", 0, 0, "a", "1.50", "2026-01-01 10:00:00", "t", "x"], strict=True))
+    ],
+    source={"format": "dms"},
+    late=False,
+    left_out=(),
+    before=False,
+    key=[],
+    suffix=".csv",
+).via("a truncate that comes first in a table without an id")
 @given(
     rows=st.lists(ROWS | USUAL, min_size=1, max_size=40) | st.lists(USUAL, min_size=20, max_size=40),
     source=FORMATS,

@@ -22,6 +22,7 @@ from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt, printab
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.sources.files.record_file import READABLE_NAME, RecordFile, unreadable_name
 from cdc_pipeline.sources.files.record_formats import SUFFIXES, FileLayout
+from cdc_pipeline.sources.files.row_format import text_columns
 from cdc_pipeline.sources.known import Document, FoundTable, KnownTable
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import EPOCH
@@ -83,7 +84,8 @@ class ExportedFiles:
         """Holds one block of rows. Raises SnapshotError if the file has changed, or lacks a column of the table."""
         for each in self.parts(table, 0) if part is None else [part]:
             self._check_same(each)
-            layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names))
+            texts = text_columns({column.name: column.type for column in schema.columns})
+            layout = FileLayout(csv=self.csv, columns=(*self.leading, *schema.names), texts=texts)
             with step(self.on_step, "source_file.read"):
                 file = RecordFile(self.objects, each["file"], layout)
             with closing(file):

@@ -1,7 +1,8 @@
 """Reads the formats of change files (CSV, JSON Lines, Parquet, Avro) block by block, and checks that they are whole."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO, cast
@@ -35,6 +36,7 @@ _KNOWN_TYPES = {
     pa.binary_view(): pa.binary(),
 }
 """Types of Parquet that Arrow cannot compare or take rows of -> types that have the same values."""
+_OCTETS = {pa.binary().id, pa.large_binary().id, pa.binary(1).id}
 
 Open = Callable[[], BinaryIO]
 Blocks = Iterator[RecordBlock]
@@ -42,10 +44,14 @@ Blocks = Iterator[RecordBlock]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """`columns`: the names of the columns of a CSV file without a header."""
+    """`columns`: the names of the columns of a CSV file without a header.
+
+    `texts`: columns whose bytes in a Parquet file are texts; some writers do not mark them so.
+    """
 
     csv: CsvSettings
     columns: tuple[str, ...] = ()
+    texts: frozenset[str] = frozenset()
 
 
 def _json_blocks(open_file: Open, layout: FileLayout) -> Blocks:
@@ -83,16 +89,33 @@ def _avro_read(open_file: Open) -> Blocks:
 
 
 def _parquet_blocks(open_file: Open, layout: FileLayout) -> Blocks:
-    del layout
-    return _spooled(_parquet_batches(open_file))
+    return _spooled(_parquet_batches(open_file, layout.texts))
 
 
-def _parquet_batches(open_file: Open) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(open_file: Open, texts: Collection[str]) -> Iterator[pa.RecordBatch]:
     with open_file() as file, pq.ParquetFile(file) as parquet:
         names = (*_unique(parquet.schema_arrow.names), UNREAD)
         for batch in parquet.iter_batches(_BATCH_ROWS):
-            columns = [_computable(column) for column in batch.columns]
-            yield pa.RecordBatch.from_arrays([*columns, pa.nulls(batch.num_rows, pa.binary())], names)
+            columns, unread = [_computable(column) for column in batch.columns], dict[int, bytes]()
+            for at, column in enumerate(columns):
+                if names[at] in texts and _OCTETS & {column.type.id}:
+                    columns[at] = _text(column, names[at], unread)
+            lines = pa.array([unread.get(row) for row in range(batch.num_rows)], pa.binary())
+            yield pa.RecordBatch.from_arrays([*columns, lines], names)
+
+
+def _text(column: pa.Array, name: str, unread: dict[int, bytes]) -> pa.Array:
+    """Returns bytes as texts. Adds the line of each row whose bytes are not UTF-8 to `unread`, by its number."""
+    with suppress(pa.ArrowInvalid):
+        return column.cast(pa.binary()).cast(pa.string())
+    texts = list[str | None]()
+    for row, octets in enumerate(column.to_pylist()):
+        try:
+            texts.append(None if octets is None else octets.decode())
+        except UnicodeDecodeError:
+            texts.append(None)
+            unread[row] = json_line({UNREAD: octets, WHY: f"has bytes in {name} that are not UTF-8"})
+    return pa.array(texts, pa.string())
 
 
 def _computable(column: pa.Array) -> pa.Array:

@@ -10,12 +10,15 @@ from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Fie
 from cdc_pipeline.sources.debezium.one_line import Undecodable, printable
 from cdc_pipeline.sources.files.record_blocks import read_record
 from cdc_pipeline.time_slice import EPOCH
+from cdc_pipeline.types import declared_type
 
 ORDER = "order"
 """The field of an event that has the values by which events are ordered: a dictionary with the keys "0", "1", …"""
 _OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
 _MICROSECOND = timedelta(microseconds=1)
 _DMS_OPERATION = "Op"
+_OF_BYTES = ("bytea", "bit", "varbit")
+"""Types whose values are bytes in a file."""
 
 
 def csv_columns(source: ChangeFilesSource, columns: Collection[str]) -> tuple[str, ...]:
@@ -25,6 +28,11 @@ def csv_columns(source: ChangeFilesSource, columns: Collection[str]) -> tuple[st
 
 def operation_column(source: ChangeFilesSource) -> str | None:
     return source.operation_column or (_DMS_OPERATION if source.format == "dms" else None)
+
+
+def text_columns(types: Mapping[str, str]) -> frozenset[str]:
+    """Returns the columns whose bytes in a file can only be the bytes of a text."""
+    return frozenset(name for name, type_ in types.items() if not declared_type(type_).startswith(_OF_BYTES))
 
 
 def order_fields(count: int) -> tuple[str, ...]:
@@ -58,6 +66,7 @@ def row_event(
         order=[_ordering(record, name) for name in source.order_by],
         commit_time=None if source.time_column is None else time_of(record.get(source.time_column), source.time_column),
         connector=source.format,
+        key_fields={},  # rows show no id: a table without id in pipeline.yml has none
     )
 
 
@@ -70,6 +79,7 @@ def table_event(
     commit_time: int | None,
     connector: str,
     key: Fields | None = None,
+    key_fields: Fields | None = None,
     transaction: str | None = None,
 ) -> EnvelopeEvent:
     """Returns the event as Debezium would have written it. `images`: the row before and after."""
@@ -84,7 +94,7 @@ def table_event(
         key=key,
         headers=None,
         fields=None,
-        key_fields=None,
+        key_fields=key_fields,
         transaction=transaction,
         commit_time=commit_time,
     )

@@ -3,7 +3,9 @@
 import pytest
 
 from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
+from cdc_pipeline.errors import StreamMoved
 from cdc_pipeline.metadata_store.states import TableState
+from cdc_pipeline.wiring import Pipeline
 from tests.support.mysql_source import MysqlShop, documented_reader, states
 from tests.support.pipelines import consume
 
@@ -43,10 +45,19 @@ def test_a_key_that_cascades_stops_its_table_from_where_it_was_added(family: Mys
         assert states(pipeline, family, "child", "parent") == [TableState.STALE, TableState.REGISTERED]
 
 
+def cascade_meanwhile(pipeline: Pipeline, family: MysqlShop) -> None:
+    """Reads the stream while the table gets the key, and a row of it goes by the key."""
+    with pipeline.consumer_runs().open() as consumer:
+        family.run("INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (10, 1)")
+        stream_to_slices_until_idle(consumer)
+        family.run(f"ALTER TABLE child ADD {KEY} CASCADE", "DELETE FROM parent")
+        stream_to_slices_until_idle(consumer)
+
+
 def test_a_running_consumer_stops_a_table_that_gets_a_key_that_cascades(family: MysqlShop) -> None:
     with family.opened("child") as pipeline:
         pipeline.source_setup().set_up()
-        family.run("INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (10, 1)")
-        family.run(f"ALTER TABLE child ADD {KEY} CASCADE", "DELETE FROM parent")
+        with pytest.raises(StreamMoved, match="CASCADE"):
+            cascade_meanwhile(pipeline, family)
         consume(pipeline)
         assert states(pipeline, family, "child") == [TableState.STALE]

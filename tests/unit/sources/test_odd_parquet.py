@@ -77,3 +77,14 @@ def read_file(path: Path, columns: dict[str, pa.Array], **source: Any) -> int:
     read = folder_with(path, columns, **source).read()
     assert read.error is None
     return len({*read.versions}) + len(read.unfit)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1)])
+def test_a_text_that_its_writer_did_not_mark_is_a_text_and_other_bytes_are_quarantined(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    columns = {"Op": [b"I"] * 3, "name": [b"a", b"\xff", None]}
+    texts = {name: pa.array(values, kind) for name, values in columns.items()}
+    read = folder_with(tmp_path, {"id": pa.array([1, 2, 3]), **texts}).read()
+    assert [(row["id"], row["name"]) for _, row in read.changes] == [(1, "a"), (3, None)]
+    assert [each.reason for each in read.unfit] == ["orders/1.parquet line 2: has bytes in name that are not UTF-8"]
