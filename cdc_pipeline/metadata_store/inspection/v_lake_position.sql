@@ -80,7 +80,7 @@ CROSS JOIN LATERAL (
     JOIN cdc.stream_partition AS known USING (stream, stream_partition)
     WHERE part.stream = source.stream AND part.partition IS NOT NULL
       AND (known.last_position ? cdc.table_name(source.database_name, source.schema_name, source.table_name)
-           OR known.last_position - '{partition,topic,stream,file}'::text[] = '{}')
+           OR known.last_position - '{partition,topic,since,stream,file}'::text[] = '{}')
 ) AS shared
 CROSS JOIN LATERAL (
     SELECT CASE WHEN withheld.since_position <= source.cutoff_offset THEN NULL

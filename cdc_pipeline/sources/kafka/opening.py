@@ -24,7 +24,9 @@ from cdc_pipeline.time_slice import EPOCH
 
 TOPIC = "topic"
 """Key in `last_position`, beside the names of tables: the id of the partition's topic."""
-OWN_KEYS = (PARTITION_NAME, TOPIC)
+SINCE = "since"
+"""Key in `last_position`: the offset from which on no record of the partition may be missing."""
+OWN_KEYS = (PARTITION_NAME, TOPIC, SINCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +106,9 @@ def _whole_stream(
     collections: Mapping[str, frozenset[int]],
 ) -> WholeTransactionStream:
     positions = {each: highest_position(start.progress[each], OWN_KEYS) for each in read if each != number}
-    progress = _progress(read, start)
     return WholeTransactionStream(
         partitions=_lines(records, start),
-        progress={**progress, number: replace(progress[number], offset=encode_position(read[number].offset))},
+        progress=_progress(read, start),
         decoder=decoder,
         position=start.position,
         commit_time=start.commit_time or EPOCH,
@@ -151,10 +152,11 @@ def _records(part: ReadPartition) -> PartitionRecords:
 
 
 def _named(place: PartitionProgress, part: ReadPartition | None) -> PartitionProgress:
-    """Returns the place with the partition's name and its topic's id, which the next survey compares."""
+    """Returns the place where it is read, with the partition's name and what the next survey compares."""
     if part is None:
         return place
-    return replace(place, last_position={**place.last_position, PARTITION_NAME: part.name, TOPIC: part.topic_id})
+    own = {PARTITION_NAME: part.name, TOPIC: part.topic_id, SINCE: place.last_position.get(SINCE, str(part.offset))}
+    return replace(place, offset=encode_position(part.offset), last_position={**place.last_position, **own})
 
 
 def _decoder(

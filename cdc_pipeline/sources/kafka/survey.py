@@ -13,7 +13,7 @@ from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
-from cdc_pipeline.sources.kafka.opening import TOPIC, ReadPartition, open_stream
+from cdc_pipeline.sources.kafka.opening import SINCE, TOPIC, ReadPartition, open_stream
 from cdc_pipeline.sources.kafka.stream import KafkaStream
 from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
@@ -148,12 +148,13 @@ class TopicSurvey(EventsSurvey):
             for number, kept in topic.kept.items():
                 stream_partition = numbers[partition_name(topic.name, number)]
                 if tables and stream_partition in start.progress:
-                    offset = decode_position(start.progress[stream_partition].offset)
+                    place = start.progress[stream_partition]
+                    offset, is_late = decode_position(place.offset), self._may_begin_late(topic, place)
                     found[stream_partition] = ReadPartition(
                         topic=topic.name,
                         topic_id=topic.topic_id,
                         partition=number,
-                        offset=max(offset, kept.first) if self._may_begin_late(offset) else offset,
+                        offset=max(offset, kept.first) if is_late else offset,
                         tables=tables,
                         deletes_by_tombstone=topic.is_compacted and len(tables) == 1,
                     )
@@ -194,8 +195,18 @@ class TopicSurvey(EventsSurvey):
         )
         return number, part
 
-    def _may_begin_late(self, offset: int) -> bool:
-        return offset == 0 and self.settings.begin == "kept"
+    def _may_begin_late(self, topic: Topic, place: PartitionProgress | None) -> bool:
+        """Returns whether a partition may begin with what is kept of it: one of which no cut says where it began.
+
+        `place` is None for a partition that is not registered. If its topic was read before, it was added since.
+        """
+        if self.settings.begin != "kept":
+            return False
+        if place is not None:
+            return decode_position(place.offset or "0") == 0 and SINCE not in place.last_position
+        names = {partition_name(topic.name, number) for number in topic.kept}
+        read = (each.last_position for each in self.progress.values() if TOPIC in each.last_position)
+        return not any(each.get(PARTITION_NAME) in names for each in read)
 
     def _gaps(self, table: TableName) -> Iterator[str]:
         """Yields why records of the table's topics are missing."""
@@ -224,7 +235,7 @@ class TopicSurvey(EventsSurvey):
         was = None if place is None else place.last_position.get(TOPIC)
         if was is not None and was != topic.topic_id:
             yield f"the topic {topic.name} was deleted and created again since it was read"
-        elif offset < kept.first and not self._may_begin_late(offset) and not topic.is_compacted:
+        elif offset < kept.first and not self._may_begin_late(topic, place) and not topic.is_compacted:
             yield f"the broker keeps {name} from offset {kept.first} on, and it is read up to offset {offset}"
         elif offset > kept.end:
             yield f"{name} ends at offset {kept.end}, and it was read up to offset {offset}"

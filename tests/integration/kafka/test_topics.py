@@ -108,6 +108,28 @@ def test_a_topic_without_its_first_records_is_refused_unless_what_is_kept_suffic
     assert kept.notes(ORDERS) == {2: "kept"}
 
 
+def test_begin_kept_misses_what_expired_after_the_begin_and_nothing_before(
+    tmp_path: Path, store_url: str, kafka: str
+) -> None:
+    source = {"begin": "kept"}
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES, source=source)
+    for table in (ORDERS, ITEMS):
+        feed.create(table, partitions=2)
+        feed.write(table, 1, "expired before the begin")
+        feed.topics.drop_before(feed.topic(table), 0, 1)
+    feed.consume()
+    feed.write(ITEMS, 2, "in an empty partition that lacks its first record")
+    feed.write(ORDERS, 2, "expires unread", partition=1)
+    feed.topics.drop_before(feed.topic(ORDERS), 1, 1)
+    feed.write(ORDERS, 3, "later", partition=1)
+    feed.go_on()
+    states = {row["source_table"]: (row["state"], row["reason"] or "") for row in feed.shown("lag")}
+    assert states["shop.public.items"][0] != "stale"
+    assert feed.notes(ITEMS) == {2: "in an empty partition that lacks its first record"}
+    assert states["shop.public.orders"][0] == "stale"
+    assert "[1] from offset 1 on, and it is read up to offset 0" in states["shop.public.orders"][1]
+
+
 def test_a_compacted_topic_is_refused_unless_its_records_are_declared_as_upserts(
     tmp_path: Path, store_url: str, kafka: str
 ) -> None:

@@ -1,0 +1,87 @@
+"""What is missing of topics, by the offsets that the broker keeps and those that are registered."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cdc_pipeline.record import PARTITION_NAME, TableName, encode_position
+from cdc_pipeline.settings import TableSettings
+from cdc_pipeline.settings.kafka import KafkaSource
+from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
+from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic
+from cdc_pipeline.sources.known import KnownTable, PartitionProgress
+
+ORDERS = TableName.parse("shop.public.orders")
+KNOWN = KnownTable(name=ORDERS, source_id=0, key=("id",), published_as="")
+
+
+def kafka(**changes: str) -> KafkaSource:
+    return KafkaSource.model_validate({"kind": "kafka", "servers": "b:9092", "topic": "{schema}.{table}"} | changes)
+
+
+def place(number: int, offset: int, **more: str) -> PartitionProgress:
+    """As a cut registers it."""
+    last_position = {PARTITION_NAME: f"public.orders [{number}]", "topic": "A", **more}
+    return PartitionProgress(offset=encode_position(offset), last_position=last_position)
+
+
+def survey(
+    source: KafkaSource,
+    kept: Mapping[int, KeptRecords],
+    progress: Mapping[int, PartitionProgress],
+    *,
+    is_compacted: bool = False,
+) -> TopicSurvey:
+    table = TableSettings(name=str(ORDERS), id=("id",))
+    topic = Topic(name="public.orders", topic_id="A", is_compacted=is_compacted, retention=timedelta(days=1), kept=kept)
+    return TopicSurvey(
+        stream="shop",
+        folder=Path("/"),
+        settings=source,
+        listed=(table,),
+        progress=progress,
+        registered={ORDERS: KNOWN} if progress else {},
+        cluster=Cluster(cluster_id="c", topics={topic.name: len(kept)}),
+        topics={topic.name: topic},
+        of_transactions=None,
+        topic_map=TopicMap.of(source, (table,), [topic.name]),
+    )
+
+
+READ = KeptRecords(first=5_000, end=5_100)
+GROWN = KeptRecords(first=40, end=50)
+
+
+def why_stale(found: TopicSurvey) -> str:
+    return str(found.stale.get(ORDERS, ""))
+
+
+def test_records_of_an_empty_partition_that_came_and_expired_are_missed_with_begin_kept() -> None:
+    """Cuts named it while it was empty, so it began with its very first record."""
+    found = survey(kafka(begin="kept"), {0: READ, 1: GROWN}, {0: place(0, 5_050), 1: place(1, 0, since="0")})
+    assert "[1] from offset 40 on, and it is read up to offset 0" in why_stale(found)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        PartitionProgress(offset="", last_position={PARTITION_NAME: "public.orders [1]"}),
+        PartitionProgress(offset=encode_position(0), last_position={PARTITION_NAME: "public.orders [1]"}),
+        place(1, 0),
+        place(1, 40, since="40"),
+    ],
+    ids=["registered", "taken by a consumer", "of a cut that does not say where it began", "begun late"],
+)
+def test_what_a_partition_lacked_when_it_began_is_not_missed_with_begin_kept(begun: PartitionProgress) -> None:
+    found = survey(kafka(begin="kept"), {0: READ, 1: GROWN}, {0: place(0, 5_050), 1: begun})
+    assert why_stale(found) == ""
+
+
+def test_records_of_a_partition_that_was_added_to_a_topic_are_missed_with_begin_kept() -> None:
+    found = survey(kafka(begin="kept"), {0: READ, 1: GROWN}, {0: place(0, 5_050)})
+    assert "[1] from offset 40 on, and it is read up to offset 0" in why_stale(found)
+    whole = {0: READ, 1: KeptRecords(first=0, end=10)}
+    assert why_stale(survey(kafka(begin="kept"), whole, {0: place(0, 5_050)})) == ""
+    assert survey(kafka(begin="kept"), {0: READ, 1: GROWN}, {}).refused == {}
