@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event
 
@@ -28,6 +28,33 @@ def _no_beat() -> None:
     """Does nothing: the default where nobody watches the consumer."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Moves:
+    """Tells how long to wait before a stream is opened again that moved.
+
+    `chain_position`: returns the stream's, which each registered cut changes.
+    """
+
+    chain_position: Callable[[], str]
+    _before: str | None = None
+    _pause: float = 0.0
+
+    def pause(self, open_seconds: float) -> float:
+        """Returns seconds: none at first, and growing ones while the stream moves again before a cut is registered.
+
+        `open_seconds`: for how long it was open. After a long time it is opened again at once.
+        """
+        now = self._before
+        with suppress(CdcError):  # The next opening meets the same error.
+            now = self.chain_position()
+        if now is None or now != self._before or open_seconds > _LONGEST_PAUSE_SECONDS:
+            self._pause = 0.0
+        else:
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        self._before = now
+        return self._pause
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerRuns:
     """Reads a stream into registered slices."""
@@ -51,14 +78,17 @@ class ConsumerRuns:
         """
         if self._is_shared():
             with joined(self.opening.store, self.registered.name, self.opening.owner) as membership:
-                retried(lambda: self._read_share(membership, stop, beat), stop, beat)
+                retried(lambda: self._read_share(membership, stop, beat), stop, beat, self._moves())
             return
 
         def read() -> None:
             with self.open() as consumer:
                 stream_to_slices(consumer, stop.is_set, beat)
 
-        retried(read, stop, beat)
+        retried(read, stop, beat, self._moves())
+
+    def _moves(self) -> Moves:
+        return Moves(chain_position=lambda: self.opening.store.streams.chain_position(self.registered.name))
 
     def _is_shared(self) -> bool:
         """Returns whether consumers of the source stand alone. A stream that is not registered is refused elsewhere."""
@@ -99,18 +129,22 @@ class ConsumerRuns:
                 expected="no other consumer, to read every stream partition until it is idle",
                 remedy="stop them first; or leave it to them, since they read all the time",
             )
+        moves = self._moves()
         while True:
+            begun = time.monotonic()
             try:
                 with self.open() as consumer:
                     return stream_to_slices_until_idle(consumer)
             except StreamMoved as error:
-                log.warning("stream opened again", found=error.found)
+                pause = moves.pause(time.monotonic() - begun)
+                log.warning("stream opened again", found=error.found, next_try_seconds=pause)
+            _wait(Event(), pause, _no_beat)
 
 
-def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> None:
+def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat, moves: Moves | None = None) -> None:
     """Repeats `work` until it returns or `stop` is set. Logs each failure; the pauses between tries grow.
 
-    Raises errors that no retry can resolve.
+    `moves`: those of the stream that `work` reads. Raises errors that no retry can resolve.
     """
     pause = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
@@ -119,7 +153,9 @@ def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat) -> Non
         try:
             work()
         except StreamMoved as error:
-            log.warning("stream opened again", found=error.found)
+            moved = 0.0 if moves is None else moves.pause(time.monotonic() - begun)
+            log.warning("stream opened again", found=error.found, next_try_seconds=moved)
+            _wait(stop, moved, beat)
             continue
         except CdcError as error:
             if not error.retryable:

@@ -235,7 +235,7 @@ class TopicSurvey(EventsSurvey):
         was = None if place is None else place.last_position.get(TOPIC)
         if was is not None and was != topic.topic_id:
             yield f"the topic {topic.name} was deleted and created again since it was read"
-        elif offset < kept.first and not self._may_begin_late(topic, place) and not topic.is_compacted:
+        elif offset < kept.first and not self._may_begin_late(topic, place):
             yield f"the broker keeps {name} from offset {kept.first} on, and it is read up to offset {offset}"
         elif offset > kept.end:
             yield f"{name} ends at offset {kept.end}, and it was read up to offset {offset}"

@@ -152,6 +152,28 @@ def test_a_compacted_topic_is_refused_unless_its_records_are_declared_as_upserts
     assert upserts.notes(ORDERS) == {2: "kept"}
 
 
+def test_a_compacted_topic_whose_records_retention_deleted_stops_its_table_and_no_other(
+    tmp_path: Path, store_url: str, kafka: str
+) -> None:
+    source = {"compacted": "upserts"}
+    feed = TopicFeed(folder=tmp_path, store_url=store_url, servers=kafka, tables=TABLES, source=source)
+    feed.create(ORDERS, settings={"cleanup.policy": "compact,delete"})
+    feed.create(ITEMS, settings={"cleanup.policy": "compact"})
+    for table in (ORDERS, ITEMS):
+        feed.write(table, 1, "first")
+    feed.consume()
+    for table in (ORDERS, ITEMS):
+        feed.write(table, 2, "later")
+        feed.write(table, 3, "later")
+    feed.topics.drop_before(feed.topic(ORDERS), 0, 2)
+    feed.go_on()
+    assert {row["source_table"]: row["state"] == "stale" for row in feed.shown("lag")} == {
+        "shop.public.orders": True,
+        "shop.public.items": False,
+    }
+    assert (len(feed.notes(ORDERS)), len(feed.notes(ITEMS))) == (1, 3)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

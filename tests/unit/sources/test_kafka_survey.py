@@ -85,3 +85,12 @@ def test_records_of_a_partition_that_was_added_to_a_topic_are_missed_with_begin_
     whole = {0: READ, 1: KeptRecords(first=0, end=10)}
     assert why_stale(survey(kafka(begin="kept"), whole, {0: place(0, 5_050)})) == ""
     assert survey(kafka(begin="kept"), {0: READ, 1: GROWN}, {}).refused == {}
+
+
+def test_records_that_retention_deleted_from_a_compacted_topic_are_missed() -> None:
+    """Compaction keeps the offset at which the log begins; `cleanup.policy = compact,delete` raises it."""
+    upserts = kafka(compacted="upserts")
+    found = survey(upserts, {0: KeptRecords(first=500, end=510)}, {0: place(0, 100)}, is_compacted=True)
+    assert "[0] from offset 500 on, and it is read up to offset 100" in why_stale(found)
+    compacted = survey(upserts, {0: KeptRecords(first=0, end=510)}, {0: place(0, 100)}, is_compacted=True)
+    assert why_stale(compacted) == ""
