@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class KinesisClient:
         return ShardStream(
             name=name,
             address=name,
-            identity=f"{found['StreamARN']} {created:%Y-%m-%dT%H:%M:%S}",
+            identity=identity_of(found["StreamARN"], created),
             created=created,
             retention=timedelta(hours=found["RetentionPeriodHours"]),
             shards=shards,
@@ -106,6 +106,11 @@ class KinesisClient:
             if "NextToken" not in answer:
                 return found
             asked = {"NextToken": answer["NextToken"]}
+
+
+def identity_of(name: str, created: datetime) -> str:
+    """Returns a stream's identity. AWS's client gives `created` in the time zone of the machine."""
+    return f"{name} {created.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def bare_line(record: Mapping[str, Any]) -> bytes:

@@ -177,7 +177,8 @@ class ShardSurvey(EventsSurvey):
             for place in self.progress.values()
             if place.last_position.get(PARTITION_NAME, "").startswith(f"{stream.name} ")
         }
-        if any(place.last_position.get(STREAM, stream.identity) != stream.identity for place in known.values()):
+        identities = {place.last_position.get(STREAM, stream.identity) for place in known.values()}
+        if not all(stream.is_registered_as(identity) for identity in identities):
             yield f"the stream {stream.name} was deleted and created again since it was read"
             return
         for name in sorted({*known, *stream.shards}) if known else ():

@@ -1,7 +1,7 @@
 """Streams on a server that speaks Kinesis's protocol."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from cdc_pipeline.errors import SettingsError, SourceAway, SourceError
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.kinesis.calls import StreamCalls, refusal
-from cdc_pipeline.sources.kinesis.client import KinesisClient
+from cdc_pipeline.sources.kinesis.client import KinesisClient, identity_of
 from tests.support.shards import KinesisStreams, debezium_event, kinesis_client
 
 ORDERS = "public.orders"
@@ -87,6 +87,12 @@ def test_a_full_answer_is_not_the_end_of_the_shard(streams: KinesisStreams, tmp_
     rest = client.fetch(stream, full.following or "")
     assert rest is not None
     assert (len(rest.records), rest.behind) == (1, timedelta(0))
+
+
+def test_a_stream_has_the_same_identity_in_every_time_zone() -> None:
+    created = datetime(2026, 7, 1, 10, 0, 5, tzinfo=UTC)
+    zones = [timezone(timedelta(hours=hours)) for hours in (0, 2, -7)]
+    assert {identity_of("arn", created.astimezone(zone)) for zone in zones} == {"arn 2026-07-01T10:00:05"}
 
 
 def test_a_stream_that_does_not_exist_is_none(streams: KinesisStreams, tmp_path: Path) -> None:
