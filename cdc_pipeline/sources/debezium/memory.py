@@ -1,12 +1,12 @@
 """The state that a reader of files keeps per table and stream partition, and its text in the metadata store."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
-from cdc_pipeline.record import TableName, decode_position
+from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.tables import Layout
@@ -141,6 +141,24 @@ def table_states(
         number: {TableName.parse(key): text for key, text in reached.last_position.items() if key not in other_keys}
         for number, reached in progress.items()
     }
+
+
+def oldest_to_come(table: TableName, places: Iterable[PartitionProgress], is_own: Callable[[str], bool]) -> str:
+    """Returns the lowest version that the table's next events can have in ordered stream partitions, "" for none.
+
+    `is_own`: whether events of the table belong into a stream partition, by its name in the source. One that had some
+    all the same counts, too, and so does one without a name.
+    """
+    return min(
+        (
+            version_to_come(table, place)
+            for place in places
+            if str(table) in place.last_position
+            or not (name := place.last_position.get(PARTITION_NAME, ""))
+            or is_own(name)
+        ),
+        default="",
+    )
 
 
 def version_to_come(table: TableName, reached: PartitionProgress) -> str:

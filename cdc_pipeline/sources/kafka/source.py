@@ -5,14 +5,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc_pipeline.record import PARTITION_NAME, TableName
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
-from cdc_pipeline.sources.debezium.memory import version_to_come
+from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.kafka.client import KafkaClient
 from cdc_pipeline.sources.kafka.survey import TopicMap, TopicSurvey
-from cdc_pipeline.sources.kafka.topics import partition_name, read_cluster, read_topics, read_transaction_topic
+from cdc_pipeline.sources.kafka.topics import read_cluster, read_topics, read_transaction_topic, topic_of
 from cdc_pipeline.sources.known import KnownStream, PartitionProgress
 from cdc_pipeline.sources.protocol import SourceCapabilities
 
@@ -66,7 +66,11 @@ class KafkaTopics(EventsAlone):
         )
 
     def oldest_version_to_come(self, table: TableName, places: Mapping[int, PartitionProgress]) -> str:
-        """Returns the lowest version that any stream partition can still have."""
-        no_rows = None if self.settings.transactions is None else partition_name(self.settings.transactions, 0)
-        of_rows = (place for place in places.values() if place.last_position.get(PARTITION_NAME) != no_rows)
-        return min((version_to_come(table, place) for place in of_rows), default="")
+        """Returns the lowest version that any partition of the table's topics can still have."""
+        pattern, transactions = self.settings.topic_pattern(table), self.settings.transactions
+
+        def is_own(name: str) -> bool:
+            topic = topic_of(name)
+            return topic != transactions and pattern.fullmatch(topic) is not None
+
+        return oldest_to_come(table, places.values(), is_own)

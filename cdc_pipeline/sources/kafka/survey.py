@@ -15,7 +15,7 @@ from cdc_pipeline.settings.kafka import KafkaSource
 from cdc_pipeline.sources.debezium.events_survey import EventsSurvey, numbered_partitions, read_together, stale_tables
 from cdc_pipeline.sources.kafka.opening import SINCE, TOPIC, ReadPartition, open_stream
 from cdc_pipeline.sources.kafka.stream import KafkaStream
-from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name
+from cdc_pipeline.sources.kafka.topics import Cluster, KeptRecords, Topic, partition_name, topic_of
 from cdc_pipeline.sources.known import FoundTable, KnownTable, PartitionProgress, StreamIdentity, StreamStart
 
 log = structlog.get_logger()
@@ -225,7 +225,7 @@ class TopicSurvey(EventsSurvey):
         """Yields each topic of a registered table that the cluster does not show any more."""
         pattern = self.settings.topic_pattern(table)
         for place in self.progress.values():
-            topic = place.last_position.get(PARTITION_NAME, "").rpartition(" [")[0]
+            topic = topic_of(place.last_position.get(PARTITION_NAME, ""))
             is_shown = topic in self.topics or topic == self.settings.transactions
             if not is_shown and pattern.fullmatch(topic) is not None:
                 yield f"the cluster does not show the topic {topic} of {table} to this user any more"

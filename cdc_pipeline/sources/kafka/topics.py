@@ -48,6 +48,11 @@ def partition_name(topic: str, partition: int) -> str:
     return f"{topic} [{partition}]"
 
 
+def topic_of(name: str) -> str:
+    """Returns the topic of the partition with this name."""
+    return name.rpartition(" [")[0]
+
+
 def read_cluster(client: KafkaClient) -> Cluster:
     metadata = client.metadata()
     topics = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}

@@ -10,7 +10,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.kinesis import KinesisSource
 from cdc_pipeline.sources.debezium.declared_tables import refuse_changed_types
 from cdc_pipeline.sources.debezium.events_alone import EventsAlone
-from cdc_pipeline.sources.debezium.memory import version_to_come
+from cdc_pipeline.sources.debezium.memory import oldest_to_come
 from cdc_pipeline.sources.debezium.partition import Content, Decode, SourceLine, debezium_content
 from cdc_pipeline.sources.kinesis.dms import dms_content
 from cdc_pipeline.sources.kinesis.kept import surveyed_shards
@@ -86,10 +86,9 @@ class ShardSource(EventsAlone):
         )
 
     def oldest_version_to_come(self, table: TableName, progress: Mapping[int, PartitionProgress]) -> str:
-        """Returns the lowest version that a shard can still have that was not read to its end."""
-        return min(
-            (version_to_come(table, reached) for reached in progress.values() if not is_over(reached)), default=""
-        )
+        """Returns the lowest version that a shard of the table's stream can still have that was not read to its end."""
+        stream, places = self.stream_of(table), (reached for reached in progress.values() if not is_over(reached))
+        return oldest_to_come(table, places, lambda name: name.rpartition(" ")[0] == stream)
 
 
 def is_over(progress: PartitionProgress) -> bool:
