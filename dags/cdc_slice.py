@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, AssetWatcher, CronTriggerTimetable, get_parsing_context, task
-from cdc_dag import MANUAL, asset, configured_settings, default_args, runbook
+from cdc_dag import asset, configured_settings, default_args, is_by_hand, runbook
 from cdc_slice_run import SliceRun
 from cdc_trigger import SliceReadyTrigger
 
@@ -45,7 +45,7 @@ def slice_dag(settings: Settings, table: TableName) -> DAG:
             from cdc_pipeline.wiring import opened_pipeline
 
             with opened_pipeline() as pipeline:
-                report = pipeline.slice_runs().run(table, by_hand=dag_run.run_type == MANUAL)
+                report = pipeline.slice_runs().run(table, by_hand=is_by_hand(dag_run.run_type))
             outlet_events[lake].extra = report
             return report
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, AssetWatcher, task
-from cdc_dag import MANUAL, changed_tables, configured_settings, database_tag, default_args, runbook
+from cdc_dag import changed_tables, chosen_tables, configured_settings, database_tag, default_args, runbook
 from cdc_params import poll_seconds, tables, target_file_mb, worker_slots
 from cdc_trigger import SnapshotWantedTrigger
 
@@ -33,7 +33,7 @@ with DAG(
         from cdc_pipeline.wiring import opened_pipeline
         from snapshot.wiring import snapshot_runs
 
-        chosen = params["tables"] if dag_run.run_type == MANUAL else None
+        chosen = chosen_tables(dag_run.run_type, params)
         with opened_pipeline() as pipeline:
             return snapshot_runs(pipeline).begin(chosen, params["concurrency"])
 

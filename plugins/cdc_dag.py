@@ -1,6 +1,7 @@
 """Shared by the DAGs: the settings that they are made from, their assets, and the errors that are retried."""
 
 import os
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from cdc_pipeline.settings.file import load_settings, settings_path
 
 RETRYABLE = (LakeError, ObjectStoreAway, SourceAway, SourceBusy, StoreAway, StreamMoved, OSError)
 WITHOUT_A_PAUSE = (StoreAway, OSError)
-MANUAL = "manual"
+BY_ITSELF = frozenset({"asset_triggered", "scheduled", "backfill"})
+"""Types of the runs that Airflow starts by itself."""
 AFTER_AN_ERROR = timedelta(seconds=10)
 AFTER_A_KILL = timedelta(seconds=5)
 FOR_THE_LEASE = timedelta(seconds=5)
@@ -68,6 +70,16 @@ def default_args(*, retries: int = 5, waits_for_lease: bool = False, pauses: boo
         "retry_delay": AFTER_A_KILL,
         "retry_policy": ExceptionRetryPolicy(rules=[*again, give_up]),
     }
+
+
+def is_by_hand(run_type: str) -> bool:
+    """Whether somebody started the run: a person by the UI, the API or the command line, or an operator of a DAG."""
+    return run_type not in BY_ITSELF
+
+
+def chosen_tables(run_type: str, params: Mapping[str, Any]) -> Sequence[str] | None:
+    """Returns the tables that the form or the `conf` names. None for a run that Airflow started: it has no choice."""
+    return params["tables"] if is_by_hand(run_type) else None
 
 
 def database_tag(settings: Settings) -> str:

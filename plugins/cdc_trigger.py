@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from airflow.utils.types import DagRunType
+from cdc_dag import is_by_hand
 from cdc_open_store import metadata_store_url, open_store
 from cdc_wake_up_policy import WakeUpPolicy, WorkerWatch
 
@@ -102,8 +103,8 @@ class SliceRunTrigger(_StoreTrigger):
     person cancels that one. With `resumes`, a run that applied something goes on in a task process, which updates the
     table's asset.
 
-    Without, and unless a person started it, a run that applied something goes on for `run_seconds`: it asks again for
-    each new slice. To start another run for it costs some seconds in Airflow.
+    Without, and unless a person or another DAG started it, a run that applied something goes on for `run_seconds`: it
+    asks again for each new slice. To start another run for it costs some seconds in Airflow.
     """
 
     def __init__(self, pipeline: str, table: str, *, resumes: bool, run_seconds: float = 0.0) -> None:
@@ -226,11 +227,11 @@ class SliceRunTrigger(_StoreTrigger):
 
     def _ask(self) -> "SliceRequest | None":
         instance: Any = self.task_instance
-        is_manual = DagRunType.from_run_id(instance.run_id) is DagRunType.MANUAL
-        goes_on_for = None if is_manual or self.resumes else timedelta(seconds=self.run_seconds)
+        by_hand = is_by_hand(DagRunType.from_run_id(instance.run_id))
+        goes_on_for = None if by_hand or self.resumes else timedelta(seconds=self.run_seconds)
         with open_store(self.pipeline) as store:
             return store.slice_requests.ask(
-                instance.id, TableName.parse(self.table), by_hand=is_manual, goes_on_for=goes_on_for
+                instance.id, TableName.parse(self.table), by_hand=by_hand, goes_on_for=goes_on_for
             )
 
     def _ask_again(self, known: "SliceRequest") -> "SliceRequest | None":

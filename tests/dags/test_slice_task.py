@@ -14,7 +14,7 @@ import pytest
 import structlog
 import yaml
 from airflow.utils.types import DagRunType
-from cdc_dag import MANUAL
+from cdc_dag import chosen_tables, is_by_hand
 from cdc_open_store import open_store
 from cdc_wake_up_policy import WorkerWatch
 from structlog.contextvars import merge_contextvars
@@ -89,7 +89,7 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
 ) -> None:
     dags = [slice_dag_id(name) for name in NAMES]
     with working(shop):
-        found = airflow.call("trigger_runs", MANUAL, *dags, **environment(shop, tmp_path))
+        found = airflow.call("trigger_runs", DagRunType.MANUAL, *dags, **environment(shop, tmp_path))
     done, failed, unknown = (found[dag] for dag in dags)
     assert (done["state"], failed["state"], unknown["state"]) == ("success", "failed", "success")
     assert done["result"] == {"table": "shop.public.orders", "claims": 1, "by_hand": True}
@@ -103,7 +103,7 @@ def test_a_task_ends_in_the_triggerer_as_its_run_ended_in_the_worker(
 
 @pytest.mark.xdist_group("airflow")
 def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, airflow: Airflow, tmp_path: Path) -> None:
-    """A run by hand. The worker begins after it has asked, when the request counts as one by hand."""
+    """A run of an operator. The worker begins after it has asked, when the request counts as one by hand."""
     requests, dag = shop.store.slice_requests, slice_dag_id(shop.orders.name)
     other = requests.ask(UUID(int=1), shop.orders.name, by_hand=False)
     assert other is not None
@@ -114,7 +114,9 @@ def test_a_run_beside_another_one_of_its_table_ends_like_that_one(shop: Shop, ai
         return found
 
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(airflow.call, "trigger_runs", MANUAL, dag, **environment(shop, tmp_path))
+        running = threads.submit(
+            airflow.call, "trigger_runs", DagRunType.OPERATOR_TRIGGERED, dag, **environment(shop, tmp_path)
+        )
         assert eventually(lambda: state().by_hand)
         with working(shop):
             found = running.result()[dag]
@@ -137,7 +139,7 @@ def test_a_run_asks_for_itself_when_the_one_that_it_follows_is_cancelled(
         return found is not None and found.by_hand
 
     with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(airflow.call, "trigger_runs", MANUAL, dag, **environment(shop, tmp_path))
+        running = threads.submit(airflow.call, "trigger_runs", DagRunType.MANUAL, dag, **environment(shop, tmp_path))
         assert eventually(is_followed)
         requests.cancel(other.request_id)
         with working(shop):
@@ -210,6 +212,13 @@ def test_runs_share_an_open_store_until_it_does_not_answer(shop: Shop) -> None:
     with found() as third:
         assert third is not first
         assert third.slice_requests.find(UUID(int=1)) is None
+
+
+def test_only_runs_that_airflow_starts_by_itself_are_not_by_hand() -> None:
+    by_hand = {"manual", "operator_triggered", "asset_materialization"}
+    assert {run_type.value for run_type in DagRunType if is_by_hand(run_type)} == by_hand
+    assert chosen_tables(DagRunType.OPERATOR_TRIGGERED, {"tables": ["a.b.c"]}) == ["a.b.c"]
+    assert chosen_tables(DagRunType.ASSET_TRIGGERED, {"tables": []}) is None
 
 
 def test_a_run_waits_a_minute_for_a_worker_that_is_not_alive() -> None:
