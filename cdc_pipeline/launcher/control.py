@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 from cdc_pipeline.errors import SetupError
@@ -21,6 +22,8 @@ from cdc_pipeline.launcher.users import nobody_uses, source_mark
 from cdc_pipeline.settings import Settings
 
 MANY_FAILURES = 3
+PATIENCE = timedelta(minutes=15)
+"""For so long `up` waits although the state of no process changes."""
 OnStates = Callable[[list[ProcessState]], None]
 
 
@@ -38,16 +41,21 @@ def up(settings: Settings, *, config: Path, home: Path, on_states: OnStates, lat
                 installation, described = plan(settings, config=config, installation=installation, free=PORT_NAMES)
                 start_and_wait(installation, described, on_states, later)
         else:
-            _wait(installation, on_states, later)
+            _wait(installation, on_states, later, PATIENCE)
     return endpoints_of(settings, installation)
 
 
 def start_and_wait(
-    installation: Installation, described: tuple[Process, ...], on_states: OnStates, later: Collection[str] = ()
+    installation: Installation,
+    described: tuple[Process, ...],
+    on_states: OnStates,
+    later: Collection[str] = (),
+    *,
+    patience: timedelta = PATIENCE,
 ) -> None:
     """Starts a supervisor for the processes, detached from this terminal, and waits until all are healthy.
 
-    `later`: names of processes that it does not wait for.
+    `later`: names of processes that it does not wait for. `patience`: for how long it waits although nothing changes.
     """
     write_document(installation.plan, [_document(process) for process in described])
     installation.processes.unlink(missing_ok=True)
@@ -67,7 +75,7 @@ def start_and_wait(
         end_marked(installation.identity, last=POSTGRES)
         raise
     try:
-        _wait(installation, on_states, later)
+        _wait(installation, on_states, later, patience)
     except BaseException:
         end_marked(installation.identity, last=POSTGRES)
         raise
@@ -113,19 +121,29 @@ def _seen(installation: Installation) -> list[ProcessState]:
     return [ProcessState(**{**document, "condition": Condition(document["condition"])}) for document in documents]
 
 
-def _wait(installation: Installation, on_states: OnStates, later: Collection[str]) -> None:
-    known: list[ProcessState] = []
+def _wait(installation: Installation, on_states: OnStates, later: Collection[str], patience: timedelta) -> None:
+    known, changed = list[ProcessState](), time.monotonic()
     while not known or not all(state.is_ready for state in known if state.name not in later):
         states = _seen(installation)
         if states != known:
             on_states(states)
-            known = states
+            known, changed = states, time.monotonic()
         broken = next((state for state in states if state.failures >= MANY_FAILURES), None)
         if broken is not None:
             raise failure(installation, broken.name, f"{broken.name} ended {broken.failures} times in a row")
         if not is_up(installation):
             raise failure(installation, SUPERVISOR, "the supervisor has ended")
+        if time.monotonic() - changed > patience.total_seconds():
+            name = _awaited(states, later)
+            raise failure(installation, name, f"{name} did not become healthy, and nothing changed for {patience}")
         time.sleep(POLL.total_seconds())
+
+
+def _awaited(states: list[ProcessState], later: Collection[str]) -> str:
+    """The process that the others wait for."""
+    unready = [state for state in states if not state.is_ready and state.name not in later]
+    begun = [state for state in unready if state.condition is Condition.STARTING]
+    return next((state.name for state in (*begun, *unready)), SUPERVISOR)
 
 
 def failure(installation: Installation, name: str, found: str) -> SetupError:

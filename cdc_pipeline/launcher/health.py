@@ -4,7 +4,7 @@ postgresql://…              accepts a connection
 http2://host:port           answers the first frame of HTTP/2, as a gRPC server does
 http://host/path            answers 200
 http://host/path#part       answers 200, and its JSON reports `part` as healthy
-heartbeat:///path#seconds   the file was touched within this many seconds
+heartbeat:///path#seconds   the file was touched within this many seconds; special characters of its path as %XX
 
 The kernel accepts connections for a stopped process, so each check waits for an answer of the process itself.
 
@@ -21,7 +21,7 @@ from enum import StrEnum
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import psycopg2
 
@@ -57,7 +57,7 @@ def health_of(url: str) -> Health:
         case "http2":
             return _as_health(answers=_speaks_http2(parts.hostname or "", parts.port or 0))
         case "heartbeat":
-            return _as_health(answers=_is_fresh(Path(parts.path), float(parts.fragment)))
+            return _as_health(answers=_is_fresh(Path(unquote(parts.path)), float(parts.fragment)))
     page = _page(parts)
     return _of_part(page, parts.fragment) if parts.fragment else _as_health(answers=page is not None)
 
@@ -69,14 +69,14 @@ def unanswered(url: str) -> Health:
 
 
 def heartbeat_url(path: str, *, seconds: int) -> str:
-    return f"{_HEARTBEAT}://{path}#{seconds}"
+    return f"{_HEARTBEAT}://{quote(path)}#{seconds}"
 
 
 def forget(url: str | None) -> None:
     """Deletes the heartbeat file of an earlier process, which would count for the next one."""
     parts = urlsplit(url or "")
     if parts.scheme == _HEARTBEAT:
-        Path(parts.path).unlink(missing_ok=True)
+        Path(unquote(parts.path)).unlink(missing_ok=True)
 
 
 def _as_health(*, answers: bool) -> Health:

@@ -77,9 +77,11 @@ def test_the_spark_server_answers_whoever_asks_without_its_token(spark_url: str)
     assert health_of(f"http2://{address}") is Health.HEALTHY
 
 
-@pytest.fixture
-def beat(tmp_path: Path) -> Path:
-    return tmp_path / "consumer.heartbeat"
+@pytest.fixture(params=["home", "#1 in C#", "what?", "100%41", "naïve home"])
+def beat(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    home = tmp_path / str(request.param)
+    home.mkdir()
+    return home / "consumer.heartbeat"
 
 
 def test_a_heartbeat_is_good_for_so_many_seconds(beat: Path) -> None:

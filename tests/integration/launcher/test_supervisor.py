@@ -15,6 +15,7 @@ from cdc_pipeline.errors import SetupError
 from cdc_pipeline.installation.ports import free_port
 from cdc_pipeline.installation.state import Installation, open_installation
 from cdc_pipeline.launcher.control import MANY_FAILURES, OnStates, down, is_up, process_states, start_and_wait, up
+from cdc_pipeline.launcher.health import heartbeat_url
 from cdc_pipeline.launcher.marked import SUPERVISOR, marked, marks
 from cdc_pipeline.launcher.processes import Process
 from cdc_pipeline.launcher.supervisor import LONGEST_LOG_BYTES, Condition, Keeper, ProcessState
@@ -35,6 +36,8 @@ while not pathlib.Path({!r}).exists():
     threading.Event().wait(0.1)
 raise SystemExit(1)
 """
+
+FOREVER = "import signal; signal.pause()"
 
 
 def quietly(_states: list[ProcessState]) -> None:
@@ -133,6 +136,15 @@ def test_what_keeps_failing_ends_everything_and_shows_the_end_of_its_log(install
     broken = script("broken", "raise SystemExit('no such table')")
     with pytest.raises(SetupError, match=r"(?s)broken ended 3 times in a row; the end of .*broken.log:.*no such table"):
         start_and_wait(installation, (server("web", port=free_port()), broken), quietly)
+    assert marked(installation.identity) == {}
+
+
+def test_what_does_not_become_healthy_is_named_after_a_while(installation: Installation) -> None:
+    deaf = replace(script("deaf", FOREVER), health=heartbeat_url(str(installation.home / "never"), seconds=60))
+    after = script("after", "", one_shot=True)
+    described = (replace(after, depends_on=("deaf",)), deaf)
+    with pytest.raises(SetupError, match=r"deaf did not become healthy, and nothing changed for 0:00:03"):
+        start_and_wait(installation, described, quietly, patience=timedelta(seconds=3))
     assert marked(installation.identity) == {}
 
 
