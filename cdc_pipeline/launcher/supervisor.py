@@ -2,7 +2,8 @@
 
     python -m cdc_pipeline.launcher.supervisor HOME
 
-It never ends processes at shutdown: `down` does that by their mark, and ends the supervisor first.
+It never ends processes at shutdown: `down` does that by their mark, and ends the supervisor first. A disk without room
+does not end it: what it could not start or store it tries again.
 """
 
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -130,9 +132,14 @@ class Keeper:
             self._failures = 0
 
     def _begin(self) -> None:
-        forget(self.process.health)
         self._probe = self._new_probe()
-        self._child = self._launch(self.process)
+        try:
+            forget(self.process.health)
+            self._child = self._launch(self.process)
+        except OSError as error:
+            report("not started", process=self.process.name, error=str(error))
+            self._ended(None)
+            return
         self._started = time.monotonic()
         self._become(Condition.STARTING)
 
@@ -150,7 +157,7 @@ class Keeper:
 
     def _kill(self, child: "subprocess.Popen[bytes]") -> None:
         """Kills a process that hangs. A later `tend` sees its end."""
-        log.error(
+        report(
             "killed because it does not answer",
             process=self.process.name,
             pid=child.pid,
@@ -160,7 +167,8 @@ class Keeper:
         kill(child)
         self._probe = self._new_probe()
 
-    def _ended(self, exit_code: int) -> None:
+    def _ended(self, exit_code: int | None) -> None:
+        """`exit_code`: None for a process that could not be started."""
         self._child, self._exit_code = None, exit_code
         if self.process.one_shot and exit_code == 0:
             self._failures = 0
@@ -176,17 +184,31 @@ class Keeper:
 
 
 def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], None]) -> None:
-    """Runs forever and calls `store` after each change. Processes keep running while a dependency restarts."""
-    everyone, stored = list(keepers), None
+    """Runs forever and calls `store` after each change. Processes keep running while a dependency restarts.
+
+    States that could not be stored are stored as soon as that is possible.
+    """
+    everyone, stored, reported = list(keepers), None, ""
     while True:
         ready = {keeper.process.name for keeper in everyone if keeper.state.is_ready}
         for keeper in everyone:
             keeper.tend(ready)
         states = [keeper.state for keeper in everyone]
         if states != stored:
-            store(states)
-            stored = states
+            try:
+                store(states)
+                stored, reported = states, ""
+            except OSError as error:
+                if reported != str(error):
+                    report("states not stored", error=str(error))
+                reported = str(error)
         time.sleep(POLL.total_seconds())
+
+
+def report(event: str, **values: object) -> None:
+    """Logs an error. The log may lie on the disk that has no room."""
+    with suppress(OSError):
+        log.error(event, **values)
 
 
 def launcher(installation: Installation) -> Callable[[Process], "subprocess.Popen[bytes]"]:
