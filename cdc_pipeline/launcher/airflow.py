@@ -46,4 +46,5 @@ def airflow_environment(deployment: Deployment) -> dict[str, str]:
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         "AIRFLOW__TRIGGERER__CAPACITY": "10000",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "CDC_AIRFLOW_IS_EMBEDDED": "true",
     }

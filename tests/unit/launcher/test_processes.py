@@ -56,6 +56,11 @@ def translated(text: str, native: Deployment, other: Deployment) -> str:
     return text
 
 
+def test_the_airflow_that_is_started_answers_only_for_its_own_host_names(tmp_path: Path) -> None:
+    (api,) = [each for each in described(shop_settings(tmp_path), tmp_path) if each.port_name == "airflow"]
+    assert api.environment["CDC_AIRFLOW_IS_EMBEDDED"]
+
+
 def test_every_process_comes_after_what_it_depends_on(tmp_path: Path) -> None:
     seen: set[str] = set()
     for process in described(shop_settings(tmp_path), tmp_path):
