@@ -9,6 +9,7 @@ from cdc_pipeline.lake.lake_files import LakeFiles
 from cdc_pipeline.lake.protocol import ClaimWork
 from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.table_ddl import VECTORS
+from cdc_pipeline.lake.table_features import unknown_features
 
 Upsert = Literal["append", "merge"]
 _MOST_FILES = 20_000
@@ -16,21 +17,6 @@ _MOST_FILES = 20_000
 
 Spark looks up each plain Parquet file before it reads it; Delta's reader does not.
 """
-_FEATURES = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "identityColumns",
-        "invariants",
-        "timestampNtz",
-        "vacuumProtocolCheck",
-    }
-)
-"""Table features that the pipeline's own commits respect, as long as the switches and rules below are off."""
 _SWITCHES = ("delta.appendOnly", "delta.enableChangeDataFeed")
 _CONSTRAINT = "delta.constraints."
 _RULES = frozenset({"delta.generationExpression", "delta.invariants", "delta.identity.start"})
@@ -57,12 +43,11 @@ def is_appended(work: ClaimWork, files: LakeFiles) -> bool:
 
 def has_known_features(metadata: Action, protocol: Action) -> bool:
     """Whether the table uses only features that this writer maintains."""
-    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
     configuration = configuration_of(metadata)
     fields = json.loads(metadata["schemaString"])["fields"]
     return (
         protocol.get("minWriterVersion") == _LISTS_FEATURES
-        and features <= _FEATURES
+        and not unknown_features(protocol)
         and not any(configuration.get(switch) == "true" for switch in _SWITCHES)
         and not any(name.startswith(_CONSTRAINT) for name in configuration)
         and all(field["nullable"] and not _RULES & field["metadata"].keys() for field in fields)

@@ -53,11 +53,16 @@ def claim_merge(
 
 def claim_confs(table: LakeTable, work: ClaimWork, merge: ClaimMerge) -> dict[str, str]:
     """Returns the confs for this MERGE only: the fence, the commit's userMetadata, and how its source is read."""
+    materialized = "auto" if merge.counts is None else "none"
+    return {**fence_confs(table, work), "spark.databricks.delta.merge.materializeSource": materialized}
+
+
+def fence_confs(table: LakeTable, work: ClaimWork) -> dict[str, str]:
+    """Returns the confs by which Spark's next commit moves the fence over the claim."""
     return {
         "spark.databricks.delta.write.txnAppId": table.app_id,
         "spark.databricks.delta.write.txnVersion": str(work.last_number),
         "spark.databricks.delta.commitInfo.userMetadata": claim_metadata(work),
-        "spark.databricks.delta.merge.materializeSource": "auto" if merge.counts is None else "none",
     }
 
 

@@ -3,7 +3,9 @@
 import struct
 import uuid
 import zlib
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
@@ -20,7 +22,28 @@ _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?
 _BASE, _WORD_BYTES, _WORD_LETTERS = 85, 4, 5
 
 
-def read_vector(store: ObjectStore, table_key: str, descriptor: Action | None) -> BitMap64:
+_MOST_HELD_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorObjects:
+    """Vector files of a store, kept in `held` for one claim: the vectors of all files that a claim marked are in one.
+
+    At most _MOST_HELD_BYTES are kept, or a single larger file; those that were not used for the longest time go first.
+    """
+
+    store: ObjectStore
+    held: OrderedDict[str, bytes]
+
+    def get(self, key: str) -> bytes:
+        content = self.held.pop(key, None)
+        self.held[key] = self.store.get(key) if content is None else content
+        while len(self.held) > 1 and sum(map(len, self.held.values())) > _MOST_HELD_BYTES:
+            self.held.popitem(last=False)
+        return self.held[key]
+
+
+def read_vector(store: ObjectStore | VectorObjects, table_key: str, descriptor: Action | None) -> BitMap64:
     """Returns the deleted rows that the log's descriptor names; empty for None. Raises LakeError for damaged bytes."""
     if descriptor is None:
         return BitMap64()

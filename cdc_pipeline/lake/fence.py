@@ -10,6 +10,7 @@ from cdc_pipeline.errors import FenceMismatch
 from cdc_pipeline.lake.delta_log import Action, Commit, DeltaLog
 from cdc_pipeline.lake.ledger_values import SliceIdentity
 from cdc_pipeline.lake.protocol import NOTHING_APPLIED, ClaimWork, Fence
+from cdc_pipeline.lake.table_features import allows_own_commit
 
 REWOUND_FROM = "rewound_from"
 AGAIN = "again"
@@ -92,14 +93,15 @@ def prove_applied(commit: Commit | None, work: ClaimWork) -> None:
 def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta) -> bool:
     """Repeats the last commit that moved the fence, with its number and metadata, in a new commit.
 
-    Returns False if that commit is younger than `older_than`, or was already cleaned from the log.
+    Returns False if that commit is younger than `older_than`, or was already cleaned from the log. Also if only Delta's
+    writer may commit, because it writes no number a second time.
     """
     latest = log.latest_version()
     for commit in () if latest is None else log.backwards(latest):
         number = commit.transaction_version(app_id)
         if number is None:
             continue
-        if now - commit.time < older_than:
+        if now - commit.time < older_than or not allows_own_commit(log, latest or 0):
             return False
         words = json.dumps(commit.user_metadata | {AGAIN: True}, separators=(",", ":"))
         info = commit_info(operation="CDC FENCE", user_metadata=words, read_version=latest or 0, now=now)

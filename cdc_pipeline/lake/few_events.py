@@ -116,7 +116,7 @@ class FewEvents:
         return {lake_name: name for name, lake_name in self.fitted.shape.lake_names(schema).items()}
 
     def _found(self, paths: Sequence[str]) -> pa.Table:
-        newest = self._newest(self._counting(self._events((*self.key, VERSION, OPERATION))))
+        newest = self._newest(self._counting(self.events((*self.key, VERSION, OPERATION))))
         claim = newest.rename_columns([*self.key, _CLAIM_VERSION, OPERATION])
         urls, parts = self._rows(claim, (VERSION,), paths)
         deletes = pc.sum(pc.equal(newest[OPERATION], Operation.DELETE.value)).as_py() or 0
@@ -139,7 +139,7 @@ class FewEvents:
         return pa.concat_tables([pa.table(found | flags), counted])
 
     def _live(self, paths: Sequence[str], *, moved: bool) -> LiveRows:
-        ids = self._events(self.key, OLD_ID_PREFIX if moved else "").group_by(list(self.key)).aggregate([])
+        ids = self.events(self.key, OLD_ID_PREFIX if moved else "").group_by(list(self.key)).aggregate([])
         ids = ids.filter(pc.is_valid(ids[self.key[0]])).sort_by([(name, "ascending") for name in self.key])
         _, parts = self._rows(ids.combine_chunks(), (), paths)
         found = dict[str, BitMap64]()
@@ -174,7 +174,7 @@ class FewEvents:
                     yield from (dict(state[columns]) for state in states.to_pylist())
                 first = end
 
-    def _events(self, columns: Sequence[str], prefix: str = "") -> pa.Table:
+    def events(self, columns: Sequence[str], prefix: str = "") -> pa.Table:
         """Returns columns of the claim's events, with the lake's names. In slice files their names have the prefix."""
         parts = []
         for content in self.work.slices:

@@ -3,6 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
+from cdc_pipeline.lake.protocol import KeyRange
+from cdc_pipeline.slice_file import key_ranges
+
 
 def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Sorts (low, high) spans and joins those that overlap or share an end."""
@@ -13,3 +18,8 @@ def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         else:
             found.append((low, high))
     return found
+
+
+def ranges_of(ids: pa.ChunkedArray) -> tuple[KeyRange, ...]:
+    """Returns ranges that hold all of these values of the first id column; none for a type without a usable order."""
+    return tuple(KeyRange(low, high) for low, high in key_ranges(ids))

@@ -5,6 +5,7 @@ is already known, including the deletion vectors.
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -17,7 +18,7 @@ from cdc_pipeline.areas import lake_key
 from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.claim_view import Views
 from cdc_pipeline.lake.columns import HISTORY_TYPES, OWN_TYPES
-from cdc_pipeline.lake.deletion_vectors import read_vector
+from cdc_pipeline.lake.deletion_vectors import VectorObjects, read_vector
 from cdc_pipeline.lake.delta_log import Action
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.protocol import KeyRange, LakeTable
@@ -43,7 +44,7 @@ class LakeFiles:
 
     `columns`: the source's columns with their Spark types. `named`: URL as Spark writes it -> path in the log, of the
     files that a view was made of. `ending_from`: of a history table, only files with periods that go on, or that ended
-    at this version or later; "" for all files.
+    at this version or later; "" for all files. `vector_objects`: see `VectorObjects`.
     """
 
     store: ObjectStore
@@ -52,6 +53,7 @@ class LakeFiles:
     columns: tuple[tuple[str, str], ...]
     named: dict[str, str] = field(default_factory=dict)
     ending_from: str = ""
+    vector_objects: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
 
     @property
     def folder(self) -> str:
@@ -144,7 +146,8 @@ class LakeFiles:
 
     def vector(self, path: str) -> BitMap64:
         """Returns the indexes of the file's deleted rows."""
-        return read_vector(self.store, self.folder, self.file(path).get("deletionVector"))
+        objects = VectorObjects(store=self.store, held=self.vector_objects)
+        return read_vector(objects, self.folder, self.file(path).get("deletionVector"))
 
     def file(self, path: str) -> Action:
         """Returns the `add` action of a file of this version."""

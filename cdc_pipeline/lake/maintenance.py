@@ -38,8 +38,9 @@ _LEFT_TO_DELTA = (
 )
 """Properties that change what a checkpoint contains. Who sets one gets Delta's own checkpoints."""
 _TRANSACTION = "spark.databricks.delta.write.txnVersion"
+EMPTY_COMMITS = {"spark.databricks.delta.skipRecordingEmptyCommits": "false"}
 _CHECKPOINT_CONFS = {
-    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
+    **EMPTY_COMMITS,
     "spark.databricks.delta.write.txnAppId": "cdc/checkpoint",
 }
 """The empty commit has an application id of its own. So it cannot move a fence that is still in the session's confs."""
@@ -104,7 +105,12 @@ def _checkpoint_by_delta(session: SparkSession, url: str, version: int, on_step:
         configured(session, _CHECKPOINT_CONFS | {_TRANSACTION: str(version)}),
         step(on_step, "lake_log.checkpoint"),
     ):
-        session.sql(f"INSERT INTO {table_at(url)} SELECT * FROM {table_at(url)} WHERE false").collect()
+        commit_nothing(session, url)
+
+
+def commit_nothing(session: SparkSession, url: str) -> None:
+    """Commits without rows, if the session's confs allow an empty commit."""
+    session.sql(f"INSERT INTO {table_at(url)} SELECT * FROM {table_at(url)} WHERE false").collect()
 
 
 def purge(session: SparkSession, table: LakeTable, url: str, below_version: str) -> None:

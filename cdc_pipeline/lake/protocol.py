@@ -292,7 +292,7 @@ class Lake(Protocol):
         """Removes tombstones with a lower version, unless deletes are soft. No older event may still arrive."""
 
     def vacuum(self, table: LakeTable, retention: timedelta) -> None:
-        """Deletes files that no version younger than `retention` refers to."""
+        """Deletes files that no version younger than `retention` refers to, also unfinished ones of killed writes."""
 
 
 class Clock(Protocol):

@@ -11,6 +11,7 @@ from cdc_pipeline.lake.maintenance import SHORTEST_RETENTION
 from cdc_pipeline.lake.new_shape import both_protocols
 from cdc_pipeline.lake.protocol import Clock, Fence, LakeTable
 from cdc_pipeline.lake.publication import remove
+from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.steps import OnStep, step
 
 _ADDED = ("path", "partitionValues", "size", "modificationTime", "stats", "tags", "deletionVector")
@@ -19,7 +20,7 @@ _ADDED = ("path", "partitionValues", "size", "modificationTime", "stats", "tags"
 def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_step: OnStep) -> Fence:
     """Returns the fence after the rewind, which is durable and visible on return. Repeating the call does nothing.
 
-    Raises LakeError if the log of `to_version` is gone or its files may be.
+    Raises LakeError if the log of `to_version` is gone or its files may be, or if only Delta's writer may commit.
     """
     now = clock()
     with step(on_step, "fence.read"):
@@ -30,6 +31,7 @@ def rewind(log: DeltaLog, table: LakeTable, to_version: int, clock: Clock, on_st
         if fence.rewound_from is not None and fence.number == number:
             return fence
         _check_kept(log, table, to_version, now)
+        check_features(log, fence.lake_version, "a rewind")
         then, latest = log.active_files(to_version), log.active_files(fence.lake_version)
         shape = _shape_then(log, to_version, fence.lake_version)
     milliseconds = int(now.timestamp() * 1000)

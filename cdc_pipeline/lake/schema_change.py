@@ -15,6 +15,7 @@ from cdc_pipeline.lake.new_shape import delta_fields
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, LakeTable
 from cdc_pipeline.lake.reshaping import Reshaper, Reshaping, configuration_of, reshaping_of
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of, shape_of_source
+from cdc_pipeline.lake.table_features import check_features
 from cdc_pipeline.record import TableSchema
 from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import OnStep, step
@@ -56,11 +57,13 @@ def follow(
 
     Makes no commit if it has them. `read` is the lake version at which the claim's fence was read; `metadata` is that
     version's. The commit is durable on return. Raises SchemaConflict if the lake cannot follow, LakeError (retryable)
-    if another writer was first.
+    if another writer was first, and LakeError for a table whose features only Delta's writer maintains.
     """
     plan = plan or partial(planned, table, work)
     reshaping = reshaping_of(metadata, read, plan, vectors=table.deletion_vectors)
     if not reshaping.is_none:
+        with step(on_step, "lake_schema.read"):
+            check_features(log, read, "a change of columns")
         words = reshaping.change.words()
         info = commit_info(
             operation="CDC SHAPE", user_metadata=json.dumps({"shape": words}), read_version=read, now=clock()

@@ -21,6 +21,7 @@ from cdc_pipeline.lake.fence import read_fence, write_again
 from cdc_pipeline.lake.few_rows import compact_few
 from cdc_pipeline.lake.ledger import read_ledger
 from cdc_pipeline.lake.ledger_values import LakeLedger
+from cdc_pipeline.lake.leftovers import delete_leftovers
 from cdc_pipeline.lake.new_shape import has_another_shape, shape_key
 from cdc_pipeline.lake.new_table import create_plain_table
 from cdc_pipeline.lake.optimization import TableOptimization
@@ -234,6 +235,8 @@ class SparkLake:
         for each in filter(None, (table, self._history_table(table))):
             with step(self._on_step, "lake_table.vacuum"), self._calls(f"vacuuming {each.name}"):
                 maintenance.vacuum(self.session, self._url(each), retention)
+            with step(self._on_step, "lake_table.vacuum"):
+                delete_leftovers(self._store, lake_key(each.name), self._clock() - retention)
 
     def _history_table(self, table: LakeTable) -> LakeTable | None:
         """Returns the table's history table. None if it keeps no history, or if the history has not begun."""

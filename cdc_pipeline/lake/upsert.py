@@ -14,7 +14,7 @@ from cdc_pipeline.lake import outcomes
 from cdc_pipeline.lake.append_or_merge import Upsert, is_appended
 from cdc_pipeline.lake.claim_append import ClaimAppend
 from cdc_pipeline.lake.claim_changes import Counts
-from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge
+from cdc_pipeline.lake.claim_merge import claim_confs, claim_merge, fence_confs
 from cdc_pipeline.lake.claim_view import opened_views
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.delta_log import Commit, DeltaLog, VersionTaken
@@ -27,12 +27,13 @@ from cdc_pipeline.lake.fence import (
     read_fence,
 )
 from cdc_pipeline.lake.lake_files import LakeFiles
-from cdc_pipeline.lake.maintenance import checkpoint_when_due
+from cdc_pipeline.lake.maintenance import EMPTY_COMMITS, checkpoint_when_due, commit_nothing
 from cdc_pipeline.lake.protocol import ClaimWork, Clock, Fence, LakeTable, UpsertOutcome
 from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.row_history import RowHistory, lags
 from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
+from cdc_pipeline.lake.table_features import allows_own_commit
 from cdc_pipeline.lake.table_state import LakeTableStates
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
@@ -124,10 +125,15 @@ class ClaimUpsert:
         return find_claim(self._log, self.table.app_id, self.work, known if latest is None else latest)
 
     def _move_fence(self, fence: Fence) -> None:
-        """Moves the fence in a commit of its own. A claim without rows needs no Spark."""
+        """Moves the fence in a commit of its own. A claim without rows needs no Spark, as a rule."""
         if self.table.keeps_history:
             self._move_history(fence)
-        self._move(self._log, self.table, fence)
+        with step(self.on_step, "fence.read"):
+            is_own = allows_own_commit(self._log, fence.lake_version)
+        if is_own:
+            self._move(self._log, self.table, fence)
+        else:
+            self._move_by_spark()
 
     def _move_history(self, fence: Fence) -> None:
         """Moves the history's fence before the table's, so that a later claim sees that the history lacks nothing."""
@@ -135,8 +141,18 @@ class ClaimUpsert:
         log = DeltaLog(self.store, lake_key(history.name))
         with step(self.on_step, "fence.read"):
             own = read_fence(log, history.app_id)
-        if own is not None and own.number < self.work.last_number and not lags(own, fence):
+        if own is None or own.number >= self.work.last_number or lags(own, fence):
+            return
+        if allows_own_commit(log, own.lake_version):
             self._move(log, history, own)
+
+    def _move_by_spark(self) -> None:
+        """Moves the fence of a table whose features only Delta's writer maintains. Does nothing if it is moved."""
+        session, url = self.session(), self.store.spark_url(lake_key(self.table.name))
+        confs = fence_confs(self.table, self.work) | EMPTY_COMMITS
+        moving = self.calls(f"moving the fence of {self.table.name}")
+        with moving, configured(session, confs), step(self.on_step, "fence.move"):
+            commit_nothing(session, url)
 
     def _move(self, log: DeltaLog, table: LakeTable, fence: Fence) -> None:
         now = self.clock()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA
+from cdc_pipeline.areas import CDC_EVENT, DB_SNAPSHOT, STAGING_AREA, lake_key
 from cdc_pipeline.errors import RegistryError, UsageError
+from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.metadata_store.states import QuarantineState
 from cdc_pipeline.operations.retention import Cleaning
 from cdc_pipeline.record import TableName
@@ -80,6 +81,30 @@ def test_a_dry_run_says_what_would_go_and_changes_nothing(world: World) -> None:
     assert (ledger_of(world.store_url), keys(world, "")) == (before, objects)
     assert told.kinds == cleaned(world, YEAR).kinds
     assert all(found.bytes > 0 for found in told.kinds if found.count)
+
+
+def test_a_damaged_log_of_one_table_stops_no_other(world: World) -> None:
+    """What its fence names is not known. So the cut files and the rows of cuts stay, whatever others forget."""
+    for _ in range(3):
+        apply_changes(world)
+    with world.process() as pipeline:
+        table = lake_tables(pipeline)[0]
+        log = DeltaLog(pipeline.objects, lake_key(table.name))
+        key = f"{log.folder}/{log.latest_version() or 0:020d}.json"
+        content = pipeline.objects.get(key)
+        pipeline.objects.overwrite(key, b"no commit")
+    slices = world.store_query("SELECT count(*) FROM cdc.slice")
+    cleaning = cleaned(world)
+    assert "its fence cannot be read from the lake" in cleaning.held_by[str(table.name)]
+    assert counts(cleaning)["slice files"] > 0
+    assert "cut files" not in counts(cleaning)
+    assert world.store_query("SELECT count(*) FROM cdc.slice") == slices
+    with world.process() as pipeline:
+        pipeline.objects.overwrite(key, content)
+    assert counts(cleaned(world))["cut files"] > 0
+    assert world.store_query("SELECT count(*) FROM cdc.slice") < slices
+    go_on(world)
+    check(world)
 
 
 @each_fault

@@ -21,7 +21,7 @@ import structlog
 
 from cdc_pipeline.consume.chain_base import ChainBase, order_of
 from cdc_pipeline.consume.cut_chain import CutChain
-from cdc_pipeline.errors import LeaseBusy
+from cdc_pipeline.errors import CdcError, LeaseBusy
 from cdc_pipeline.lake.protocol import Fence, Lake, LakeTable
 from cdc_pipeline.metadata_store.lease_keeper import held_lease
 from cdc_pipeline.metadata_store.ledger.records import SourceTable
@@ -60,12 +60,14 @@ class _Forgotten:
     """What tables forget, by table id.
 
     `through`: slices with this number or a lower one are forgotten. `fenced`: the numbers of the slices that the lake's
-    fence names. `refused`: why a table forgets nothing.
+    fence names. `refused`: why a table forgets nothing. `unread`: tables whose fence cannot be read; the slices that it
+    names are not known, so the rows of all cuts stay.
     """
 
     through: dict[int, int] = field(default_factory=dict)
     fenced: dict[int, tuple[int, ...]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class Cleanup:
         forgotten = self._forget(tables, before, dry_run=dry_run)
         kinds = [self._slice_files(tables, forgotten, dry_run=dry_run)]
         parameters = dict(NOTHING_FORGOTTEN)
-        boundary = self.store.retention.base(forgotten.through, before)
+        boundary = None if forgotten.unread else self.store.retention.base(forgotten.through, before)
         if boundary is not None:
             kept = self.store.retention.keep(boundary, forgotten.fenced)
             base = self._base(kept, dry_run=dry_run)
@@ -117,8 +119,8 @@ class Cleanup:
                         self.store.retention.forget(held[0], through)
             except LeaseBusy as busy:
                 through = row.forgotten_through
-                self._look_at_fence(row, forgotten)
                 forgotten.refused[row.table_id] = busy.found
+                self._look_at_fence(row, forgotten)
             forgotten.through[row.table_id] = through
         return forgotten
 
@@ -128,6 +130,8 @@ class Cleanup:
         A table with slices that are applied twice forgets nothing: a rewind will undo them.
         """
         fence = self._look_at_fence(row, forgotten)
+        if row.table_id in forgotten.unread:
+            return row.forgotten_through
         if fence is None or fence.repeated_at is not None:
             why = "it is not in the lake yet" if fence is None else "slices are applied twice"
             forgotten.refused[row.table_id] = why
@@ -137,12 +141,17 @@ class Cleanup:
     def _look_at_fence(self, row: SourceTable, forgotten: _Forgotten) -> Fence | None:
         """Reads the fence and records the slices that it names: their rows stay, since workers compare them with it.
 
-        A later fence names only later slices.
+        A later fence names only later slices. Returns None also for a fence that cannot be read.
         """
         if row.schema_id is None:
             return None
         schema = self.store.tables.schema(row.table_id, row.schema_id)
-        fence = self.lake.read_fence(LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=schema))
+        try:
+            fence = self.lake.read_fence(LakeTable(name=row.name, table_uuid=str(row.table_uuid), schema=schema))
+        except (CdcError, OSError) as error:
+            forgotten.unread.add(row.table_id)
+            forgotten.refused[row.table_id] = f"its fence cannot be read from the lake: {error}"
+            return None
         forgotten.fenced[row.table_id] = () if fence is None else tuple(identity.number for identity in fence.slices)
         return fence
 
@@ -200,4 +209,4 @@ class Cleanup:
         holding = self.store.retention.holding(forgotten.through, before)
         why = {row.table_id: "slices of it are not applied, or applied lately" for row in tables} | forgotten.refused
         names = {row.table_id: str(row.name) for row in tables}
-        return {names[table_id]: why[table_id] for table_id in holding}
+        return {names[table_id]: why[table_id] for table_id in sorted({*holding, *forgotten.unread})}

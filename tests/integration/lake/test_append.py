@@ -158,6 +158,25 @@ def test_a_change_data_feed_is_kept_by_merge(
     assert {row["_change_type"] for row in changes.collect()} == {"update_preimage", "update_postimage"}
 
 
+def test_commits_without_rows_keep_features_that_only_delta_maintains(
+    lake: SparkLake, feed: Feed, session: SparkSession, store: LocalObjectStore
+) -> None:
+    """Of a commit without its own timestamp, Delta says that the table is broken."""
+    lake.upsert(feed.table, feed.claim(people(1)))
+    switched_on = "'delta.enableInCommitTimestamps' = 'true'"
+    session.sql(f"ALTER TABLE {sql_name(store, feed.table)} SET TBLPROPERTIES ({switched_on})").collect()
+    lake.upsert(feed.table, feed.claim(people(2, at=2)))
+    nothing = feed.claim([])
+    assert lake.upsert(feed.table, nothing).lake_version == 4
+    assert last_commit(store, feed.table).info["inCommitTimestamp"]
+    assert lake.upsert(feed.table, nothing).already_applied
+    lake.upsert(feed.table, feed.claim(people(3, at=3)))
+    assert sorted(row["id"] for row in rows_by_spark(session, store, feed.table)) == [1, 2, 3]
+    fence = lake.read_fence(feed.table)
+    assert fence is not None
+    assert fence.number == 4
+
+
 def test_a_new_process_reads_a_checkpoint_with_statistics_as_columns(
     session: SparkSession, store: LocalObjectStore
 ) -> None:

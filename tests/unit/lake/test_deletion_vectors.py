@@ -1,13 +1,25 @@
 """Deletion vectors are written and read as Delta's protocol has them."""
 
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyroaring import BitMap64
 
 from cdc_pipeline.errors import LakeError
-from cdc_pipeline.lake.deletion_vectors import read_vector, vector_file, vector_path, z85_decode, z85_encode
+from cdc_pipeline.lake.deletion_vectors import (
+    VectorObjects,
+    read_vector,
+    vector_file,
+    vector_path,
+    z85_decode,
+    z85_encode,
+)
+from cdc_pipeline.lake.lake_files import AFTER_ALL, LakeFiles
+from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store.local import LocalObjectStore
+from tests.support.lake import table_of
 
 TABLE = "datalake/shop/public/people"
 
@@ -49,3 +61,37 @@ def test_base_85_comes_back() -> None:
     content = bytes(range(256))
     assert z85_decode(z85_encode(content)) == content
     assert z85_encode(bytes.fromhex("864fd26fb559f75b")) == "HelloWorld"
+
+
+class CountingStore(LocalObjectStore):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads = list[str]()
+
+    def get(self, key: str) -> bytes:
+        self.reads.append(key)
+        return super().get(key)
+
+
+def test_a_claim_reads_a_file_with_many_vectors_once(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    path, content, descriptors = vector_file({f"file-{number}": BitMap64([number]) for number in range(100)})
+    store.put_if_absent(f"{TABLE}/{path}", content)
+    state = LakeTableState(version=1)
+    state.files.follow({"add": {"path": name, "deletionVector": found}} for name, found in descriptors.items())
+    files = LakeFiles(store=store, table=table_of(name="shop.public.people"), state=state, columns=())
+    other = replace(files, ending_from=AFTER_ALL)
+    for number in range(100):
+        for each in (files, other):
+            assert each.vector(f"file-{number}") == BitMap64([number])
+    assert len(store.reads) == 1
+
+
+def test_vector_files_are_kept_up_to_a_limit(tmp_path: Path) -> None:
+    store = CountingStore(tmp_path)
+    objects = VectorObjects(store=store, held=OrderedDict())
+    for name in "abc":
+        store.put_if_absent(name, name.encode() * (30 << 20))
+    for name in "aabbcbac":
+        assert objects.get(name)[:1] == name.encode()
+    assert store.reads == ["a", "b", "c", "a", "c"]

@@ -96,7 +96,7 @@ def test_two_writers_of_one_version_cannot_both_win(tmp_path: Path) -> None:
 
 def test_a_fence_that_the_log_would_forget_is_written_again_with_the_same_words(tmp_path: Path) -> None:
     log = DeltaLog(LocalObjectStore(tmp_path), TABLE)
-    log.append(0, claim(7))
+    log.append(0, [*claim(7), {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}])
     log.append(1, optimize())
     week = timedelta(days=7)
     assert not write_again(log, APP, NOW + week, week + week)

@@ -1,0 +1,49 @@
+"""Which features of a Delta table the pipeline's own commits respect, and which only Delta's writer maintains."""
+
+from cdc_pipeline.errors import LakeError
+from cdc_pipeline.lake.delta_log import Action, DeltaLog
+
+KNOWN_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "vacuumProtocolCheck",
+    }
+)
+"""Table features that the pipeline's own commits respect, as long as the switches of these features are off.
+
+A commit that only moves the fence respects them in any case.
+"""
+
+
+def unknown_features(protocol: Action) -> list[str]:
+    """Returns the features that a user has switched on and that the pipeline does not maintain."""
+    return sorted({*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())} - KNOWN_FEATURES)
+
+
+def allows_own_commit(log: DeltaLog, version: int) -> bool:
+    """Returns whether a commit that only moves the fence may follow this version without Delta's writer."""
+    return not unknown_features(_protocol(log, version))
+
+
+def check_features(log: DeltaLog, version: int, doing: str) -> None:
+    """Raises LakeError if a commit of the pipeline's own after this version would break a feature of the table."""
+    found = unknown_features(_protocol(log, version))
+    if found:
+        raise LakeError(
+            f"the table in {log.table_key} has the features {', '.join(found)}",
+            expected=f"none that only Delta's writer maintains: {doing} is a commit of the pipeline's own",
+            remedy="switch them off and run ALTER TABLE ... DROP FEATURE for each, or move the table's folder away and"
+            " run cdc snapshot on the table",
+        )
+
+
+def _protocol(log: DeltaLog, version: int) -> Action:
+    return log.newest("protocol", version, summed="protocol")
