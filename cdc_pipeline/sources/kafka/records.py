@@ -10,6 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Ka
 
 from cdc_pipeline.errors import PartitionFailed, StreamMoved
 from cdc_pipeline.record import TableName
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.record_line import RecordLine
 from cdc_pipeline.sources.kafka.client import CALL_SECONDS, KafkaClient
 from cdc_pipeline.sources.kafka.topics import partition_name
@@ -179,7 +180,7 @@ def record_line(message: Message, name: str, deleted_rows: TableName | None = No
         place=offset,
         file=name,
         number=offset,
-        written=time * _MICROSECONDS if kind in _HAS_TIME else 0,
+        written=min(max(time * _MICROSECONDS, 0), LAST_TIME) if kind in _HAS_TIME else 0,
         key=message.key(),
         value=message.value(),
         headers={name: _text(content) for name, content in _headers(message)},

@@ -1,18 +1,23 @@
 """Records of Kafka as lines, and topics of tables."""
 
 import json
+from datetime import timedelta
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from pydantic import ValidationError
 
+from cdc_pipeline.consume.slice_cutter import SliceCutter
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings.kafka import KafkaSource
-from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, content_of
+from cdc_pipeline.sources.debezium.envelope import LAST_TIME, EnvelopeEvent, Skipped, content_of
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.partition import Content
 from cdc_pipeline.sources.debezium.record_line import record_content
+from cdc_pipeline.sources.files.stream import transactions_of
 from cdc_pipeline.sources.kafka.records import record_line
+from cdc_pipeline.sources.protocol import EventBatch
+from cdc_pipeline.time_slice import EPOCH
 
 ORDERS = TableName.parse("shop.public.orders")
 CREATE = {"op": "c", "before": None, "after": {"id": 1}, "source": {"table": "orders"}}
@@ -36,6 +41,20 @@ def test_a_record_keeps_key_value_and_headers() -> None:
     event = content(message)
     assert isinstance(event, EnvelopeEvent)
     assert (event.key, event.after, event.old_key) == ({"id": 1}, {"id": 1}, {"id": 7})
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "written"),
+    [(1_790_000_000_000, 1_790_000_000_000_000), (-1, 0), (1_790_000_000_000_000, LAST_TIME), (2**63 - 1, LAST_TIME)],
+    ids=["milliseconds", "none", "microseconds", "the last one"],
+)
+def test_the_time_of_a_record_can_be_cut_at_whatever_its_producer_wrote(milliseconds: int, written: int) -> None:
+    message = Message(key=None, value=b"{}", timestamp=(TIMESTAMP_CREATE_TIME, milliseconds))
+    line = record_line(message, "orders 0")
+    assert line.written == written
+    cutter = SliceCutter(start=0, commit_time=EPOCH, slice_length=timedelta(hours=1), slice_rows=10)
+    cutter.add(EventBatch(events=(), transactions=transactions_of([(0, 1, line.written), (1, 2, line.written)])))
+    assert cutter.due >= EPOCH + timedelta(microseconds=written)
 
 
 def test_a_tombstone_has_no_effect_unless_records_are_upserts() -> None:
