@@ -14,6 +14,7 @@ from cdc_pipeline.metadata_store.ledger.lake_positions import LakePositions
 from cdc_pipeline.metadata_store.ledger.quarantine import Quarantine
 from cdc_pipeline.metadata_store.ledger.registration import Registration
 from cdc_pipeline.metadata_store.ledger.slices import Slices
+from cdc_pipeline.metadata_store.ledger.source_files import SourceFiles
 from cdc_pipeline.metadata_store.ledger.stale_tables import StaleTables
 from cdc_pipeline.metadata_store.ledger.streams import Streams
 from cdc_pipeline.metadata_store.ledger.tables import Tables
@@ -41,6 +42,7 @@ class MetadataStore:
     """
 
     streams: Streams
+    source_files: SourceFiles
     consumers: Consumers
     tables: Tables
     stale_tables: StaleTables
@@ -68,6 +70,7 @@ class MetadataStore:
 def metadata_store(database: Database, stream: str) -> MetadataStore:
     return MetadataStore(
         streams=Streams(database=database),
+        source_files=SourceFiles(database=database),
         consumers=Consumers(database=database),
         tables=Tables(database=database, stream=stream),
         stale_tables=StaleTables(database=database),

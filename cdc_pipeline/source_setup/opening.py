@@ -127,7 +127,7 @@ class ConsumerOpening:
 
     def _start(self, assignment: Assignment) -> StreamStart:
         """Returns where to continue reading. Call it after `take_stream`: only then can nobody else register a cut."""
-        streams = self.store.streams
+        files = self.store.source_files
         boundary = self.store.lake_positions.last_boundary(assignment.stream)
         return StreamStart(
             progress={
@@ -137,8 +137,8 @@ class ConsumerOpening:
             last_cut=None if boundary is None else LastCut(position=boundary.position, requested=boundary.requested),
             commit_time=_last_time(assignment, boundary),
             tables=self.registered.tables(),
-            begun=streams.begun_files(assignment.stream),
-            begin_file=partial(streams.begin_file, assignment),
+            begun=files.begun_files(assignment.stream),
+            begin_file=partial(files.begin_file, assignment),
         )
 
     def _consumer(self, survey: SourceSurvey, assignment: Assignment, stream: ChangeStream) -> Consumer:

@@ -24,7 +24,7 @@ class RegisteredStream:
     store: MetadataStore
 
     def identity(self) -> StreamIdentity | None:
-        if not self.store.streams.stream_partitions(self.name):
+        if not self.store.streams.count_partitions(self.name, most=1):
             return None
         stream = self.store.streams.stream(self.name)
         return StreamIdentity(

@@ -49,7 +49,9 @@ class Resources:
             name=name,
             table_uuid=str(row.table_uuid),
             schema=self.store.tables.schema(row.table_id, row.schema_id),
-            ordered=self.source.capabilities.orders_ids(len(self.store.streams.stream_partitions(self.settings.name))),
+            ordered=self.source.capabilities.orders_ids(
+                self.store.streams.count_partitions(self.settings.name, most=2)
+            ),
             partition_by=settings.partition_by,
             deletes=settings.deletes,
             create_time=settings.create_time,

@@ -15,7 +15,7 @@ from cdc_pipeline.metadata_store.ledger.records import Assignment, Stream
 from cdc_pipeline.record import PARTITION_ENDED, PARTITION_NAME
 from cdc_pipeline.time_slice import Label
 
-_PARTITION, _FILE, _BOUNDARY, _LOG = models.stream_partition, models.source_file, models.boundary, models.source_log
+_PARTITION, _BOUNDARY, _LOG = models.stream_partition, models.boundary, models.source_log
 IS_LIVE = ~_PARTITION.c.last_position.has_key(PARTITION_ENDED)
 """Whether more can come of a stream partition. Those that were read to their ends stay in the table for ever,
 and nothing that is done often may read them."""
@@ -47,7 +47,7 @@ class Streams:
     def add_partitions(self, name: str, stream_partitions: Collection[int]) -> None:
         """Adds those that are not registered, without the source's names: the cut that first has them has the names."""
         with self.database.transaction("stream.register") as connection:
-            new = set(stream_partitions) - _known_partitions(connection, name)
+            new = set(stream_partitions) - _known_partitions(connection, name, stream_partitions)
             if new:
                 _insert_partitions(connection, name, dict.fromkeys(sorted(new), ""))
 
@@ -57,18 +57,25 @@ class Streams:
             return _stream(connection, name)
 
     def next_offset(self, name: str) -> str | None:
-        """Returns the smallest next offset of the stream's partitions; None for a stream that was never taken."""
+        """Returns the smallest next offset of the stream partitions of which more can come; None if nobody took any.
+
+        If nothing can come of any of them, it is the end of one.
+        """
+        of_stream = select(_PARTITION.c.next_offset).where(
+            _PARTITION.c.stream == name, _PARTITION.c.next_offset.is_not(None)
+        )
         with self.database.transaction("stream.read_offset") as connection:
-            offsets = connection.scalars(select(_PARTITION.c.next_offset).where(_PARTITION.c.stream == name)).all()
-        return min((offset for offset in offsets if offset is not None), default=None)
+            offset: str | None = min(connection.scalars(of_stream.where(IS_LIVE)), default=None)
+            return offset or connection.scalar(of_stream.order_by(_PARTITION.c.stream_partition).limit(1))
 
     def take_stream(self, name: str, *, owner: str, first_offset: str) -> Assignment:
         """Gives the stream to `owner` under a new epoch. Every earlier owner gets StaleEpoch from now on.
 
+        Stream partitions that were read to their ends are not given, unless all were.
         `first_offset` is where reading begins in a stream partition that was never read; it is ignored for others.
         """
         with self.database.transaction("stream.take") as connection:
-            rows = locked_partitions(connection, name)
+            rows = locked_partitions(connection, name, IS_LIVE) or locked_partitions(connection, name)
             if not rows:
                 raise _unknown(name)
             everything = [row.stream_partition for row in rows]
@@ -113,6 +120,12 @@ class Streams:
             query = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
             return tuple(connection.scalars(query.order_by(_PARTITION.c.stream_partition)).all())
 
+    def count_partitions(self, name: str, *, most: int) -> int:
+        """Returns how many partitions the stream has, also of those that were read to their ends; at most `most`."""
+        with self.database.transaction("stream.read_partitions") as connection:
+            some = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
+            return len(connection.scalars(some.order_by(_PARTITION.c.stream_partition).limit(most)).all())
+
     def next_positions(self, name: str) -> dict[int, tuple[str, dict[str, str]]]:
         """Returns next offset and last positions by stream partition, without those that were never read."""
         return {number: (offset, seen) for number, (offset, seen) in self.progress(name).items() if offset is not None}
@@ -122,31 +135,6 @@ class Streams:
         with self.database.transaction("stream.read_places") as connection:
             rows = connection.execute(_of_stream(name)).all()
         return {row.stream_partition: (row.next_offset, row.last_position) for row in rows}
-
-    def begin_file(self, assignment: Assignment, stream_partition: int, name: str) -> int:
-        """Registers a source file that is read from now on; returns its number, one more than that of the last file.
-
-        Idempotent by the file's name. Raises StaleEpoch when another owner took the stream.
-        """
-        of_partition = (_FILE.c.stream == assignment.stream) & (_FILE.c.stream_partition == stream_partition)
-        with self.database.transaction("stream.begin_file") as connection:
-            check_owner(connection, assignment)
-            known = connection.scalar(select(_FILE.c.number).where(of_partition, _FILE.c.name == name))
-            if known is not None:
-                return int(known)
-            number = int(connection.scalar(select(func.max(_FILE.c.number)).where(of_partition)) or 0) + 1
-            row = {"stream_partition": stream_partition, "number": number, "name": name}
-            connection.execute(insert(_FILE).values(stream=assignment.stream, **row))
-        return number
-
-    def begun_files(self, name: str) -> dict[int, dict[int, str]]:
-        """Returns every source file that was started: stream partition -> number -> name."""
-        with self.database.transaction("stream.read_files") as connection:
-            rows = connection.execute(select(_FILE).where(_FILE.c.stream == name).order_by(_FILE.c.number)).all()
-        found: dict[int, dict[int, str]] = {}
-        for row in rows:
-            found.setdefault(row.stream_partition, {})[row.number] = row.name
-        return found
 
     def record_source_log(self, name: str, seen: Mapping[str, Any]) -> None:
         """Records the state of the log that the stream's slot retains on the source; replaces the earlier record.
@@ -276,9 +264,11 @@ def _add_partitions(connection: Connection, name: str, wanted: Mapping[int, str]
         _insert_partitions(connection, name, {number: wanted[number] for number in sorted(wanted.keys() - known)})
 
 
-def _known_partitions(connection: Connection, name: str) -> set[int]:
+def _known_partitions(connection: Connection, name: str, among: Collection[int] | None = None) -> set[int]:
+    """Locks the stream, and returns the numbers of its partitions: all, or those `among` some."""
     lock_stream(connection, name)
-    return set(connection.scalars(select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)))
+    known = select(_PARTITION.c.stream_partition).where(_PARTITION.c.stream == name)
+    return set(connection.scalars(known if among is None else known.where(_PARTITION.c.stream_partition.in_(among))))
 
 
 def _insert_partitions(connection: Connection, name: str, named: Mapping[int, str]) -> None:

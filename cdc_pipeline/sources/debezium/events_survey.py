@@ -52,7 +52,8 @@ class EventsSurvey:
 def numbered_partitions(progress: Mapping[int, PartitionProgress], names: Iterable[str]) -> Mapping[int, str]:
     """Returns the name of each stream partition: the registered ones, and new ones of `names` with the next numbers."""
     known = {number: place.last_position.get(PARTITION_NAME, "") for number, place in progress.items()}
-    new = [name for name in names if name not in known.values()]
+    taken = set(known.values())
+    new = [name for name in names if name not in taken]
     return known | dict(zip(count(max(known, default=-1) + 1), new, strict=False))
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, text
 
 from cdc_pipeline.metadata_store.ledger.claims import ClaimOutcome
 from cdc_pipeline.record import encode_position
-from tests.support.metadata_store import Shop, opened_shop
+from tests.support.metadata_store import OWNER, PARTITIONS, Shop, opened_shop
 
 HISTORY = 50_000
 BACKLOG = 40
@@ -146,6 +146,14 @@ def share(shop: Shop) -> None:
     consumers.leave("shop", owner="consumer")
 
 
+def take(shop: Shop) -> None:
+    streams = shop.store.streams
+    assert streams.next_offset("shop") == encode_position(HISTORY + 1)
+    assert streams.count_partitions("shop", most=2) == len(PARTITIONS)
+    streams.add_partitions("shop", PARTITIONS)
+    assert streams.take_stream("shop", owner=OWNER, first_offset="0").next_offset.keys() == set(PARTITIONS)
+
+
 def lag(shop: Shop) -> None:
     assert shop.store.inspection.run("lag")
 
@@ -160,6 +168,7 @@ QUESTIONS: tuple[Callable[[Shop], None], ...] = (
     claim_and_apply,
     mark_through,
     register,
+    take,
     share,
 )
 

@@ -34,19 +34,19 @@ def test_a_stream_whose_partitions_were_all_read_to_their_ends_can_be_taken(shop
 
 
 def test_files_are_numbered_in_the_order_in_which_they_are_begun(shop: Shop) -> None:
-    streams = shop.store.streams
-    assignment = streams.take_stream("shop", owner="next", first_offset=encode_position(0))
-    begun = [streams.begin_file(assignment, *file) for file in ((0, "a"), (0, "b"), (1, "a"), (0, "a"))]
+    files = shop.store.source_files
+    assignment = shop.store.streams.take_stream("shop", owner="next", first_offset=encode_position(0))
+    begun = [files.begin_file(assignment, *file) for file in ((0, "a"), (0, "b"), (1, "a"), (0, "a"))]
     assert begun == [1, 2, 1, 1]
-    assert streams.begun_files("shop") == {0: {1: "a", 2: "b"}, 1: {1: "a"}}
+    assert files.begun_files("shop") == {0: {1: "a", 2: "b"}, 1: {1: "a"}}
 
 
 def test_a_consumer_that_lost_the_stream_begins_no_file(shop: Shop) -> None:
     assignment = shop.store.streams.take_stream("shop", owner="first", first_offset=encode_position(0))
     shop.store.streams.take_stream("shop", owner="second", first_offset=encode_position(0))
     with pytest.raises(StaleEpoch, match="belongs to second"):
-        shop.store.streams.begin_file(assignment, 0, "a")
-    assert shop.store.streams.begun_files("shop") == {}
+        shop.store.source_files.begin_file(assignment, 0, "a")
+    assert shop.store.source_files.begun_files("shop") == {}
 
 
 def test_a_stream_takes_new_partitions_in_and_misses_none(shop: Shop) -> None:
