@@ -99,7 +99,7 @@ class ListedFiles:
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
         first, last = start >> LINE_BITS, end >> LINE_BITS
-        return {number: name for number, name in self._begun.items() if first < number <= last}
+        return {number: self._begun[number] for number in range(first + 1, last + 1) if number in self._begun}
 
     def next_lines(self, most_bytes: int, *, fresh: bool = False) -> list[RawLine]:
         """Returns records of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then.

@@ -103,6 +103,7 @@ class PartitionFiles:
         self._folder = folder
         self._root = root or folder
         self._begun = dict(begun)
+        self._known = set(self._begun.values())
         self._begin = begin
         self._on_step = on_step
         self._number, self._line = offset >> LINE_BITS, offset & LINE_MASK
@@ -119,7 +120,7 @@ class PartitionFiles:
     def begun_between(self, start: int, end: int) -> dict[int, str]:
         """Returns number and name of the files that were begun after the offset `start`, up to `end`."""
         first, last = start >> LINE_BITS, end >> LINE_BITS
-        return {number: name for number, name in self._begun.items() if first < number <= last}
+        return {number: self._begun[number] for number in range(first + 1, last + 1) if number in self._begun}
 
     def next_lines(self, most_bytes: int, *, fresh: bool = True) -> list[FileLine]:
         """Returns lines of about `most_bytes`. Returns fewer at the present end of the files; `at_end` is true then."""
@@ -195,6 +196,7 @@ class PartitionFiles:
         self.close()
         self._number, self._line, self._digest = self._begin(name), 0, ""
         self._begun[self._number] = name
+        self._known.add(name)
         self._is_checked = False
 
     def _next_name(self) -> str | None:
@@ -205,12 +207,11 @@ class PartitionFiles:
         if self._number + 1 in self._begun:
             return self._begun[self._number + 1]
         last = self._begun.get(self._number, "")
-        known = set(self._begun.values())
         try:
             waiting = sorted(path.name for path in self._folder.iterdir() if path.suffix == SUFFIX)
         except OSError as error:
             raise _unreadable(self._folder, error) from error
-        waiting = [name for name in waiting if name not in known and not name.startswith(".")]
+        waiting = [name for name in waiting if name not in self._known and not name.startswith(".")]
         if not waiting:
             return None
         check_name(self._folder, waiting[0])
