@@ -10,7 +10,7 @@ from cdc_pipeline.errors import CdcError, UsageError
 from cdc_pipeline.lake.checkpoint import write_checkpoint
 from cdc_pipeline.lake.checkpoint_rows import UnknownContent
 from cdc_pipeline.lake.delta_log import DeltaLog
-from cdc_pipeline.lake.lake_rows_sql import DELETION, HIDDEN
+from cdc_pipeline.lake.lake_rows_sql import DELETION
 from cdc_pipeline.lake.log_cleanup import clean_log, duration_of
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.quoting import table_at, text_literal
@@ -18,7 +18,7 @@ from cdc_pipeline.lake.reshaping import configuration_of
 from cdc_pipeline.lake.session import configured, spark_calls
 from cdc_pipeline.lake.table_state import LakeTableState
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import CONFIRMED, PARTIAL, STATE, VERSION
+from cdc_pipeline.record import CONFIRMED, DELETED, PARTIAL, STATE, VERSION
 from cdc_pipeline.steps import OnStep, step
 
 logger = structlog.get_logger()
@@ -116,20 +116,26 @@ def commit_nothing(session: SparkSession, url: str) -> None:
 def purge(session: SparkSession, table: LakeTable, url: str, below_version: str) -> None:
     """Removes tombstones with a lower version. Incomplete rows stay, because they are not deleted.
 
-    There is no commit if there is nothing to remove.
+    There is no commit if there is nothing to remove. Reads little more than the footers of files without hidden rows.
+    """
+    if not table.is_history:
+        columns = session.read.format("delta").load(url).columns
+        if table.deletes == "soft" or STATE not in columns:
+            return
+    session.sql(f"DELETE FROM {table_at(url)} WHERE {is_tombstone(table, below_version)}").collect()
+
+
+def is_tombstone(table: LakeTable, below_version: str) -> str:
+    """Returns SQL that is true for the tombstones with a lower version.
+
+    It names DELETED bare: by that Spark passes over row groups whose statistics say that no row is hidden.
     """
     older = f"{VERSION} < {text_literal(below_version)}"
     if table.is_history:
         last = f"coalesce(array_max(map_keys({CONFIRMED})), {VERSION}) < {text_literal(below_version)}"
-        session.sql(
-            f"DELETE FROM {table_at(url)} WHERE {HIDDEN} AND {PARTIAL} IS NULL AND {older} AND {last}"
-        ).collect()
-        return
-    columns = session.read.format("delta").load(url).columns
-    if table.deletes == "soft" or STATE not in columns:
-        return
+        return f"{DELETED} AND {PARTIAL} IS NULL AND {older} AND {last}"
     dead = f"{DELETION} >= {VERSION}" if table.schema.key else "true"
-    session.sql(f"DELETE FROM {table_at(url)} WHERE {HIDDEN} AND {dead} AND {older}").collect()
+    return f"{DELETED} AND {dead} AND {older}"
 
 
 def vacuum(session: SparkSession, url: str, retention: timedelta) -> None:
