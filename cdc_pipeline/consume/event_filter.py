@@ -1,7 +1,8 @@
-"""Leaves out of change events what pipeline.yml excludes: the truncates of a table, and columns."""
+"""Leaves out of change events what pipeline.yml excludes, truncates and columns, and bounds commit times."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +12,35 @@ import structlog
 from cdc_pipeline.record import ABSENT, OPERATION, Operation, TableName, TableSchema
 from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.sources.protocol import EventBatch, TableEvents, UnfitEvent
+from cdc_pipeline.time_slice import EPOCH
 
 log = structlog.get_logger()
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Filters events by the settings of their tables."""
+    """Filters events by the settings of their tables.
+
+    `latest`: the latest commit time that can be, for times that others than a database server wrote. Labels and
+    watermarks never go back, so one wrong time of the far future would hide for ever how far the lake is.
+    """
 
     tables: Mapping[TableName, TableSettings]
+    latest: Callable[[], datetime] | None = None
 
     def kept(self, batch: EventBatch) -> EventBatch:
-        """Returns the batch without what is excluded."""
-        return replace(batch, events=tuple(map(self._kept, batch.events)))
+        """Returns the batch without what is excluded. A later time than `latest` counts as `latest`.
+
+        The times in the rows stay as they are.
+        """
+        kept = replace(batch, events=tuple(map(self._kept, batch.events)))
+        if self.latest is None or not len(batch.transactions.commit_time):
+            return kept
+        latest = (self.latest() - EPOCH) // _MICROSECOND
+        times = np.minimum(batch.transactions.commit_time, latest)
+        return replace(kept, transactions=replace(batch.transactions, commit_time=times))
 
     def _kept(self, events: TableEvents) -> TableEvents:
         settings = self.tables.get(events.table)

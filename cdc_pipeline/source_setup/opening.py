@@ -28,6 +28,8 @@ from cdc_pipeline.steps import OnStep
 log = structlog.get_logger()
 
 _SET_UP = "run cdc setup-source"
+_CLOCKS_APART = timedelta(hours=1)
+"""How far the clock of whoever writes events may be ahead of this machine's, before it counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +168,15 @@ class ConsumerOpening:
             chain=self.chain,
             clock=self.clock,
             on_step=self.on_step,
-            event_filter=EventFilter(tables=settings),
+            event_filter=EventFilter(
+                tables=settings, latest=None if self.source.capabilities.copies_tables else self._latest_time
+            ),
             check_tables=partial(self._check_tables, stream, LogWatch(source_log=self.source_log), frozenset(ids)),
             changing=changing,
         )
+
+    def _latest_time(self) -> datetime:
+        return self.clock() + _CLOCKS_APART
 
     def _check_tables(self, stream: ChangeStream, watch: LogWatch, opened: frozenset[TableName]) -> None:
         """Records new table descriptions and observes the source's log. Called before a cut is registered.
