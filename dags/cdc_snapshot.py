@@ -5,6 +5,7 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetWatcher, task
 from cdc_dag import changed_tables, chosen_tables, configured_settings, database_tag, default_args, runbook
+from cdc_other_task import FAILED, check_goes_on
 from cdc_params import poll_seconds, tables, target_file_mb, worker_slots
 from cdc_trigger import SnapshotWantedTrigger
 
@@ -33,26 +34,26 @@ with DAG(
         from cdc_pipeline.wiring import opened_pipeline
         from snapshot.wiring import snapshot_runs
 
-        chosen = chosen_tables(dag_run.run_type, params)
         with opened_pipeline() as pipeline:
-            return snapshot_runs(pipeline).begin(chosen, params["concurrency"])
+            return snapshot_runs(pipeline).begin(chosen_tables(dag_run.run_type, params), params["concurrency"])
 
     @task(priority_weight=100)
-    def orchestrate(orders: list[dict[str, Any]], params: Any = None) -> list[dict[str, Any]]:
+    def orchestrate(orders: list[dict[str, Any]], params: Any = None, ti: Any = None) -> list[dict[str, Any]]:
         from cdc_pipeline.wiring import opened_pipeline
         from snapshot.wiring import snapshot_runs
 
         size, interval = params["target_file_mb"] << 20, timedelta(seconds=params["poll_seconds"])
         with opened_pipeline() as pipeline:
-            return snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval).orchestrate(orders)
+            runs = snapshot_runs(pipeline, target_file_bytes=size, poll_interval=interval)
+            return runs.orchestrate(orders, check_goes_on(ti, "work_slot", FAILED))
 
     @task
-    def work_slot(order: dict[str, Any]) -> int:
+    def work_slot(order: dict[str, Any], ti: Any = None) -> int:
         from cdc_pipeline.wiring import opened_pipeline
         from snapshot.wiring import snapshot_runs
 
         with opened_pipeline() as pipeline:
-            return snapshot_runs(pipeline).work(order)
+            return snapshot_runs(pipeline).work(order, check_goes_on(ti, "orchestrate"))
 
     begun: Any = begin()
     orchestrate(begun)

@@ -56,8 +56,12 @@ class SnapshotOrchestrator:
     found: dict[str, FoundTable] = field(default_factory=dict)
     """By snapshot id, the table that is being exported, as of its cutoff."""
 
-    def run(self, tables: Sequence[TableName], stop: Event) -> tuple[Snapshot, ...]:
+    def run(
+        self, tables: Sequence[TableName], stop: Event, check: Callable[[], None] = lambda: None
+    ) -> tuple[Snapshot, ...]:
         """Runs one snapshot per table until all have ended or `stop` is set; returns their states at that time.
+
+        `check` is called between two looks; it raises an error if there are no worker slots any more.
 
         All snapshots that begin in this run share one cutoff. A table that fails does not stop the others. Raises
         SnapshotError if another orchestrator exports one of the tables, and any error of an outage.
@@ -75,9 +79,11 @@ class SnapshotOrchestrator:
                     with self.source.copy_at(cutoff.exported) as copy:
                         ids.update((name, self._begin(name, cutoff, copy, run_id)) for name in fresh)
             wanted = [snapshot_id for snapshot_id in ids.values() if snapshot_id is not None]
-            return self._poll([self.store.snapshots.snapshot(each) for each in wanted], holding, stop)
+            return self._poll([self.store.snapshots.snapshot(each) for each in wanted], holding, stop, check)
 
-    def _poll(self, snapshots: Sequence[Snapshot], holding: ExitStack, stop: Event) -> tuple[Snapshot, ...]:
+    def _poll(
+        self, snapshots: Sequence[Snapshot], holding: ExitStack, stop: Event, check: Callable[[], None]
+    ) -> tuple[Snapshot, ...]:
         """Advances the snapshots until all have ended. Closes `holding` when no export needs the cutoff any more.
 
         After each change it looks again soon, and then more and more seldom, up to the poll interval: small tables are
@@ -92,6 +98,8 @@ class SnapshotOrchestrator:
             snapshots = [self._advanced(each, failures) for each in snapshots]
             if not any(found.state is SnapshotState.EXPORTING for found in snapshots):
                 holding.close()
+            if not all(map(_has_ended, snapshots)):
+                check()
             shortest = max(_SHORTEST_PAUSE_SECONDS, 2 * (time.monotonic() - began))
             pause = shortest if snapshots != before else max(shortest, 2 * pause)
             pause = longest if failures.total() > known else min(longest, pause)

@@ -89,10 +89,13 @@ class SnapshotRuns:
         numbers, reasons = range(slots if ready else 0), tuple(f"{name}: {why}" for name, why in refused.items())
         return [to_json(SlotOrder(chosen=tables, since=since, slot=slot, refused=reasons)) for slot in numbers]
 
-    def orchestrate(self, orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def orchestrate(
+        self, orders: Sequence[Mapping[str, Any]], check: Callable[[], None] = lambda: None
+    ) -> list[dict[str, Any]]:
         """Publishes the tables of a run that `begin` described; returns one PublishedRows per table.
 
-        A snapshot that has already ended in this run is not repeated.
+        `check` raises an error if no worker slot of the run goes on. A snapshot that has already ended in this run is
+        not repeated.
 
         Raises SnapshotError after all other tables are published; it names each table that failed or was refused.
         """
@@ -103,7 +106,7 @@ class SnapshotRuns:
         ended = self.store.snapshot_history.ended_since(list(names), run.since)
         known = {snapshot.table_id for snapshot in ended}
         left = [name for table_id, name in names.items() if table_id not in known]
-        snapshots = (*ended, *self.orchestrator.run(left, Event()))
+        snapshots = (*ended, *self.orchestrator.run(left, Event(), check))
         failed = [found for found in snapshots if found.state is not SnapshotState.PUBLISHED]
         reasons = [f"{names[found.table_id]} {found.state}: {found.error}" for found in failed]
         if reasons or run.refused:
@@ -114,10 +117,13 @@ class SnapshotRuns:
             )
         return [to_json(self._published(names[found.table_id], found)) for found in snapshots]
 
-    def work(self, order: Mapping[str, Any]) -> int:
-        """Does tasks until every table has a snapshot that ended in this run; returns the number of tasks done."""
+    def work(self, order: Mapping[str, Any], check: Callable[[], None] = lambda: None) -> int:
+        """Does tasks until every table has a snapshot that ended in this run; returns the number of tasks done.
+
+        `check` raises an error if the orchestrator of the run does not go on.
+        """
         slot = from_json(SlotOrder, order)
-        return self.worker(slot.slot).run(self.table_names(slot.chosen), slot.since, Event())
+        return self.worker(slot.slot).run(self.table_names(slot.chosen), slot.since, Event(), check)
 
     def _published(self, name: TableName, found: Snapshot) -> PublishedRows:
         return PublishedRows(

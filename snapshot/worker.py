@@ -1,7 +1,7 @@
 """A worker slot: claims the tasks of running snapshots one by one until those snapshots have ended."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -57,10 +57,13 @@ class SnapshotWorker:
     staging_to_lake: StagingToLake
     on_step: OnStep
 
-    def run(self, tables: Sequence[TableName], since: datetime, stop: Event) -> int:
+    def run(
+        self, tables: Sequence[TableName], since: datetime, stop: Event, check: Callable[[], None] = lambda: None
+    ) -> int:
         """Claims and does tasks until every table has a snapshot that ended at or after `since`, or `stop` is set.
 
-        Returns the number of tasks done.
+        Returns the number of tasks done. `check` is called while there is no task; it raises an error if there is no
+        orchestrator any more.
         """
         table_ids = [self.store.tables.table(name).table_id for name in tables]
         done, pause = 0, _SHORTEST_PAUSE_SECONDS
@@ -78,6 +81,7 @@ class SnapshotWorker:
             elif len(self.store.snapshot_history.ended_since(table_ids, since)) == len(table_ids):
                 break
             else:
+                check()
                 stop.wait(pause)
                 pause = min(2 * pause, self.idle_wait.total_seconds())
         return done
