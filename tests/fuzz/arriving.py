@@ -1,7 +1,7 @@
 """Lines of the log on their way to the pipeline: held, sent again, and written into files."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -179,7 +179,7 @@ class Arriving:
     def send(self, lines: Sequence[LogLine]) -> None:
         for line in lines[:1]:
             self._flow_late(line.transaction)
-        for partition, some in _by_partition(lines).items():
+        for partition, some in _by_partition(lines):
             if partition in self.held:
                 self.held[partition] += some
             else:
@@ -220,7 +220,7 @@ class Arriving:
             return
         if not self.ordered:
             Random(most).shuffle(repeated)
-        for partition, some in _by_partition(repeated).items():
+        for partition, some in _by_partition(repeated):
             if partition not in self.held or not self.ordered:
                 self.paper.write(partition, [line.text for line in some])
 
@@ -229,8 +229,7 @@ class Arriving:
         self.paper.write(partition, [line.text for line in lines])
 
 
-def _by_partition(lines: Sequence[LogLine]) -> Mapping[int, list[LogLine]]:
-    found: dict[int, list[LogLine]] = {}
-    for line in lines:
-        found.setdefault(line.partition, []).append(line)
-    return found
+def _by_partition(lines: Sequence[LogLine]) -> Iterator[tuple[int, list[LogLine]]]:
+    """Yields runs of lines of one partition, in their order: partitions may come together in a merged shard."""
+    for partition, some in groupby(lines, key=lambda line: line.partition):
+        yield partition, list(some)
