@@ -54,7 +54,7 @@ _PARAMETERS = "/;"
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION")
 _UNREACHABLE = "UNAVAILABLE"
 _UNAUTHENTICATED = "UNAUTHENTICATED"
-_STACK_TRACE = "JVM stacktrace:"
+_STACK_TRACE, _CAUSE = "JVM stacktrace:", "Caused by: "
 
 
 class SessionLost(LakeAway):
@@ -182,10 +182,20 @@ def spark_calls(doing: str) -> Iterator[None]:
                 remedy="give it as spark: sc://host:port/;token=... in CDC_SPARK or pipeline.yml",
             ) from error
         raise _kind(error)(
-            f"Spark failed while {doing}: {str(error).partition(_STACK_TRACE)[0].strip()[:2000]}",
+            f"Spark failed while {doing}: {_words(error)}",
             expected="the Spark Connect server to answer",
             remedy="the same call may be repeated: the fence in the lake prevents a double effect",
         ) from error
+
+
+def _words(error: PySparkException) -> str:
+    """Returns Spark's message, with that of the innermost cause: the message itself may only name what was tried."""
+    message, _, trace = str(error).partition(_STACK_TRACE)
+    if isinstance(error, SparkConnectGrpcException):
+        trace = error.getStackTrace() or trace
+    causes = [line.removeprefix(_CAUSE) for line in trace.splitlines() if line.startswith(_CAUSE)]
+    because = f"; caused by {causes[-1].strip()[:1000]}" if causes else ""
+    return f"{message.strip()[:2000]}{because}"
 
 
 def _kind(error: PySparkException) -> type[LakeError]:

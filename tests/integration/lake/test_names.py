@@ -3,9 +3,11 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.record import Column, Operation, TableSchema
+from cdc_pipeline.settings import PartitionBy
 from cdc_pipeline.steps import no_step
 from tests.support.lake import NOW, Feed, event, lake_table_rows, lake_values, table_of, version
 from tests.support.reference.model import Event
@@ -49,3 +51,12 @@ def test_a_column_may_have_the_name_of_what_spark_tells_about_files(
     lake.upsert(table, feed.claim([event("u", 2, "a", _metadata="y")]))
     lake.upsert(table, feed.claim([event("u", 3, "b", other="p")]))
     assert lake_values(store, table) == {("a",): ("y", "o"), ("b",): ("x", "p")}
+
+
+def test_an_error_says_that_the_value_of_a_data_partition_is_too_long(lake: SparkLake, store: LocalObjectStore) -> None:
+    """It becomes the name of a folder, of which a file system takes 255 bytes. Spark itself says only what it wrote."""
+    table = table_of(name="shop.public.long", partition_by=(PartitionBy(column="name"),))
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    with pytest.raises(LakeError, match=r"caused by java.io.IOException: Mkdirs failed to create"):
+        lake.upsert(table, feed.claim([event("i", 1, 1, name="é" * 130, age=1)]))

@@ -9,6 +9,18 @@ from cdc_pipeline.errors import LakeAway, LakeError
 from cdc_pipeline.lake.session import SessionLost, spark_calls
 
 
+def test_an_error_names_its_innermost_cause() -> None:
+    trace = "org.SparkException\n\tat a.B.c(B:1)\nCaused by: x.Failed: see below\n\tat d.E(E:2)\n"
+    error = SparkConnectGrpcException(
+        message="Task failed.", server_stacktrace=f"{trace}Caused by: java.io.IOException: File name too long\n\tat f"
+    )
+    with pytest.raises(LakeError) as caught, spark_calls("merging"):
+        raise error
+    assert caught.value.found == (
+        "Spark failed while merging: Task failed.; caused by java.io.IOException: File name too long"
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
