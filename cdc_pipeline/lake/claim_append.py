@@ -95,7 +95,8 @@ class ClaimAppend:
         counts: Counts,
         may_commit: Callable[[], None],
     ) -> None:
-        state, metadata, now = self.files.state, claim_metadata(work), self.clock()
+        state, now = self.files.state, self.clock()
+        metadata = claim_metadata(work, in_history=self.files.table.keeps_history)
         actions = rows_commit(
             self.files,
             "CDC UPSERT",

@@ -62,7 +62,7 @@ def fence_confs(table: LakeTable, work: ClaimWork) -> dict[str, str]:
     return {
         "spark.databricks.delta.write.txnAppId": table.app_id,
         "spark.databricks.delta.write.txnVersion": str(work.last_number),
-        "spark.databricks.delta.commitInfo.userMetadata": claim_metadata(work),
+        "spark.databricks.delta.commitInfo.userMetadata": claim_metadata(work, in_history=table.keeps_history),
     }
 
 

@@ -15,6 +15,7 @@ from cdc_pipeline.lake.table_features import allows_own_commit
 REWOUND_FROM = "rewound_from"
 AGAIN = "again"
 """Key in the metadata of a commit that only repeats the fence of an older commit."""
+_IN_HISTORY = "history"
 
 
 def read_fence(log: DeltaLog, app_id: str, *, expected_version: int | None = None) -> Fence | None:
@@ -110,15 +111,18 @@ def write_again(log: DeltaLog, app_id: str, now: datetime, older_than: timedelta
     return False
 
 
-def claim_metadata(work: ClaimWork) -> str:
-    """Returns the JSON text that a claim's commit carries as userMetadata."""
+def claim_metadata(work: ClaimWork, *, in_history: bool = False) -> str:
+    """Returns the JSON text that a claim's commit carries as userMetadata.
+
+    `in_history`: the claim is applied to the table's history already, which lacks nothing.
+    """
     document = {
         "claim_id": work.claim_id,
         "first": work.first_number,
         "last": work.last_number,
         "position": work.position,
         "slices": [list(content.identity) for content in work.slices],
-    }
+    } | ({_IN_HISTORY: True} if in_history else {})
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -158,4 +162,5 @@ def fence_of(commit: Commit, number: int, *, latest: int) -> Fence:
         lake_version=latest,
         snapshot_id=metadata.get("snapshot_id"),
         rewound_from=metadata.get(REWOUND_FROM),
+        in_history=bool(metadata.get(_IN_HISTORY)),
     )

@@ -123,7 +123,7 @@ class Fence:
     `slices`: of the last claim. If the log before a checkpoint was cleaned, only the number is known: `slices` is empty
     and `claim_id` is "". `snapshot_id` is set if a publication moved the fence. `rewound_from`: the fence number before
     a rewind moved it. `repeated_at`: the first lake version in which slices were applied a second time; this changes
-    the rows of keyless tables only.
+    the rows of keyless tables only. `in_history`: the claim was applied to the table's history too.
     """
 
     number: int
@@ -133,6 +133,7 @@ class Fence:
     snapshot_id: str | None
     rewound_from: int | None = None
     repeated_at: int | None = None
+    in_history: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,10 +251,7 @@ class Lake(Protocol):
         """Writes data files. They stay invisible until they are published."""
 
     def publish(self, table: LakeTable, publication: LakePublication) -> int:
-        """Replaces the whole content in one commit that also moves the fence. Returns the lake version.
-
-        Publishing the same snapshot again does nothing.
-        """
+        """Replaces all content and moves the fence in one commit. Returns its version. Repeating it does nothing."""
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         """Restores the content and the fence of an older version in one commit. Repeating the call does nothing.

@@ -2,8 +2,8 @@
 
 Applying events a second time changes nothing, so a history table needs no fence of its own to be right: it is written
 before the table itself, and a claim that ends between both is applied again to both. Its fence tells that the events
-of a claim are all new and newer than what the history has; then only the periods that go on are looked at. And it tells
-that the table was changed without the history; then the history takes over the table's rows before the claim.
+of a claim are all new and newer than what the history has; then only the periods that go on are looked at. With the
+table's fence it tells whether the table was changed without the history; then the history first takes over its rows.
 """
 
 import json
@@ -83,7 +83,7 @@ class RowHistory:
             with step(self.on_step, "lake_claim.deduplicate"):
                 truncates = claim.name_events()
             written, replaced = self._written(claim, truncates, None if truncates else max(1, files_for(work)))
-            if written or replaced or fence.number < work.last_number:
+            if written or replaced:
                 self._commit(files, max(fence.number, work.last_number), claim_metadata(work), written, replaced)
 
     def _begins_at(self, work: ClaimWork) -> str:
@@ -243,9 +243,10 @@ class RowHistory:
 def lags(own: Fence, of_table: Fence) -> bool:
     """Returns whether the table has changes that its history, with the fence `own`, was not told of.
 
-    That is so before the history begins, and after the table was kept without a history for a time.
+    That is so before the history begins, and after the table was kept without a history for a time. A claim that
+    changes nothing in the history leaves its fence behind: the table's own commit says that the history had it.
     """
-    if not _has_begun(own) or own.number < of_table.number:
+    if not _has_begun(own) or (own.number < of_table.number and not of_table.in_history):
         return True
     is_snapshot = own.number == of_table.number and of_table.snapshot_id is not None
     return is_snapshot and own.snapshot_id != of_table.snapshot_id

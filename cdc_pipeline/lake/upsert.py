@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from pyspark.sql import SparkSession
@@ -126,41 +126,31 @@ class ClaimUpsert:
 
     def _move_fence(self, fence: Fence) -> None:
         """Moves the fence in a commit of its own. A claim without rows needs no Spark, as a rule."""
-        if self.table.keeps_history:
-            self._move_history(fence)
+        table = replace(self.table, keeps_history=self.table.keeps_history and not self._history_lags(fence))
         with step(self.on_step, "fence.read"):
             is_own = allows_own_commit(self._log, fence.lake_version)
-        if is_own:
-            self._move(self._log, self.table, fence)
-        else:
-            self._move_by_spark()
-
-    def _move_history(self, fence: Fence) -> None:
-        """Moves the history's fence before the table's, so that a later claim sees that the history lacks nothing."""
-        history = history_of(self.table)
-        log = DeltaLog(self.store, lake_key(history.name))
-        with step(self.on_step, "fence.read"):
-            own = read_fence(log, history.app_id)
-        if own is None or own.number >= self.work.last_number or lags(own, fence):
+        if not is_own:
+            self._move_by_spark(table)
             return
-        if allows_own_commit(log, own.lake_version):
-            self._move(log, history, own)
+        now, metadata = self.clock(), claim_metadata(self.work, in_history=table.keeps_history)
+        info = commit_info(operation="CDC FENCE", user_metadata=metadata, read_version=fence.lake_version, now=now)
+        with step(self.on_step, "fence.move"):
+            self._log.append(fence.lake_version + 1, [info, fence_action(table.app_id, self.work.last_number, now)])
 
-    def _move_by_spark(self) -> None:
+    def _history_lags(self, fence: Fence) -> bool:
+        """A claim without rows leaves the history as it is; the next one with rows has to see what it lacks."""
+        history = history_of(self.table)
+        with step(self.on_step, "fence.read"):
+            own = read_fence(DeltaLog(self.store, lake_key(history.name)), history.app_id)
+        return own is None or lags(own, fence)
+
+    def _move_by_spark(self, table: LakeTable) -> None:
         """Moves the fence of a table whose features only Delta's writer maintains. Does nothing if it is moved."""
-        session, url = self.session(), self.store.spark_url(lake_key(self.table.name))
-        confs = fence_confs(self.table, self.work) | EMPTY_COMMITS
-        moving = self.calls(f"moving the fence of {self.table.name}")
+        session, url = self.session(), self.store.spark_url(lake_key(table.name))
+        confs = fence_confs(table, self.work) | EMPTY_COMMITS
+        moving = self.calls(f"moving the fence of {table.name}")
         with moving, configured(session, confs), step(self.on_step, "fence.move"):
             commit_nothing(session, url)
-
-    def _move(self, log: DeltaLog, table: LakeTable, fence: Fence) -> None:
-        now = self.clock()
-        info = commit_info(
-            operation="CDC FENCE", user_metadata=claim_metadata(self.work), read_version=fence.lake_version, now=now
-        )
-        with step(self.on_step, "fence.move"):
-            log.append(fence.lake_version + 1, [info, fence_action(table.app_id, self.work.last_number, now)])
 
     def _apply(self, fence: Fence) -> _Done | None:
         """Applies the claim. Returns None if another worker has applied it meanwhile.

@@ -42,6 +42,7 @@ def test_what_changed_meanwhile_ends_and_begins_periods(
         event("d", 8, 4),
     ]
     lake.upsert(off, feed.claim(meanwhile))
+    lake.upsert(table, feed.claim([]))
     lake.upsert(table, feed.claim([event("u", 10, 0, name="A", age=1), event("i", 11, 2, name="c", age=1)]))
     wanted = {
         0: [("a", 1, 10), ("A", 10, None)],
