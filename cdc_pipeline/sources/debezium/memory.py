@@ -10,7 +10,7 @@ from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.sources.debezium.versions import encode_place
+from cdc_pipeline.sources.debezium.versions import encode_place, written_sequence
 from cdc_pipeline.sources.known import PartitionProgress
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -20,7 +20,9 @@ class TooLate(LineRefused):
     """An event below the horizon. The lake may have removed a newer tombstone of its id, so it cannot be applied."""
 
     def __init__(self, version: str, horizon: str) -> None:
-        super().__init__(f"is too late: older than {horizon}, below which nothing is accepted any more")
+        super().__init__(
+            f"is too late: older than {written_sequence(horizon)}, below which nothing is accepted any more"
+        )
         self.version = version
 
 

@@ -30,6 +30,8 @@ _NANOSECOND_DIGITS = 9
 _SEQUENCE = re.compile(r'\["([0-9]{1,20})","[0-9]{1,20}"\]')
 _LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
 _END, _NEGATIVE_END = "!", ":"
+_COUNT_DIGITS = 4
+_FIELD = re.compile(rf"([pn{TEXT}])([0-9a-f.]*)[{_END}{_NEGATIVE_END}]")
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 _HASH_DIGITS = 16
 _WHOLE_DIGITS = 20
@@ -200,10 +202,28 @@ def _number(text: str) -> str:
     """Encodes a number as sign, count of digits, digits: `p…`, or `n…` with complemented digits if it is negative."""
     whole, _, fraction = text.removeprefix("-").partition(".")
     digits, fraction = whole.lstrip("0"), fraction.rstrip("0")
-    magnitude = f"{len(digits):04}{digits}" + (f".{fraction}" if fraction else "")
+    magnitude = f"{len(digits):0{_COUNT_DIGITS}}{digits}" + (f".{fraction}" if fraction else "")
     if text.startswith("-") and (digits or fraction):
         return f"n{magnitude.translate(_COMPLEMENT)}{_NEGATIVE_END}"
     return f"p{magnitude}{_END}"
+
+
+def written_sequence(version: str) -> str:
+    """Returns the values of the fields that a version encodes, as the events had them, separated by commas.
+
+    A version that is a position in a log has none and stays as it is.
+    """
+    fields = _FIELD.findall(version)
+    return ", ".join(_written(kind, text) for kind, text in fields) or version
+
+
+def _written(kind: str, text: str) -> str:
+    if kind == TEXT:
+        return bytes.fromhex(text).decode(errors="backslashreplace")
+    digits = text.translate(_COMPLEMENT) if kind == "n" else text
+    number = digits[_COUNT_DIGITS:]
+    whole = "0" + number if not number or number.startswith(".") else number
+    return f"-{whole}" if kind == "n" else whole
 
 
 def _last_commit(sequence_text: object) -> int | None:

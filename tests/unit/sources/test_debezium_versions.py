@@ -20,6 +20,7 @@ from cdc_pipeline.sources.debezium.versions import (
     sequence_version,
     source_position,
     truncate_version,
+    written_sequence,
 )
 
 NUMBERS = st.one_of(
@@ -81,6 +82,13 @@ def test_log_files_go_by_their_number_and_lists_item_by_item(lower: object, high
 def test_an_event_without_a_usable_field_has_no_version(value: dict[str, Any]) -> None:
     with pytest.raises(Unordered, match=r"has no version: source\.lsn is"):
         sequence(value, BY_LSN)
+
+
+@given(NUMBERS, st.text(max_size=20).map(lambda text: f"text {text}"))
+def test_people_are_shown_the_values_that_a_sequence_encodes(number: Decimal | int, text: str) -> None:
+    shown_number, shown_text = written_sequence(sequence({"0": number, "1": text}, ("0", "1"))).split(", ", 1)
+    assert (Decimal(shown_number), shown_text) == (number, text)
+    assert written_sequence("000000000000000000000000000001f4-0") == "000000000000000000000000000001f4-0"
 
 
 def test_at_one_sequence_a_truncate_is_above_an_upsert_and_that_above_a_delete() -> None:
