@@ -128,6 +128,17 @@ TABLES: dict[str, tuple[Row, object]] = {
         {**TABLE, "update_time": "at"},
         envelope(after={"id": "a"}),
     ),
+    "a column whose type neither holds the values of its earlier type nor the reverse": (
+        UNTYPED,
+        [
+            {"schema": schema_of({"id": "string", "n": type_}), "payload": envelope(after={"id": "a", "n": value})}
+            for type_, value in (("int32", 1), ("string", "b"))
+        ],
+    ),
+    "`exclude_columns` names a column that the events' schema does not have, or one of the id": (
+        {**UNTYPED, "exclude_columns": ["N"]},
+        {"schema": schema_of({"id": "string", "n": "int32"}), "payload": envelope(after={"id": "a", "n": 1})},
+    ),
     "a column that begins with `_cdc_`": (
         UNTYPED,
         {"schema": schema_of({"id": "string", "_cdc_n": "int32"}), "payload": envelope(after={"id": "a"})},
@@ -147,9 +158,10 @@ TABLES: dict[str, tuple[Row, object]] = {
 def test_a_fault_of_one_table_stops_that_table_alone(tmp_path: Path, database: str, name: str) -> None:
     page = documented("A table")
     assert page.keys() == TABLES.keys()
-    table, line = TABLES[name]
+    table, found = TABLES[name]
+    lines = found if isinstance(found, list) else [found]
     events = EventFolder(folder=tmp_path, store_url=database, tables=(table, OTHER))
-    events.write("0/a.jsonl", envelope("other", after=good("1")), line, envelope("other", after=good("2")))
+    events.write("0/a.jsonl", envelope("other", after=good("1")), *lines, envelope("other", after=good("2")))
     events.consume()
     assert [row["id"] for row in events.rows("public.other")] == ["1", "2"]
     ((stopped, reason),) = query(
