@@ -17,6 +17,7 @@ CREATE = (
     "INSERT INTO orders VALUES (1, 'one'), (2, 'two')",
     "INSERT INTO customers VALUES (1, 'one')",
 )
+BOTH = ({"name": "public.orders"}, {"name": "public.customers"})
 
 
 @contextmanager
@@ -30,9 +31,9 @@ def guarded_world(folder: Path, source_url: str, store_url: str) -> Iterator[Wor
     yield world
 
 
-def world_of(folder: Path, source_url: str, store_url: str) -> World:
-    tables = [{"name": "public.orders"}, {"name": "public.customers"}]
-    return World(settings=pipeline_settings(folder, source_url, tables), source_url=source_url, store_url=store_url)
+def world_of(folder: Path, source_url: str, store_url: str, tables: Sequence[dict[str, Any]] = BOTH) -> World:
+    settings = pipeline_settings(folder, source_url, list(tables))
+    return World(settings=settings, source_url=source_url, store_url=store_url)
 
 
 def name_of(world: World, table: str) -> TableName:

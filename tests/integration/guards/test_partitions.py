@@ -1,18 +1,14 @@
 """A table stops, or is refused, if a partition or a policy of the source would keep rows or ids from the pipeline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.sources.postgres.session import session
-from tests.crash.world import World
-from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of
-from tests.support.pipelines import pipeline_settings
-from tests.support.postgres import fresh_store
+from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, world_of
 from tests.support.streams import run_sql
 
 PARTED = (
@@ -65,17 +61,6 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str, str]] = {
         "run ALTER TABLE ... SET LOGGED",
     ),
 }
-
-
-@pytest.fixture
-def store_url(postgres: PostgresServer) -> Iterator[str]:
-    with fresh_store(postgres) as url:
-        yield url
-
-
-def world_of(folder: Path, source_url: str, store_url: str, tables: Sequence[dict[str, Any]]) -> World:
-    settings = pipeline_settings(folder, source_url, list(tables))
-    return World(settings=settings, source_url=source_url, store_url=store_url)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

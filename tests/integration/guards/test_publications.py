@@ -1,18 +1,13 @@
 """What a publication, a slot or the tables below a table may not hide: changes that no event of the stream shows."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.launcher.postgres import PostgresServer
 from cdc_pipeline.record import TableName
 from tests.crash.world import World
-from tests.support.guarded import begin_again, in_lake, in_source, name_of, stopped_tables
-from tests.support.pipelines import pipeline_settings
-from tests.support.postgres import fresh_store
+from tests.support.guarded import begin_again, in_lake, in_source, name_of, stopped_tables, world_of
 from tests.support.streams import postgres_of, run_sql
 
 SCHEMAS = ('CREATE SCHEMA "Big"', "CREATE SCHEMA other", 'CREATE TABLE "Big".orders (id int PRIMARY KEY)')
@@ -31,18 +26,6 @@ UNSEEN = {
 }
 
 
-@pytest.fixture
-def store_url(postgres: PostgresServer) -> Iterator[str]:
-    with fresh_store(postgres) as url:
-        yield url
-
-
-def world_of(folder: Path, source_url: str, store_url: str, *tables: dict[str, Any]) -> World:
-    return World(
-        settings=pipeline_settings(folder, source_url, list(tables)), source_url=source_url, store_url=store_url
-    )
-
-
 def run(world: World, *statements: str) -> None:
     name = postgres_of(world.settings).publication
     run_sql(world.source_url, *(statement.format(name=name) for statement in statements))
@@ -52,7 +35,7 @@ def run(world: World, *statements: str) -> None:
 def test_a_table_that_is_published_by_its_schema_stops_once_changes_of_it_were_not(
     kind: str, database: str, store_url: str, tmp_path: Path
 ) -> None:
-    world = world_of(tmp_path, database, store_url, {"name": "Big.orders"})
+    world = world_of(tmp_path, database, store_url, [{"name": "Big.orders"}])
     run(world, *SCHEMAS, PUBLISH)
     begin_again(world)
     run(world, 'INSERT INTO "Big".orders VALUES (1)')
@@ -66,7 +49,7 @@ def test_a_table_that_is_published_by_its_schema_stops_once_changes_of_it_were_n
 def test_a_publication_that_holds_more_than_the_pipelines_tables_stays(
     database: str, store_url: str, tmp_path: Path
 ) -> None:
-    world = world_of(tmp_path, database, store_url, {"name": "Big.orders"})
+    world = world_of(tmp_path, database, store_url, [{"name": "Big.orders"}])
     run(world, *SCHEMAS, PUBLISH)
     begin_again(world)
     with world.process() as pipeline:
@@ -79,7 +62,7 @@ def test_a_publication_that_holds_more_than_the_pipelines_tables_stays(
 def test_a_slot_that_sends_transactions_before_they_commit_is_refused(
     database: str, store_url: str, tmp_path: Path
 ) -> None:
-    world = world_of(tmp_path, database, store_url, {"name": "public.orders"})
+    world = world_of(tmp_path, database, store_url, [{"name": "public.orders"}])
     slot = postgres_of(world.settings).slot
     run(
         world,
@@ -94,7 +77,7 @@ def test_a_slot_that_sends_transactions_before_they_commit_is_refused(
 def test_rows_of_tables_that_inherit_from_a_table_are_not_copied_with_it(
     database: str, store_url: str, tmp_path: Path
 ) -> None:
-    world = world_of(tmp_path, database, store_url, {"name": "public.orders"})
+    world = world_of(tmp_path, database, store_url, [{"name": "public.orders"}])
     run(
         world,
         "CREATE TABLE orders (id int PRIMARY KEY)",
