@@ -1,5 +1,6 @@
 """Maintenance of a lake table: merge small files, write checkpoints, remove tombstones, delete unused files."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pyarrow as pa
@@ -55,12 +56,17 @@ def optimize(session: SparkSession, url: str) -> None:
 
 
 def checkpoint_when_due(
-    session: SparkSession, store: ObjectStore, log: DeltaLog, state: LakeTableState, clock: Clock, on_step: OnStep
+    open_session: Callable[[], SparkSession],
+    store: ObjectStore,
+    log: DeltaLog,
+    state: LakeTableState,
+    clock: Clock,
+    on_step: OnStep,
 ) -> None:
     """Writes a checkpoint of `state.version` if enough versions came after the last one, and deletes expired commits.
 
     The commit is already durable, so a failure is only logged; the next commit tries again. Delta writes checkpoints of
-    logs with content that the pipeline does not know.
+    logs with content that the pipeline does not know; only that opens a session.
     """
     configuration = configuration_of(state.metadata)
     interval = int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
@@ -79,7 +85,7 @@ def checkpoint_when_due(
             _write_checkpoint(store, log, state, int(kept_since.timestamp() * 1000), on_step)
             clean_log(store, log, state.version, configuration, now, on_step)
         elif (state.version + 1) % interval == 0:
-            _checkpoint_by_delta(session, store.spark_url(log.table_key), state.version + 1, on_step)
+            _checkpoint_by_delta(open_session(), store.spark_url(log.table_key), state.version + 1, on_step)
     except (CdcError, OSError, pa.ArrowException) as error:
         logger.warning("no checkpoint was written", lake=log.table_key, found=str(error))
 

@@ -195,7 +195,7 @@ class RowHistory:
         with step(self.on_step, "lake_history.commit"):
             self.log.append(state.version + 1, actions)
         state.follow(actions, state.version + 1)
-        checkpoint_when_due(self.session, self.store, self.log, files.state, self.clock, self.on_step)
+        checkpoint_when_due(lambda: self.session, self.store, self.log, files.state, self.clock, self.on_step)
 
     def _write(self, fitted: Fitted, files: LakeFiles, sql: str, count: int | None) -> tuple[DataFile, ...]:
         folder = f"{files.folder}/history-{uuid.uuid4().hex}"

@@ -33,8 +33,8 @@ from cdc_pipeline.lake.reshaping import Reshaper
 from cdc_pipeline.lake.row_history import RowHistory, lags
 from cdc_pipeline.lake.schema_change import Fitted, follow_by_spark
 from cdc_pipeline.lake.session import claim_tag, configured, tagged
-from cdc_pipeline.lake.table_features import allows_own_commit
-from cdc_pipeline.lake.table_state import LakeTableStates
+from cdc_pipeline.lake.table_features import unknown_features
+from cdc_pipeline.lake.table_state import LakeTableState, LakeTableStates
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.steps import OnStep, step
 
@@ -128,17 +128,20 @@ class ClaimUpsert:
         """Moves the fence in a commit of its own. A claim without rows needs no Spark, as a rule."""
         table = replace(self.table, keeps_history=self.table.keeps_history and not self._history_lags(fence))
         with step(self.on_step, "fence.read"):
-            is_own = allows_own_commit(self._log, fence.lake_version)
-        if not is_own:
+            state = self.states.at(self._log, fence.lake_version)
+        if unknown_features(state.protocol):
             self._move_by_spark(table)
             return
         now, metadata = self.clock(), claim_metadata(self.work, in_history=table.keeps_history)
         info = commit_info(operation="CDC FENCE", user_metadata=metadata, read_version=fence.lake_version, now=now)
+        actions = [info, fence_action(table.app_id, self.work.last_number, now)]
         with step(self.on_step, "fence.move"):
-            self._log.append(fence.lake_version + 1, [info, fence_action(table.app_id, self.work.last_number, now)])
+            self._log.append(fence.lake_version + 1, actions)
+        state.follow(actions, fence.lake_version + 1)
+        self._checkpoint_when_due(state)
 
     def _history_lags(self, fence: Fence) -> bool:
-        """A claim without rows leaves the history as it is; the next one with rows has to see what it lacks."""
+        """Returns whether the history lacks changes of the table. Then this commit must not say that it has them."""
         history = history_of(self.table)
         with step(self.on_step, "fence.read"):
             own = read_fence(DeltaLog(self.store, lake_key(history.name)), history.app_id)
@@ -214,8 +217,11 @@ class ClaimUpsert:
         if not applied.is_committed:
             self.may_commit()
             return self._passed_over(applied.counts)
-        checkpoint_when_due(session, self.store, self._log, files.state, self.clock, self.on_step)
+        self._checkpoint_when_due(files.state)
         return _Done(counts=applied.counts)
+
+    def _checkpoint_when_due(self, state: LakeTableState) -> None:
+        checkpoint_when_due(self.session, self.store, self._log, state, self.clock, self.on_step)
 
     def _merge(self, session: SparkSession, fitted: Fitted, sent: list[_Done]) -> _Done | None:
         """Applies the claim by MERGE. `sent` gets what it does before it is sent: the answer may be lost.

@@ -174,13 +174,18 @@ class Keeper:
             self._failures = 0
             self._become(Condition.DONE)
             return
-        pause = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE)
-        self._not_before = time.monotonic() + pause.total_seconds()
+        self._not_before = time.monotonic() + pause_after(self._failures).total_seconds()
         self._failures += 1
         self._become(Condition.WAITING)
 
     def _become(self, condition: Condition) -> None:
         self._condition, self._since = condition, time.time()
+
+
+def pause_after(failures: int) -> timedelta:
+    """Returns the pause before a process that ended is started again; `failures`: how often in a row it did before."""
+    doublings = min(failures, 6)  # 2 ** failures would overflow after an hour
+    return min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE)
 
 
 def supervise(keepers: Iterable[Keeper], store: Callable[[list[ProcessState]], None]) -> None:

@@ -104,6 +104,13 @@ def test_a_checkpoint_of_ours_says_what_delta_s_own_says(
     assert rows_of(by_delta) == expected
 
 
+def test_claims_without_rows_leave_checkpoints_too(lake: SparkLake, store: LocalObjectStore, feed: Feed) -> None:
+    """Without them, each such claim would read more of the log than the one before."""
+    log = DeltaLog(store, lake_key(feed.table.name))
+    versions = [lake.upsert(feed.table, feed.claim([])).lake_version for _ in range(2 * INTERVAL)]
+    assert versions[-1] - log.checkpoint_before(versions[-1])[0] < INTERVAL
+
+
 def test_every_reader_opens_the_table_from_it_when_older_commits_are_gone(
     lake: SparkLake, session: SparkSession, store: LocalObjectStore, feed: Feed, tmp_path: Path
 ) -> None:
