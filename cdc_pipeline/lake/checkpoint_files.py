@@ -48,11 +48,14 @@ def checkpoint_batches(store: ObjectStore, key: str, kinds: frozenset[str] | Non
     """Yields the rows of one checkpoint file. Raises LakeError if it is missing or damaged."""
     filesystem, root = store.filesystem()
     try:
-        with pyarrow.parquet.ParquetFile(f"{root}/{key}", filesystem=filesystem) as file:
+        path = f"{root}/{key}"
+        with pyarrow.parquet.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
             columns = needed_columns(file.schema_arrow, kinds)
             if columns:
                 yield from file.iter_batches(_BATCH_ROWS, columns=columns)
-    except (pa.ArrowInvalid, FileNotFoundError) as error:
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            store.get(key)  # raises the error of a store that is away; a damaged file can be fetched
         raise LakeError(
             f"the checkpoint {key} cannot be read: {error}",
             expected="the file as it was written",

@@ -67,6 +67,21 @@ def test_an_error_names_a_checkpoint_that_is_damaged_or_missing(
     assert LakeTableStates().at(log, LATEST).metadata == log.metadata(0)
 
 
+def test_no_damaged_byte_of_a_checkpoint_is_read_as_other_content(store: LocalObjectStore, log: DeltaLog) -> None:
+    key = log.checkpoint_key(CHECKPOINT)
+    content, files = store.get(key), log.active_files(LATEST)
+    refused = 0
+    for place in range(0, len(content), 23):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x55
+        store.overwrite(key, bytes(damaged))
+        try:
+            assert log.active_files(LATEST) == files
+        except LakeError:
+            refused += 1
+    assert refused
+
+
 def test_an_error_says_that_a_log_lacks_its_beginning(store: LocalObjectStore, log: DeltaLog) -> None:
     lost = [log.checkpoint_key(CHECKPOINT), log.last_checkpoint_key, f"{log.folder}/{0:020d}.json"]
     store.delete_all(lost)
