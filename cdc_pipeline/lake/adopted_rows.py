@@ -56,10 +56,10 @@ class AdoptedRows:
         return f"SELECT {', '.join([*map(identifier, self.fitted.shape.names), *own])} FROM {_NOW}"
 
     def name_differences(self, missing: list[str], at_version: str) -> int:
-        """Makes the view EVENT of what the table's rows have and the periods that go on have not; returns its length.
+        """Makes the view EVENT of events that turn the current periods into the table's rows; returns its length.
 
-        A period that began after the table's version says more than that version, and stays. A hidden row says when
-        its id was deleted. An id without any row was deleted at the newest version, which is at least `at_version`.
+        A period that is newer than its row is kept. A hidden row says when its id was deleted. An id without any row
+        was deleted at `at_version`, or at the table's newest version if its period is newer than `at_version`.
         """
         shape = ClaimShape(columns=self.fitted.shape.types, key=self.fitted.table.schema.key)
         compared = [name for name in shape.others if name not in missing]
@@ -73,8 +73,8 @@ class AdoptedRows:
         )
         history = table_at(self.store.spark_url(lake_key(history_of(self.table).name)))
         periods_now = f"(SELECT * FROM {history} WHERE {CURRENT} AND NOT {HIDDEN})"
-        newest = f"(SELECT greatest(max({VERSION}), {text_literal(at_version)}) AS {VERSION} FROM {_NOW})"
-        ended = f"coalesce(hidden.{VERSION}, newest.{VERSION})"
+        newest, at = f"(SELECT max({VERSION}) AS {VERSION} FROM {_NOW})", text_literal(at_version)
+        ended = f"coalesce(hidden.{VERSION}, IF(was.{VERSION} < {at}, {at}, newest.{VERSION}))"
         events = self.views.keep_sql(
             EVENT,
             f"""

@@ -1,7 +1,9 @@
 """Finds the periods of a history table that a claim changes, and which rows of its files they replace."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
@@ -50,7 +52,8 @@ class ClaimPeriods:
     """Finds the periods that a claim changes. `files` and `fitted` are those of the history table.
 
     `is_new`: the claim's events are all newer than what the history has. For claims of at most `rows_without_spark`
-    rows Arrow finds the periods then.
+    rows Arrow finds the periods then. `is_adoption`: the events are rows that the history takes over. A period that
+    ends at the version of such a row may have had another id, and stays.
     """
 
     views: Views
@@ -58,6 +61,7 @@ class ClaimPeriods:
     fitted: Fitted
     work: ClaimWork
     is_new: bool
+    is_adoption: bool = False
     rows_without_spark: int = 0
 
     @property
@@ -102,8 +106,8 @@ class ClaimPeriods:
             self._shape,
             fills=partial,
             truncates=truncates,
-            keeps_tombstones=self.work.tombstones or not is_ordered,
-            keeps_confirmed=not is_ordered,
+            keeps_old_events=self.work.tombstones or not is_ordered,
+            has_one_period=self.is_new,
         )
         return ChangedPeriods(sql=sql, replaced=replaced)
 
@@ -139,7 +143,8 @@ class ClaimPeriods:
             self.views.name_sql(PERIOD, f"SELECT * FROM ({rows}) AS lake{within}")
             return live.places, partial
         firsts = f"SELECT {shape.keys()}, min({VERSION}) AS _cdc_first FROM {EVENT} GROUP BY {shape.keys()}"
-        condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) >= _cdc_first"
+        after = ">" if self.is_adoption else ">="
+        condition = f"coalesce(lake.{END_VERSION}, {text_literal(AFTER_ALL)}) {after} _cdc_first"
         join = f"JOIN ({firsts}) AS wanted"
         if truncates:
             join = f"LEFT JOIN ({firsts}) AS wanted"
@@ -181,13 +186,22 @@ class ClaimPeriods:
 
 def oldest_version(store: ObjectStore, work: ClaimWork) -> str:
     """Returns a version that no event of the claim is older than."""
+    return min(("" if least is None else least for least in _minima(store, work, VERSION)), default=AFTER_ALL)
+
+
+def oldest_commit_time(store: ObjectStore, work: ClaimWork) -> datetime | None:
+    """Returns the commit time of the claim's oldest event; None if it is not known."""
+    minima = list(_minima(store, work, COMMIT_TIME))
+    return None if None in minima else min(minima, default=None)
+
+
+def _minima(store: ObjectStore, work: ClaimWork, name: str) -> Iterator[Any]:
+    """Yields the least value of a column in each row group of the claim's files; None where it is not known."""
     filesystem, root = store.filesystem()
-    oldest = [AFTER_ALL]
     for content in work.slices:
         with filesystem.open_input_file(f"{root}/{content.key}") as file:
             metadata = pq.read_metadata(file)
-        place = place_of(metadata, VERSION)
+        place = place_of(metadata, name)
         for group in range(metadata.num_row_groups):
             known = metadata.row_group(group).column(place).statistics
-            oldest.append(known.min if known is not None and known.has_min_max else "")
-    return min(oldest)
+            yield known.min if known is not None and known.has_min_max else None

@@ -41,19 +41,21 @@ def periods(
     *,
     fills: Iterable[str],
     truncates: Mapping[str, str],
-    keeps_tombstones: bool,
-    keeps_confirmed: bool,
+    keeps_old_events: bool,
+    has_one_period: bool,
 ) -> str:
     """Returns SQL of all periods of the ids of PERIOD and EVENT.
 
     `fills`: the columns for which an event may have no value; it keeps the value before it. `truncates`: version -> SQL
-    of the commit time. `keeps_tombstones`: a delete leaves a hidden row against older events that arrive later.
-    `keeps_confirmed`: the period remembers each event that confirmed it; otherwise only the last one.
+    of the commit time. `keeps_old_events`: older events may arrive later, so a delete leaves a hidden row, and a period
+    remembers each event that confirmed it; otherwise only the last one. `has_one_period`: PERIOD has at most one period
+    of each id, and EVENT only newer events.
     """
     shape = _in_registers(shape, set(fills))
+    is_same = f"_cdc_act = {_UPSERT}" if has_one_period else "row_number() OVER by_version = 1"
     values = "".join(f", {part}" for each in shape.registers for part in each.columns(f"_cdc_first.{_value(each)}"))
-    confirmed = "_cdc_later" if keeps_confirmed else "slice(_cdc_later, -1, 1)"
-    kept = f"_cdc_act <> {_END}" if keeps_tombstones else f"_cdc_act = {_UPSERT}"
+    confirmed = "_cdc_later" if keeps_old_events else "slice(_cdc_later, -1, 1)"
+    kept = f"_cdc_act <> {_END}" if keeps_old_events else f"_cdc_act = {_UPSERT}"
     is_of_period = f"at IN ({VERSION}, '{_UNKNOWN}') OR coalesce(map_contains_key({CONFIRMED}, at), false)"
     unknown = "_cdc_first._cdc_unknown"
     whole = f"filter(array(struct('{_UNKNOWN}' AS _cdc_at, {unknown} AS _cdc_absent)), it -> size(it._cdc_absent) > 0)"
@@ -66,7 +68,7 @@ def periods(
                      lead(_cdc_first._cdc_time) OVER by_version AS {VALID_TO},
                      map_filter(map_from_entries({blanks}), (at, names) -> {is_of_period}) AS {PARTIAL}
               FROM (SELECT *, IF(size(_cdc_later) = 0, NULL, map_from_entries({confirmed})) AS {CONFIRMED}
-                    FROM ({_gathered(shape, set(fills), truncates)}))
+                    FROM ({_gathered(shape, set(fills), truncates, is_same)}))
               WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY {VERSION}))
         WHERE {kept}"""
 
@@ -98,17 +100,17 @@ def _values(shape: ClaimShape) -> str:
     return "".join(f", {_value(each)}" for each in shape.registers)
 
 
-def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str]) -> str:
+def _gathered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str], is_same: str) -> str:
     """Gathers the events of each period: the first one with its values, the later ones, and those that lack values."""
     return f"""
         SELECT {shape.keys()}, min(_cdc_at) AS {VERSION}, min(_cdc_act) AS _cdc_act,
                min_by(struct(_cdc_time, _cdc_unknown{_values(shape)}), _cdc_at) AS _cdc_first,
                array_sort(collect_list(struct(_cdc_at, _cdc_time)) FILTER (WHERE NOT _cdc_is_first)) AS _cdc_later,
                collect_list(struct(_cdc_at, _cdc_absent)) FILTER (WHERE size(_cdc_absent) > 0) AS _cdc_blanks
-        FROM ({_numbered(shape, fills, truncates)}) GROUP BY {shape.keys()}, _cdc_period"""
+        FROM ({_numbered(shape, fills, truncates, is_same)}) GROUP BY {shape.keys()}, _cdc_period"""
 
 
-def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str]) -> str:
+def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str], is_same: str) -> str:
     """Adds to the events the number of their period, and whether they are the first of it."""
     return f"""
         SELECT *, count_if(_cdc_is_first) OVER by_version AS _cdc_period
@@ -117,15 +119,16 @@ def _numbered(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str
               FROM (SELECT *, lag(_cdc_act) OVER by_version AS _cdc_act_before,
                            lag(_cdc_content) OVER by_version AS _cdc_content_before
                     FROM (SELECT *, struct(_cdc_unknown{_values(shape)}) AS _cdc_content
-                          FROM ({_filled(shape, fills, truncates)}))
+                          FROM ({_filled(shape, fills, truncates, is_same)}))
                     WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)))
         WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)"""
 
 
-def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str]) -> str:
+def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, str], is_same: str) -> str:
     """Gives each event the values that it lacks, from the event before it, unless a delete is between them.
 
-    The first period of an id keeps its values: those of the period before it were taken when it was written.
+    The first period of an id keeps its values: those of the period before it were taken when it was written. `is_same`:
+    SQL of whether a known event has its period's values without being computed again.
     """
     values, found, unknown = "", "", list[str]()
     for register in shape.registers:
@@ -142,10 +145,10 @@ def _filled(shape: ClaimShape, fills: AbstractSet[str], truncates: Mapping[str, 
     lacked = f"array_compact(array({', '.join(unknown)}))" if unknown else NO_NAMES
     return f"""
         SELECT {shape.keys()}{values}, _cdc_at, _cdc_time, _cdc_act, _cdc_absent,
-               IF(_cdc_begins, _cdc_unknown_before, {lacked}) AS _cdc_unknown
+               IF(_cdc_keeps, _cdc_unknown_before, {lacked}) AS _cdc_unknown
         FROM (SELECT *{found}
-              FROM (SELECT *, IF(_cdc_begins, _cdc_unknown_before, array_union(_cdc_absent, _cdc_lacking)) AS _cdc_blank
-                    FROM (SELECT *, _cdc_is_known AND row_number() OVER by_version = 1 AS _cdc_begins,
+              FROM (SELECT *, IF(_cdc_keeps, _cdc_unknown_before, array_union(_cdc_absent, _cdc_lacking)) AS _cdc_blank
+                    FROM (SELECT *, _cdc_is_known AND {is_same} AS _cdc_keeps,
                                  count_if(_cdc_act <> {_UPSERT}) OVER by_version AS _cdc_life
                           FROM ({_distinct(shape, truncates)})
                           WINDOW by_version AS (PARTITION BY {shape.keys()} ORDER BY _cdc_at)))

@@ -20,7 +20,7 @@ from cdc_pipeline.errors import LakeError
 from cdc_pipeline.lake.adopted_rows import AdoptedRows
 from cdc_pipeline.lake.append_or_merge import has_known_features
 from cdc_pipeline.lake.claim_changes import Counts
-from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_version
+from cdc_pipeline.lake.claim_periods import ClaimPeriods, Places, oldest_commit_time, oldest_version
 from cdc_pipeline.lake.claim_view import Views, opened_views
 from cdc_pipeline.lake.columns import check_history, history_of
 from cdc_pipeline.lake.delta_log import DeltaLog
@@ -71,7 +71,8 @@ class RowHistory:
         if fence is None or lags(fence, of_table):
             version = of_table.lake_version
             name = of_table.snapshot_id or f"lake version {version}"
-            self.adopt(version, of_table.number, name, at=self.clock(), at_version=self._begins_at(work))
+            cutoff, begins_at = work.cutoff_version, self._begins_at(work)
+            self.adopt(version, of_table.number, name, at=self._began(work), at_version=begins_at, cutoff=cutoff)
             fence = self._begun()
         if fence.claim_id == work.claim_id and fence.number == work.last_number:
             return
@@ -87,18 +88,33 @@ class RowHistory:
                 self._commit(files, max(fence.number, work.last_number), claim_metadata(work), written, replaced)
 
     def _begins_at(self, work: ClaimWork) -> str:
-        """Returns a version that is greater than all changes before the claim; "" if none is known."""
-        if work.late or not self.table.ordered:
-            return work.cutoff_version
-        return max(work.cutoff_version, oldest_version(self.store, work))
+        """Returns a version up to which rows were deleted that only the history has; "" if none is known."""
+        known = max(work.cutoff_version, work.truncated_at)
+        is_newest = self.table.ordered and not work.late
+        return max(known, oldest_version(self.store, work)) if is_newest else known
 
-    def _claim(self, views: Views, fitted: Fitted, work: ClaimWork, files: LakeFiles, *, is_new: bool) -> ClaimPeriods:
+    def _began(self, work: ClaimWork) -> datetime:
+        """Returns the moment at which the history takes rows over: not later than the changes of the claim."""
+        oldest = None if work.late else oldest_commit_time(self.store, work)
+        return self.clock() if oldest is None else min(self.clock(), oldest)
+
+    def _claim(
+        self,
+        views: Views,
+        fitted: Fitted,
+        work: ClaimWork,
+        files: LakeFiles,
+        *,
+        is_new: bool = False,
+        is_adoption: bool = False,
+    ) -> ClaimPeriods:
         return ClaimPeriods(
             views=views,
             files=files,
             fitted=fitted,
             work=work,
             is_new=is_new,
+            is_adoption=is_adoption,
             rows_without_spark=self.rows_without_spark,
         )
 
@@ -112,11 +128,15 @@ class RowHistory:
             return (), {}
         return self._write(claim.fitted, claim.files, changed.sql, files), changed.replaced
 
-    def adopt(self, lake_version: int, fence_number: int, name: str, *, at: datetime, at_version: str) -> None:
+    def adopt(
+        self, lake_version: int, fence_number: int, name: str, *, at: datetime, at_version: str, cutoff: str
+    ) -> None:
         """Takes over the rows of a version of the table, as changes at the moment `at`. Repeating it does nothing.
 
         `fence_number`: the last slice whose changes this version has. `name` says in the log where the rows came from.
-        An id that the version lacks has been deleted, at `at_version` if the table has no newer row.
+        An id that the version lacks was deleted at the version of its hidden row; without one at `at_version`, or at
+        the table's newest version if its period is newer than `at_version`. If other columns are the id now, all
+        periods end at `cutoff`, the version of the snapshot that brought the new id.
         """
         if self._fence() is None:
             with step(self.on_step, "lake_table.create"):
@@ -126,7 +146,7 @@ class RowHistory:
             shape = shape_at(self.log, fence.lake_version)
         ids = ids_before(shape, self.table.schema, self.table.source_id)
         if None in ids or (_has_begun(fence) and not self._are_ids(filter(None, ids))):
-            self._end_all(at, at_version)
+            self._end_all(at, cutoff)
             fence = self._begun()
         rows = SliceInput(number=0, slice_id="", key="", rows=0, sha256="", schema=self.table.schema)
         work = ClaimWork(claim_id="", first_number=fence_number, last_number=fence_number, slices=(rows,))
@@ -141,7 +161,7 @@ class RowHistory:
                 with step(self.on_step, "lake_claim.deduplicate"):
                     count = adopted.name_differences(missing, at_version)
                 work = replace(work, slices=(replace(rows, rows=count),))
-                claim = self._claim(views, fitted, work, files, is_new=False)
+                claim = self._claim(views, fitted, work, files, is_adoption=True)
                 written, replaced = self._written(claim, {}, max(1, files_for(work)))
             else:
                 written, replaced = self._write(fitted, files, adopted.first_periods(), None), {}
@@ -152,13 +172,13 @@ class RowHistory:
         with step(self.on_step, "lake_files.read"):
             return not self.session.sql(same_ids(table_at(self.store.spark_url(self._folder)), names)).collect()
 
-    def _end_all(self, at: datetime, at_version: str) -> None:
+    def _end_all(self, at: datetime, version: str) -> None:
         """Ends all periods that go on, of a table whose rows have other ids now. Repeating it does nothing."""
         self.may_commit()
         with step(self.on_step, "lake_history.commit"):
             self.session.sql(
                 f"UPDATE {table_at(self.store.spark_url(self._folder))} SET {CURRENT} = false,"
-                f" {END_VERSION} = greatest({VERSION}, {text_literal(at_version)}),"
+                f" {END_VERSION} = greatest({VERSION}, {text_literal(version)}),"
                 f" {VALID_TO} = {value_literal(at, 'TIMESTAMP')} WHERE {CURRENT}"
             ).collect()
 

@@ -175,8 +175,9 @@ class SparkLake:
             )
             known = content.table
             at = self._clock() if known is None else known.cutoff_time
-            at_version = "" if known is None else known.cutoff_version
-            history.adopt(version, content.fence_number, content.snapshot_id, at=at, at_version=at_version)
+            cutoff = "" if known is None else known.cutoff_version
+            name = content.snapshot_id
+            history.adopt(version, content.fence_number, name, at=at, at_version=cutoff, cutoff=cutoff)
 
     def rewind(self, table: LakeTable, to_version: int) -> Fence:
         return rewind.rewind(self._log(table), table, to_version, self._clock, self._on_step)

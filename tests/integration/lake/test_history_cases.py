@@ -93,3 +93,26 @@ def test_every_case_of_events_in_any_order(lake: SparkLake, store: LocalObjectSt
     lake.purge(table, version(100))
     assert spans(store, table) == wanted
     assert not any(row[DELETED] for row in lake_table_rows(store, history_of(table)))
+
+
+def test_a_value_that_no_event_had_shows_in_no_period(lake: SparkLake, store: LocalObjectStore) -> None:
+    """Whether one claim has the events or several."""
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("u", at, id_, age=1) for at in (35, 38) for id_ in (1, 2)]))
+    lake.upsert(table, feed.claim([event("u", 47, 1, name="x", age=2), event("d", 47, 2)]))
+    assert spans(store, table) == {1: [("x", 47, None)]}
+
+
+def test_what_is_replayed_late_has_the_periods_of_what_comes_in_time(lake: SparkLake, store: LocalObjectStore) -> None:
+    """While quarantined events may be replayed, deletes leave tombstones, and periods remember all their events."""
+    table = table_of(keeps_history=True)
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    same = [event("i" if at == 5 else "u", at, 1, name="Alice", age=1) for at in (5, 10, 15)]
+    for events in (same[:1], [*same[1:], event("d", 26, 2)], [event("d", at, 2) for at in (45, 57)]):
+        lake.upsert(table, replace(feed.claim(events), tombstones=True))
+    late = feed.claim([event("u", 7, 1, name="Bob", age=1), event("i", 37, 2, name="short", age=1)])
+    lake.upsert(table, replace(late, late=True, tombstones=True))
+    assert spans(store, table) == {1: [("Alice", 5, 7), ("Bob", 7, 10), ("Alice", 10, None)], 2: [("short", 37, 45)]}

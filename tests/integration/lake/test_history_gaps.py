@@ -1,6 +1,7 @@
 """A history that was switched off for a while shows the table's rows again once it is switched on."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import SparkSession
@@ -9,10 +10,10 @@ from cdc_pipeline.lake import LakeTable
 from cdc_pipeline.lake.columns import history_of
 from cdc_pipeline.lake.spark_lake import SparkLake
 from cdc_pipeline.object_store.local import LocalObjectStore
-from cdc_pipeline.record import VALID_FROM
-from cdc_pipeline.steps import Moment
+from cdc_pipeline.record import DELETED, VALID_FROM, VALID_TO
+from cdc_pipeline.steps import Moment, no_step
 from tests.support.history_tables import publish, spans
-from tests.support.lake import NOW, Feed, event, lake_table_rows, table_of
+from tests.support.lake import NOW, PEOPLE, Feed, commit_time, event, lake_table_rows, table_of, version
 
 
 @pytest.fixture
@@ -68,6 +69,54 @@ def test_a_table_without_order_says_when_an_id_was_deleted(lake: SparkLake, stor
     lake.upsert(replace(table, keeps_history=False), feed.claim([event("d", 3, 1), event("u", 9, 2, name="b", age=1)]))
     lake.upsert(table, feed.claim([event("i", 5, 1, name="c", age=1)]))
     assert spans(store, table) == {1: [("a", 1, 3), ("c", 5, None)], 2: [("a", 1, 9), ("b", 9, None)]}
+
+
+def test_a_truncate_meanwhile_ends_the_periods_of_a_table_without_order(
+    lake: SparkLake, store: LocalObjectStore
+) -> None:
+    table = table_of(ordered=False, keeps_history=True, name="shop.public.others")
+    lake.create_table(table)
+    feed = Feed(store=store, table=table)
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    lake.upsert(replace(table, keeps_history=False), feed.claim([event("t", 3)]))
+    lake.upsert(table, feed.claim([event("i", 5, 2, name="b", age=1)]))
+    assert spans(store, table) == {1: [("a", 1, 3)], 2: [("a", 1, 3), ("b", 5, None)]}
+
+
+def test_a_row_has_one_period_at_each_moment(
+    store: LocalObjectStore, session: SparkSession, table: LakeTable, feed: Feed
+) -> None:
+    """The worker's clock is later than the changes of the claim, and all the more so in a backlog."""
+    later = NOW + timedelta(days=1)
+    lake = SparkLake(open_session=lambda: session, store=store, clock=lambda: later, on_step=no_step)
+    lake.upsert(table, feed.claim([event("i", 1, id_, name="a", age=1) for id_ in (1, 2)]))
+    lake.upsert(replace(table, keeps_history=False), feed.claim([event("u", 3, 1, name="b", age=1), event("d", 4, 2)]))
+    lake.upsert(table, feed.claim([event("u", 10, 1, name="c", age=1), event("i", 11, 2, name="d", age=1)]))
+    rows = [row for row in lake_table_rows(store, history_of(table)) if not row[DELETED]]
+    times = {(row["id"], row["name"]): (row[VALID_FROM], row[VALID_TO]) for row in rows}
+    begun, changed, again = (commit_time(version(number)) for number in (1, 10, 11))
+    assert times == {
+        (1, "a"): (begun, changed),
+        (1, "b"): (changed, changed),
+        (1, "c"): (changed, None),
+        (2, "a"): (begun, changed),
+        (2, "d"): (again, None),
+    }
+
+
+def test_an_id_that_a_snapshot_brought_meanwhile_keeps_the_rows_of_the_snapshot(
+    lake: SparkLake, store: LocalObjectStore, table: LakeTable, feed: Feed
+) -> None:
+    """The periods of the old id end at the snapshot. Its rows go on, also those that the next claim does not have."""
+    pairs = replace(PEOPLE, key=("id", "age"))
+    old = replace(table, schema=pairs)
+    two = Feed(store=store, table=old)
+    lake.upsert(old, two.claim([event("i", 1, 1, age, name=f"a{age}") for age in (1, 2)]))
+    publish(lake, store, replace(table, keeps_history=False), [(1, "s", 2), (2, "s", 1)], at=5, fence=1)
+    feed.next_number = two.next_number
+    claim = feed.claim([event("u", 9, 2, name="b", age=1)])
+    lake.upsert(table, replace(claim, cutoff_version=version(5)))
+    assert spans(store, table) == {1: [("a1", 1, 5), ("a2", 1, 5), ("s", 5, None)], 2: [("s", 5, 9), ("b", 9, None)]}
 
 
 def test_a_snapshot_that_was_published_without_the_history_is_taken_over(
