@@ -40,9 +40,9 @@ SNAPSHOT_ORDINAL = 0
 class Operation(StrEnum):
     """What one row of a slice file does to its id.
 
-    A key change is a DELETE of the old id and a MOVE of the new id at the same version. A MOVE is an insert whose
-    absent columns keep the values of the old id's row; the columns `_cdc_old_<id column>` hold the old id. A TRUNCATE
-    has no id and deletes every row with a lower version.
+    A key change is a DELETE of the old id and a MOVE of the new id at the same version. A MOVE is an update of the new
+    id that also sets its absent columns, to the values of the old id's row; the columns `_cdc_old_<id column>` hold the
+    old id. A TRUNCATE has no id and deletes every row with a lower version.
     """
 
     INSERT = "i"

@@ -5,7 +5,8 @@ from enum import StrEnum
 
 class TableState(StrEnum):
     REGISTERED = "registered"
-    """Set by the consumer: the table is registered and its slices are numbered; the lake does not have it yet."""
+    """Set by set-up, or when the first snapshot ends unpublished: slices can be numbered; the lake does not have the
+    table yet."""
     SNAPSHOTTING = "snapshotting"
     """Set by the snapshot's orchestrator: the first snapshot is being taken."""
     LIVE = "live"
@@ -51,12 +52,13 @@ class SnapshotState(StrEnum):
     FAILED = "failed"
     """Set by the orchestrator after an error that no retry can remove: nothing is visible in the lake."""
     ABANDONED = "abandoned"
-    """Set by a person or by a newer snapshot: nothing is visible in the lake."""
+    """Set by the next orchestrator when the exporting one died, or when the table became stale: nothing is visible in
+    the lake."""
 
 
 class TaskKind(StrEnum):
     EXPORT = "export"
-    """Source rows of a ctid range -> one snapshot data file."""
+    """One part of the table -> one snapshot data file; without data partitions, staging files."""
     STAGE = "stage"
     """One snapshot data file -> staging files per data partition."""
     COMPACT = "compact"

@@ -18,7 +18,8 @@ from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.record import Column, TableName, TableSchema
 
 FIXED_SETTINGS = ("id", "partition_by", "deletes", "exclude_columns")
-"""Settings that the lake's files depend on: they change only before the first snapshot."""
+"""Settings that the lake's files depend on: they change only before the first snapshot, or when a stale table begins
+again."""
 _TABLE, _SCHEMA = models.source_table, models.table_schema
 
 
@@ -57,8 +58,8 @@ class Tables:
     def register_table(self, new: NewTable) -> SourceTable:
         """Registers the table. Idempotent: later settings replace earlier ones.
 
-        FIXED_SETTINGS cannot change once a snapshot has begun. Raises SourceChanged when another table has the name
-        now, RegistryError for a changed fixed setting.
+        FIXED_SETTINGS cannot change here once a snapshot has begun. Raises SourceChanged when another table has the
+        name now, RegistryError for a changed fixed setting.
         """
         settings = dict(new.settings)
         with self.database.transaction("table.register") as connection:

@@ -46,7 +46,7 @@ class SnapshotTasks:
                 raise SnapshotError(
                     f"the {task.kind} task {task.ordinal} of snapshot {snapshot_id} is already there",
                     expected="the same input as the first time",
-                    remedy="abandon the snapshot: two plans must not be mixed",
+                    remedy="run cdc snapshot again: it starts over, because two plans must not be mixed",
                 )
 
     def tasks(self, snapshot_id: str, kind: TaskKind) -> tuple[SnapshotTask, ...]:

@@ -220,7 +220,7 @@ def _check_fence(connection: Connection, snapshot: Snapshot, fence_number: int) 
             f"the fence {fence_number} of snapshot {snapshot.snapshot_id} covers slice {lost}, which reaches behind"
             f" the cutoff {snapshot.cutoff_offset}",
             expected=f"a fence before slice {lost}",
-            remedy="abandon the snapshot and take a new one",
+            remedy="run cdc snapshot again: it resumes this snapshot, or starts over",
         )
 
 
@@ -244,5 +244,5 @@ def _already_active(connection: Connection, table_id: int) -> SnapshotError:
     return SnapshotError(
         f"the snapshot {active.snapshot_id if active else 'of somebody else'} of table {table_id} is under way",
         expected="no active snapshot",
-        remedy="resume it, or set it to abandoned first",
+        remedy="end the other orchestrator, then run cdc snapshot again: it resumes this snapshot or starts over",
     )
