@@ -91,9 +91,10 @@ def _cell(text: str) -> str:
 
 def command_line_page() -> str:
     """Every command with its arguments and options."""
-    exit_codes = "Exit codes: 0 success, 1 error, 2 usage or settings, 3 a check failed, 4 somebody else is at work.\n"
-    commands = _commands(typer.main.get_command(application()), "cdc")
-    return "# Command line\n\n" + _WRITTEN + "\n" + exit_codes + "".join(commands)
+    group = typer.main.get_command(application())
+    exit_codes = _cell((group.help or "").rpartition("\n\n")[2])
+    own = "`cdc --version` prints the version, `cdc --help` the commands, `cdc COMMAND --help` the options of one.\n"
+    return f"# Command line\n\n{_WRITTEN}\n{exit_codes}\n\n{own}" + "".join(_commands(group, "cdc"))
 
 
 def _commands(command: Any, path: str) -> list[str]:
@@ -109,6 +110,8 @@ def _commands(command: Any, path: str) -> list[str]:
     table = f"\n| option | meaning |\n|---|---|\n{rows}" if rows else ""
     usage = " ".join(command.collect_usage_pieces(context))
     help_text = _cell(inspect.cleandoc(command.help or ""))
+    if command.hidden:
+        help_text = f"Internal: `cdc up` and the compose file run it; `cdc --help` does not list it. {help_text}"
     return [f"\n## {path}\n\n{help_text}\n\n```text\n{path} {usage}\n```\n{table}"]
 
 
