@@ -47,8 +47,10 @@ def parse_type(written: str) -> str:
 class PartitionBy(Frozen):
     """A column by which the lake's files are partitioned. It must be immutable and have few distinct values."""
 
-    column: str
-    unit: Literal["value", "year", "month", "day", "hour"] = "value"
+    column: str = Field(description="the column; its value never changes in a row")
+    unit: Literal["value", "year", "month", "day", "hour"] = Field(
+        default="value", description="one folder for each value, or for each year, month, day or hour of a time"
+    )
 
     @property
     def lake_column(self) -> str:
@@ -58,13 +60,27 @@ class PartitionBy(Frozen):
 class TableSettings(Frozen):
     """One source table. What is not set is taken from the source's catalogue."""
 
-    name: str
-    id: tuple[str, ...] = ()
-    create_time: str | None = None
-    update_time: str | None = None
-    partition_by: tuple[PartitionBy, ...] = ()
-    deletes: Literal["hard", "soft"] = "hard"
-    truncate: Literal["apply", "ignore"] = "apply"
+    name: str = Field(description="db.schema.table; a part with a dot is in double quotes")
+    id: tuple[str, ...] = Field(
+        default=(), description="columns that identify a row; default: the primary key. Fixed after the first snapshot"
+    )
+    create_time: str | None = Field(
+        default=None, description="column with the time of the insert; each file of the lake records its least and most"
+    )
+    update_time: str | None = Field(
+        default=None,
+        description="column with the time of the last change; as `create_time`, and a snapshot sorts by it",
+    )
+    partition_by: tuple[PartitionBy, ...] = Field(
+        default=(), description="columns that divide the lake's table into folders. Fixed after the first snapshot"
+    )
+    deletes: Literal["hard", "soft"] = Field(
+        default="hard",
+        description="hard removes deleted rows, soft keeps them with `_cdc_deleted`. Fixed after the first snapshot",
+    )
+    truncate: Literal["apply", "ignore"] = Field(
+        default="apply", description="a TRUNCATE of the source empties the lake's table, or does nothing there"
+    )
     on_schema_change: Literal["follow", "stop"] = Field(
         default="follow",
         description="follow changes of the table's columns, with a new snapshot if needed, or stop the table",
@@ -73,10 +89,12 @@ class TableSettings(Frozen):
         default="keep", description="keep or drop the lake's values of a column that the source dropped"
     )
     as_text: tuple[str, ...] = Field(
-        default=(), description="columns that the lake stores as the source's text, whatever their type"
+        default=(),
+        description="columns that the lake stores as the source's text; a change needs a new snapshot of the table",
     )
     exclude_columns: tuple[str, ...] = Field(
-        default=(), description="columns that never reach the lake, nor the files and quarantine of the pipeline"
+        default=(),
+        description="columns that the pipeline drops before it writes anything. Fixed after the first snapshot",
     )
     deletion_vectors: bool = Field(
         default=True, description="off: Delta rewrites files instead, for readers that do not support deletion vectors"
@@ -146,7 +164,7 @@ class ObjectStoreSettings(Frozen):
     """The server of a lake on S3. Credentials come from AWS's own variables or profile."""
 
     endpoint: str | None = Field(default=None, description="https://host:port; default: AWS")
-    region: str | None = Field(default=None, min_length=1)
+    region: str | None = Field(default=None, min_length=1, description="default: the one of the environment or profile")
     path_style: bool = Field(default=False, description="put the bucket's name into the path instead of the host name")
     allow_http: bool = Field(default=False, description="allow an endpoint on another machine without TLS")
 
@@ -163,12 +181,21 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="CDC_", env_nested_delimiter="__")
 
     folder: Path = Field(exclude=True)
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        max_length=40,
+        description="name of the pipeline, its stream and its group in Kafka: a small letter, then small letters,"
+        " digits and `_`; at most 40 characters. It cannot change later",
+    )
     lake: str = Field(min_length=1, description="a folder, file:///folder, or s3://bucket/prefix")
-    object_store: ObjectStoreSettings = ObjectStoreSettings()
-    metadata_store: str = EMBEDDED
-    spark: str = EMBEDDED
-    slice_length: Duration = timedelta(seconds=60)
+    object_store: ObjectStoreSettings = Field(default=ObjectStoreSettings(), description="the server of a lake on S3")
+    metadata_store: str = Field(default=EMBEDDED, description="postgresql://user@host/database; embedded: started here")
+    spark: str = Field(default=EMBEDDED, description="sc://host:port of a Spark Connect server; embedded: started here")
+    slice_length: Duration = Field(
+        default=timedelta(seconds=60),
+        description="interval of commit time of a slice, whole seconds, at least 1s. A shorter one makes the lake"
+        " fresher and costs more claims",
+    )
     source: Annotated[
         PostgresSource
         | DebeziumFilesSource
@@ -177,16 +204,22 @@ class Settings(BaseSettings):
         | DynamodbSource
         | MysqlSource
         | ChangeFilesSource,
-        Field(discriminator="kind"),
+        Field(discriminator="kind", description="what is read; `kind` selects one of these sections"),
     ]
-    tables: tuple[TableSettings, ...] = Field(min_length=1)
-    include: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
-    exclude: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = ()
-    snapshot: SnapshotSettings = SnapshotSettings()
-    worker: WorkerSettings = WorkerSettings()
-    driver: DriverSettings = DriverSettings()
-    maintenance: MaintenanceSettings = MaintenanceSettings()
-    keep: KeepSettings = KeepSettings()
+    tables: tuple[TableSettings, ...] = Field(min_length=1, description="the tables to read, all of one database")
+    include: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = Field(
+        default=(), description="more tables by pattern: db.schema.table, with * and ? in schema and table"
+    )
+    exclude: tuple[Annotated[str, AfterValidator(checked_pattern)], ...] = Field(
+        default=(), description="patterns of tables that `include` leaves out"
+    )
+    snapshot: SnapshotSettings = Field(default=SnapshotSettings(), description="how the initial lake is built")
+    worker: WorkerSettings = Field(default=WorkerSettings(), description="how slices are applied")
+    driver: DriverSettings = Field(default=DriverSettings(), description="the embedded Spark driver")
+    maintenance: MaintenanceSettings = Field(default=MaintenanceSettings(), description="when files are rewritten")
+    keep: KeepSettings = Field(
+        default=KeepSettings(), description="how long data that the lake no longer needs is kept"
+    )
 
     @field_validator("slice_length")
     @classmethod

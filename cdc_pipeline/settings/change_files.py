@@ -30,7 +30,7 @@ class CsvSettings(Frozen):
     header: bool = Field(
         default=True, description="the first line has the columns' names; else the order is that of `columns`"
     )
-    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    delimiter: str = Field(default=",", min_length=1, max_length=1, description="the character between two values")
     null: str = Field(default="", description="the unquoted text that stands for NULL")
 
 
@@ -40,7 +40,7 @@ class ChangeFilesSource(Frozen):
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "as_text": "change files do not contain the source's text, so leave it out"
     }
-    kind: Literal["change_files"]
+    kind: Literal["change_files"] = Field(description="complete files with changes")
     path: str = Field(min_length=1, description="a folder, file:///folder, or s3://bucket/prefix")
     format: Literal["dms", "datastream", "upserts", "debezium"] = Field(
         description="AWS DMS, Google Datastream, rows with an operation, or Debezium's events"
@@ -52,7 +52,8 @@ class ChangeFilesSource(Frozen):
     )
     order_by: tuple[str, ...] = Field(
         default=(),
-        description="columns that show which of two changes of an id is newer; default: names of files, then lines",
+        description="columns that show which of two changes of an id is newer; default: names of files, then lines."
+        " They cannot change later",
     )
     operation_column: str | None = Field(default=None, description="default: `Op` for dms, none for upserts")
     operations: Mapping[str, RowOperation] = Field(
@@ -60,14 +61,18 @@ class ChangeFilesSource(Frozen):
     )
     time_column: str | None = Field(default=None, description="the column with the time of the change")
     before_prefix: str = Field(default="BI_", min_length=1, description="begins the names of columns of the old row")
-    csv: CsvSettings = CsvSettings()
+    csv: CsvSettings = Field(default=CsvSettings(), description="how CSV files are written")
     complete: Literal["named", "settled", "marked"] = Field(
         default="named",
         description="when a file may be read: once it has its name, once it has not changed for `settled_after`, or"
         " once a file with its name and `marker` exists",
     )
-    settled_after: Duration = timedelta(seconds=10)
-    marker: str = Field(default=".done", min_length=1)
+    settled_after: Duration = Field(
+        default=timedelta(seconds=10), description="with `complete: settled`: how long a file has to be unchanged"
+    )
+    marker: str = Field(
+        default=".done", min_length=1, description="with `complete: marked`: the end of the name of the marking file"
+    )
     list_every: Duration = Field(default=timedelta(seconds=5), description="pause between two looks for new files")
     late_by: Duration | None = Field(
         default=None, description="with `order_by` or datastream: changes that are later than this are not accepted"

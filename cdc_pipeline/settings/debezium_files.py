@@ -12,13 +12,16 @@ from cdc_pipeline.settings.work import Duration, Frozen
 class DebeziumFilesSource(Frozen):
     """A folder of files with one Debezium event per line: `<path>/<stream partition>/*.jsonl`, read in name order."""
 
-    kind: Literal["debezium_files"]
-    path: str = Field(min_length=1)
+    kind: Literal["debezium_files"] = Field(description="Debezium's events from files")
+    path: str = Field(
+        min_length=1, description="a folder with one folder per stream partition, relative to pipeline.yml"
+    )
     ordered: bool = Field(
-        default=True, description="whether each stream partition has the events of an id in their order"
+        default=True,
+        description="whether each stream partition has the events of an id in their order. It cannot change later",
     )
     sequence_by: tuple[str, ...] = Field(
-        default=(), description="fields of an event that show which of two events is newer"
+        default=(), description="fields of an event that show which of two events is newer. They cannot change later"
     )
     late_by: Duration | None = Field(default=None, description="events that are later than this are not accepted")
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")

@@ -17,7 +17,7 @@ class DynamodbSource(AwsStreams):
         "as_text": "a stream does not contain texts of the values, so leave it out",
         "exclude_columns": "only the columns that columns lists are read, so leave it out",
     }
-    kind: Literal["dynamodb"]
+    kind: Literal["dynamodb"] = Field(description="tables of AWS DynamoDB")
     table: str = Field(
         default="{table}",
         min_length=1,

@@ -23,7 +23,7 @@ class KafkaSource(Frozen):
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "as_text": "Debezium's events do not contain the source's text, so leave it out"
     }
-    kind: Literal["kafka"]
+    kind: Literal["kafka"] = Field(description="Debezium's events from Kafka")
     servers: str = Field(min_length=1, description="host:port of some brokers, separated by commas")
     topic: str = Field(
         min_length=1,
@@ -44,11 +44,13 @@ class KafkaSource(Frozen):
         default="refuse",
         description="compacted topics: refuse them, or read each event as the newest row, and tombstones as deletes",
     )
-    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = Field(
+        default="plaintext", description="whether connections are encrypted (ssl) and a user is authenticated (sasl)"
+    )
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
         default="SCRAM-SHA-512", description="how the user is authenticated by SASL"
     )
-    username: str | None = None
+    username: str | None = Field(default=None, description="the user, for sasl_plaintext and sasl_ssl")
     password: SecretStr | None = Field(default=None, description="better in CDC_SOURCE__PASSWORD")
     password_file: str | None = Field(default=None, description="a file with the password, relative to pipeline.yml")
     ca_file: str | None = Field(default=None, description="certificates that are trusted; default: the system's")

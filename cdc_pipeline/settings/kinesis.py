@@ -19,7 +19,7 @@ class KinesisSource(AwsStreams):
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "as_text": "the events do not contain the source's text, so leave it out"
     }
-    kind: Literal["kinesis"]
+    kind: Literal["kinesis"] = Field(description="streams of AWS Kinesis")
     stream: str = Field(
         min_length=1,
         description="stream of each table, with {database}, {schema} and {table} in it; or one for all tables",

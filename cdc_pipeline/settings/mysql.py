@@ -15,7 +15,7 @@ class MysqlSource(Frozen):
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "columns": "the server's catalogue has their types, so leave them out"
     }
-    kind: Literal["mysql"]
+    kind: Literal["mysql"] = Field(description="a MariaDB or MySQL server")
     url: str = Field(
         min_length=1,
         repr=False,
@@ -38,7 +38,12 @@ class MysqlSource(Frozen):
         default="127.0.0.1",
         description="the address at which the process that holds a snapshot lets worker slots read it",
     )
-    stream_partitions: int = Field(default=1, ge=1, le=64)
+    stream_partitions: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
+    )
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
 
     def folders(self, base: Path) -> tuple[Path, ...]:

@@ -15,11 +15,26 @@ class PostgresSource(Frozen):
     unfit_table_settings: ClassVar[Mapping[str, str]] = {
         "columns": "PostgreSQL's catalogue has their types, so leave them out"
     }
-    kind: Literal["postgres"]
-    url: str = EMBEDDED
-    publication: str = Field(default="cdc", pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)
-    slot: str = Field(default="cdc", pattern=r"^[a-z0-9_]+$", max_length=63)
-    stream_partitions: int = Field(default=1, ge=1, le=64)
+    kind: Literal["postgres"] = Field(description="a PostgreSQL server")
+    url: str = Field(default=EMBEDDED, description="postgresql://user@host/database; embedded: a database started here")
+    publication: str = Field(
+        default="cdc",
+        pattern=r"^[a-z_][a-z0-9_]*$",
+        max_length=63,
+        description="the publication with the tables: small letters, digits and `_`, no digit first; at most 63",
+    )
+    slot: str = Field(
+        default="cdc",
+        pattern=r"^[a-z0-9_]+$",
+        max_length=63,
+        description="the replication slot, which only this pipeline reads: small letters, digits and `_`; at most 63",
+    )
+    stream_partitions: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="parts, by a hash of the id, that get slice files of their own; at most 64. It cannot change later",
+    )
     slice_rows: int = Field(default=200_000, ge=1, description="a slice is also cut when it holds this many rows")
     log_alarm_bytes: int = Field(
         default=64 << 30,

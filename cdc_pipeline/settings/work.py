@@ -50,16 +50,24 @@ class Frozen(BaseModel):
 class SnapshotSettings(Frozen):
     """How the initial lake is built."""
 
-    concurrency: int = Field(default=2, ge=1, le=64)
+    concurrency: int = Field(
+        default=2, ge=1, le=64, description="worker slots: tasks of a snapshot that run side by side; at most 64"
+    )
     snapshot_file_bytes: int = Field(default=32 << 20, ge=1 << 13, description="source bytes of one snapshot data file")
-    target_file_bytes: int = Field(default=128 << 20, ge=1 << 10)
-    poll_interval: Duration = timedelta(seconds=10)
+    target_file_bytes: int = Field(
+        default=128 << 20, ge=1 << 10, description="size of the lake's files that a snapshot writes, compressed"
+    )
+    poll_interval: Duration = Field(
+        default=timedelta(seconds=10), description="longest time between two looks of the orchestrator at its tasks"
+    )
 
 
 class DriverSettings(Frozen):
     """The embedded Spark driver."""
 
-    memory: str = Field(default="2g", pattern=r"^[1-9][0-9]*[mg]$")
+    memory: str = Field(
+        default="2g", pattern=r"^[1-9][0-9]*[mg]$", description="heap of its Java virtual machine: a number and m or g"
+    )
     java_options: str = Field(
         default="-XX:+UseParallelGC",
         description="options of its Java virtual machine. A backlog takes a seventh less time with the parallel garbage"
@@ -125,15 +133,17 @@ class WorkerSettings(Frozen):
     run_length: Duration = Field(
         default=timedelta(minutes=5),
         le=timedelta(minutes=30),
-        description="a slice run of a resident worker goes on for this long and applies slices as they come. A run that"
-        " a person triggers, or that updates the asset, ends when nothing waits",
+        description="a slice run of a resident worker stays open for this long and applies slices as they come; at most"
+        " 30m. A run that a person triggers, or that updates the asset, ends when nothing waits",
     )
     updates_lake_asset: bool = Field(
         default=False,
         description="whether a resident worker's run updates the table's asset `…/lake` in Airflow, which takes a task"
         " process; a run in a task process always does",
     )
-    lease: Duration = timedelta(seconds=60)
+    lease: Duration = Field(
+        default=timedelta(seconds=60), description="for how long a killed worker blocks its table at most"
+    )
     claim_rows: int = Field(default=2_000_000, ge=1, description="most rows of one claim")
     claim_slices: int = Field(default=1_000, ge=1, description="most slices of one claim")
     upsert: Literal["append", "merge"] = Field(
@@ -191,14 +201,18 @@ class KeepSettings(Frozen):
     """How long data that the lake no longer needs is kept. `cdc clean` and the DAG cdc_maintenance delete the rest."""
 
     slices: Duration = Field(
-        default=timedelta(days=7), description="slice files and cut files, since the lake has their content"
+        default=timedelta(days=7),
+        description="slice files and cut files, since the lake has their content; at least 1d",
     )
-    snapshots: Duration = Field(default=timedelta(days=7), description="files of a snapshot, since it ended")
+    snapshots: Duration = Field(
+        default=timedelta(days=7), description="files of a snapshot, since it ended; at least 1d"
+    )
     history: Duration = Field(
-        default=timedelta(days=30), description="claims and snapshots in the metadata store, since they ended"
+        default=timedelta(days=30),
+        description="claims and snapshots in the metadata store, since they ended; at least 1d",
     )
     quarantine: Duration = Field(
-        default=timedelta(days=30), description="events in quarantine, since they were replayed or dropped"
+        default=timedelta(days=30), description="events in quarantine, since they were replayed or dropped; at least 1d"
     )
 
     @field_validator("*")

@@ -20,6 +20,24 @@ from cdc_pipeline.metadata_store.inspection.sql_files import sql, view_names
 from cdc_pipeline.settings.file import json_schema
 
 _WRITTEN = "This page is written by `make docs` from the code; a test holds it current.\n"
+_CHANGED_LATER = """
+## Which settings can change later
+
+Change `pipeline.yml`, then restart consumers and workers; Airflow reads the file again by itself. The table names the
+settings on which something that was registered or written depends. The places that a pipeline reads and writes
+(`lake`, `source.url`, `topic`, `path`) change only if their content is moved as a whole. All other settings can change
+at any time.
+
+| setting | can change |
+|---|---|
+| `name`, `source.kind` | never: it would be another pipeline |
+| `id`, `partition_by`, `deletes`, `exclude_columns` | until the first snapshot, or when a stale table begins again |
+| `as_text` of a table | by a new snapshot of the table: `cdc snapshot TABLE` |
+| the type of a column in `columns` | never: a changed type is refused. Begin a new pipeline |
+| `history` of a table | at any time; it then begins with the rows at the time of the next claim |
+| `stream_partitions` | never: the hash that divides the events depends on it |
+| `ordered`, `sequence_by`, `order_by`, `format` of files | never: versions in two orders are not comparable |
+"""
 _DURATION = re.compile(r'"PT?(?P<number>\d+)(?P<unit>[SMHD])"')
 
 
@@ -43,7 +61,7 @@ def settings_page() -> str:
         + "\nA pipeline is described by one file, `pipeline.yml`. `--config` or `CDC_CONFIG` names it. A variable"
         " of the environment overrides each value: `CDC_SLICE_LENGTH=10s`, `CDC_SOURCE__URL=…`.\n"
     )
-    return introduction + "".join(_section(name, section) for name, section in sections.items())
+    return introduction + _CHANGED_LATER + "".join(_section(name, section) for name, section in sections.items())
 
 
 def _section(name: str, section: Mapping[str, Any]) -> str:

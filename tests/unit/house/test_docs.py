@@ -13,7 +13,7 @@ import typer.main
 
 from cdc_pipeline.cli.application import application
 from tests.support.doc_pages import blocks, pages, text_of
-from tests.support.reference_pages import reference_pages
+from tests.support.reference_pages import reference_pages, settings_page
 
 ROOT = Path(__file__).parents[3]
 PAGES_WITH_MESSAGES = (
@@ -30,6 +30,13 @@ NAMED_TEST = re.compile(r"tests/[\w/]+(?:\.py)?")
 @pytest.mark.parametrize("path", sorted(reference_pages()))
 def test_a_page_that_is_written_from_the_code_is_current(path: str) -> None:
     assert text_of(f"docs/{path}") == reference_pages()[path], "run make docs"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    """A row without one says nothing that its name does not say: write `description=` at the field."""
+    rows = [line for line in settings_page().splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert [row for row in rows if row.split(" | ")[-1].strip(" |") == ""] == []
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
