@@ -72,7 +72,7 @@ class SnapshotOrchestrator:
             if fresh:
                 run_id = self.new_id().hex[:8]
                 with ExitStack() as leases:
-                    self._hold_still(leases, fresh, stop)
+                    self._lease_tables(leases, fresh, stop)
                     cutoff = holding.enter_context(self.source.hold_position(_PURPOSE, name=run_id))
                     for name in fresh:
                         self.source.check_complete(self.store.tables.table(name), cutoff)
@@ -105,7 +105,7 @@ class SnapshotOrchestrator:
             pause = longest if failures.total() > known else min(longest, pause)
         return tuple(snapshots)
 
-    def _hold_still(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
+    def _lease_tables(self, leases: ExitStack, tables: Sequence[TableName], stop: Event) -> None:
         """Takes the leases of the tables, so that no worker applies slices of them before the cutoff is registered.
 
         The cutoff is then after every applied slice. Waits for workers that hold a lease. Once the snapshot is

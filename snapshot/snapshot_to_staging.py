@@ -70,17 +70,17 @@ class SnapshotToStaging:
         """Copies one part of the table, as of the exported snapshot, into files; durable on return.
 
         With data partitions that is one snapshot data file, whose rows have no order; memory holds one block of rows.
-        Without them it is sorted staging files; memory holds `run_bytes` of rows twice. So it is for exported files,
-        which may be of any size and need no haste.
+        Without them it is sorted staging files; memory holds `run_bytes` of rows twice. Exported files are also
+        sorted and staged at once, with data partitions too: they stay readable after the export.
         """
         unfit: list[UnfitRow] = []
         with closing(self._rows(exported_snapshot, part, unfit)) as rows:
             if self.partition_by and Export.of(exported_snapshot) is None:
                 return self._put_snapshot_file(rows, unfit, file_id)
             staged = tuple(
-                self._put(partition, part, f"{file_id}-{number:04d}")
+                self._put(partition, rows_of_partition, f"{file_id}-{number:04d}")
                 for number, run in enumerate(_runs(rows, self.run_bytes))
-                for partition, part in split_by_partition(self._sorted(run), self.partition_by)
+                for partition, rows_of_partition in split_by_partition(self._sorted(run), self.partition_by)
             )
         return ExportedPages(
             output=StagedFiles(files=staged),

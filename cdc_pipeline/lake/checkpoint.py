@@ -29,7 +29,7 @@ _REPLACED = ("metaData", "protocol")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
+class _WrittenCheckpoint:
     rows: int
     files: int
     size_bytes: int
@@ -67,7 +67,7 @@ def write_checkpoint(store: ObjectStore, log: DeltaLog, version: int, kept_since
         store.overwrite(log.last_checkpoint_key, json.dumps(pointer).encode())
 
 
-def _write(file: Path, log: DeltaLog, keys: list[str], newer: NewerActions, kept_since: int) -> _Written:
+def _write(file: Path, log: DeltaLog, keys: list[str], newer: NewerActions, kept_since: int) -> _WrittenCheckpoint:
     rows, files, described = 0, 0, 0
     with closing(pyarrow.parquet.ParquetWriter(file, ROWS, store_schema=False, write_page_checksum=True)) as writer:
         for batch in _batches(log, keys, newer, kept_since):
@@ -77,7 +77,7 @@ def _write(file: Path, log: DeltaLog, keys: list[str], newer: NewerActions, kept
             described += sum(batch.num_rows - batch.column(kind).null_count for kind in _REPLACED)
     if described != len(_REPLACED):
         raise UnknownContent(f"{described} actions of metaData and protocol")
-    return _Written(rows=rows, files=files, size_bytes=file.stat().st_size)
+    return _WrittenCheckpoint(rows=rows, files=files, size_bytes=file.stat().st_size)
 
 
 def _batches(log: DeltaLog, keys: list[str], newer: NewerActions, kept_since: int) -> Iterator[pa.RecordBatch]:

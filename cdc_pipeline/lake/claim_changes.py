@@ -80,7 +80,7 @@ def keyed_changes(
     """
     few = has_few_rows(work)
     if work.truncates and not (table.ordered and not work.late):
-        _delete_what_a_truncate_cuts_short(views, shape, work, lake)
+        _add_deletes_of_truncate(views, shape, work, lake)
     if work.key_changes:
         truncates = truncates_in(views.session, work)
         emptied_before = "" if work.truncated_at in truncates else work.truncated_at
@@ -138,7 +138,7 @@ def keyless_changes(
     )
 
 
-def _delete_what_a_truncate_cuts_short(views: Views, shape: ClaimShape, work: ClaimWork, lake: str) -> None:
+def _add_deletes_of_truncate(views: Views, shape: ClaimShape, work: ClaimWork, lake: str) -> None:
     """Adds a delete at the truncate's version to EVENT for each newer row of the lake with a STATE.
 
     Such a row may have columns older than the truncate. For these columns the truncate acts as a delete of the id.

@@ -202,9 +202,9 @@ def _events(shape: ClaimShape, truncates: Mapping[str, str]) -> list[str]:
 
 
 def same_ids(history: str, names: Iterable[str]) -> str:
-    """Returns SQL for: periods that go on, and have one value in these columns or none. A row, if there are any.
+    """Returns SQL that yields a row if two current periods have equal values in these columns, or one has NULL.
 
-    Before an id became other columns, rows that differed may have had the same values in them.
+    Then the columns are no id: before the table got another id, different rows may have had equal values in them.
     """
     columns = [identifier(name) for name in names]
     nothing = " OR ".join(f"{column} IS NULL" for column in columns)

@@ -26,7 +26,7 @@ WATCHER = "watcher"
 
 
 def parts_mark(installation: Installation) -> str:
-    """A different mark than the stack's: `down` does not end what belongs to a command."""
+    """Mark of servers that commands started. It differs from the mark of `cdc up`, so `down` does not end them."""
     return f"{installation.identity}/parts"
 
 
@@ -37,7 +37,10 @@ def source_mark(installation: Installation) -> str:
 
 @contextmanager
 def nobody_uses(installation: Installation) -> Iterator[None]:
-    """Keeps commands from using servers of their own inside the block. Raises LeaseBusy while one does."""
+    """Ends the commands' servers and keeps other commands from starting any inside the block.
+
+    Raises LeaseBusy while a command uses them.
+    """
     with (installation.home / USERS).open("a+") as file:
         if not _takes(file, fcntl.LOCK_EX):
             raise LeaseBusy(
@@ -50,7 +53,10 @@ def nobody_uses(installation: Installation) -> Iterator[None]:
 
 @contextmanager
 def one_user(installation: Installation) -> Iterator[IO[str]]:
-    """After the block no server runs that commands have started, unless another command uses it."""
+    """Registers this command as a user of the embedded servers.
+
+    The last user to leave ends the servers that commands started.
+    """
     with (installation.home / USERS).open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         try:

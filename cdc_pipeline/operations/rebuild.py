@@ -46,7 +46,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FoundTable:
     """A table as bucket and lake describe it. `ledger`: None if the lake lacks the table."""
 
     identity: TableIdentity
@@ -104,7 +104,7 @@ class StoreRebuild:
             log.info("table rebuilt", table=str(table.table), slices=table.slices, fence=table.fence, notes=table.notes)
         return rebuilt
 
-    def _found(self, chain: DecidedChain) -> tuple[_Found, ...]:
+    def _found(self, chain: DecidedChain) -> tuple[_FoundTable, ...]:
         """Returns the tables of pipeline.yml, in its order, then other tables of the chain.
 
         A table that was removed without its lake, and then listed again, is another one, which the lake lacks. Raises
@@ -129,10 +129,12 @@ class StoreRebuild:
                     ledger = None
                 identity = identity or own
             if identity is not None:
-                found.append(_Found(identity=identity, ledger=ledger))
+                found.append(_FoundTable(identity=identity, ledger=ledger))
         return tuple(found)
 
-    def _begin(self, empty: EmptyLedger, store: MetadataStore, decided: DecidedChain, tables: Sequence[_Found]) -> None:
+    def _begin(
+        self, empty: EmptyLedger, store: MetadataStore, decided: DecidedChain, tables: Sequence[_FoundTable]
+    ) -> None:
         """Registers the stream and its tables, and restores the base of the chain."""
         streams = [*decided.streams]
         streams += [Stream(**found.published.stream) for found in tables if found.published is not None]
@@ -166,7 +168,7 @@ class StoreRebuild:
         if decided.base is not None:
             empty.begin_behind(decided.base.read_through(), decided.base.rows, table_ids)
 
-    def _quarantined_rows(self, found: _Found, published: PublishedTable) -> list[dict[str, Any]]:
+    def _quarantined_rows(self, found: _FoundTable, published: PublishedTable) -> list[dict[str, Any]]:
         """Returns the rows that a snapshot quarantined; none when they are deleted and the snapshot is not the last."""
         key = kept_rows_key(found.identity.name, published.snapshot_id)
         try:
@@ -193,7 +195,7 @@ def _why_stale(gap: Gap | None, row: SourceTable) -> str | None:
     return gap.behind(row.cutoff_offset) if gap is not None and is_in_lake else None
 
 
-def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found, gap: Gap | None) -> Rebuilt:
+def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _FoundTable, gap: Gap | None) -> Rebuilt:
     name, ledger, from_lake = found.identity.name, found.ledger, empty.from_lake
     row = store.tables.table(name)
     notes = list(empty.notes(row.table_id))
@@ -229,7 +231,7 @@ def _rebuild_table(empty: EmptyLedger, store: MetadataStore, found: _Found, gap:
     )
 
 
-def _check_fence(store: MetadataStore, found: _Found, ledger: LakeLedger, table_id: int, next_number: int) -> None:
+def _check_fence(store: MetadataStore, found: _FoundTable, ledger: LakeLedger, table_id: int, next_number: int) -> None:
     if ledger.fence_number >= next_number:
         raise FenceMismatch(
             f"the lake of {found.identity.name} holds slices up to {ledger.fence_number}",

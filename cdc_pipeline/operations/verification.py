@@ -188,7 +188,10 @@ class Verification:
         return replace(verdict, comparison=comparison, history=history, rows_withheld=copy.rows_withheld)
 
     def _history(self, table: LakeTable, source_key: str, as_of: str | None) -> Comparison | None:
-        """Compares the history as it is now, with the rows that it has for the position: it forgets none."""
+        """Compares the rows that the history has for the position.
+
+        A history still has its rows of the position, so its latest version is compared.
+        """
         begun = begun_history(self.lake, table)
         return None if begun is None else self.lake.compare(begun[0], source_key, begun[1], as_of=as_of)
 

@@ -29,10 +29,10 @@ def _no_beat() -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Moves:
-    """Tells how long to wait before a stream is opened again that moved.
+class ReopenPauses:
+    """Pauses between two openings of a stream that raised StreamMoved.
 
-    `chain_position`: returns the stream's, which each registered cut changes.
+    `chain_position` returns the stream's chain position; a registered cut changes it.
     """
 
     chain_position: Callable[[], str]
@@ -78,20 +78,23 @@ class ConsumerRuns:
         """
         if self._is_shared():
             with joined(self.opening.store, self.registered.name, self.opening.owner) as membership:
-                retried(lambda: self._read_share(membership, stop, beat), stop, beat, self._moves())
+                retried(lambda: self._read_share(membership, stop, beat), stop, beat, self._pauses())
             return
 
         def read() -> None:
             with self.open() as consumer:
                 stream_to_slices(consumer, stop.is_set, beat)
 
-        retried(read, stop, beat, self._moves())
+        retried(read, stop, beat, self._pauses())
 
-    def _moves(self) -> Moves:
-        return Moves(chain_position=lambda: self.opening.store.streams.chain_position(self.registered.name))
+    def _pauses(self) -> ReopenPauses:
+        return ReopenPauses(chain_position=lambda: self.opening.store.streams.chain_position(self.registered.name))
 
     def _is_shared(self) -> bool:
-        """Returns whether consumers of the source stand alone. A stream that is not registered is refused elsewhere."""
+        """Returns whether several consumers may share the stream.
+
+        An unregistered stream counts as not shared; `opened` refuses it.
+        """
         return self.opening.source.capabilities.shares_partitions and self.registered.identity() is not None
 
     def _read_share(self, membership: Membership, stop: Event, beat: Beat) -> None:
@@ -129,22 +132,22 @@ class ConsumerRuns:
                 expected="no other consumer, to read every stream partition until it is idle",
                 remedy="stop them first; or leave it to them, since they read all the time",
             )
-        moves = self._moves()
+        pauses = self._pauses()
         while True:
             begun = time.monotonic()
             try:
                 with self.open() as consumer:
                     return stream_to_slices_until_idle(consumer)
             except StreamMoved as error:
-                pause = moves.pause(time.monotonic() - begun)
+                pause = pauses.pause(time.monotonic() - begun)
                 log.warning("stream opened again", found=error.found, next_try_seconds=pause)
             _wait(Event(), pause, _no_beat)
 
 
-def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat, moves: Moves | None = None) -> None:
+def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat, pauses: ReopenPauses | None = None) -> None:
     """Repeats `work` until it returns or `stop` is set. Logs each failure; the pauses between tries grow.
 
-    `moves`: those of the stream that `work` reads. Raises errors that no retry can resolve.
+    `pauses`: those of the stream that `work` reads. Raises errors that no retry can resolve.
     """
     pause = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
@@ -153,9 +156,9 @@ def retried(work: Callable[[], None], stop: Event, beat: Beat = _no_beat, moves:
         try:
             work()
         except StreamMoved as error:
-            moved = 0.0 if moves is None else moves.pause(time.monotonic() - begun)
-            log.warning("stream opened again", found=error.found, next_try_seconds=moved)
-            _wait(stop, moved, beat)
+            reopens_after = 0.0 if pauses is None else pauses.pause(time.monotonic() - begun)
+            log.warning("stream opened again", found=error.found, next_try_seconds=reopens_after)
+            _wait(stop, reopens_after, beat)
             continue
         except CdcError as error:
             if not error.retryable:

@@ -82,7 +82,7 @@ class Membership:
             self._share = self.store.consumers.beat(self.stream, owner=self.owner, lifetime=LIFETIME)
 
     def keep_alive_until(self, stop: Event) -> None:
-        """Runs in a thread. Gives no sign for a consumer that hangs, so that others take over."""
+        """Runs in a thread. Stops renewing for a consumer that hangs, so that others take over."""
         while not stop.wait(_BEAT_SECONDS):
             if time.monotonic() - self._progress > _LONGEST_STEP_SECONDS:
                 log.error("the consumer hangs: others take its stream partitions", stream=self.stream)

@@ -14,7 +14,7 @@ _FILE = models.source_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """Every file that was ever begun stays: a file that is still in its folder is new if its name is not here."""
+    """Started files are never deleted from the store: a file in its folder counts as new if its name is not stored."""
 
     database: Database
 

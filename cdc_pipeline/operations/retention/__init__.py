@@ -28,7 +28,7 @@ from cdc_pipeline.metadata_store.ledger.records import SourceTable
 from cdc_pipeline.metadata_store.operations.old_rows import NOTHING_FORGOTTEN, OF_CUTS, OLD_ROWS
 from cdc_pipeline.metadata_store.operations.retention import Keep
 from cdc_pipeline.metadata_store.store import MetadataStore
-from cdc_pipeline.operations.retention.objects import BATCH_OBJECTS, Doomed, OldObjects
+from cdc_pipeline.operations.retention.objects import BATCH_OBJECTS, ObjectToDelete, OldObjects
 from cdc_pipeline.settings.work import KeepSettings
 
 log = structlog.get_logger()
@@ -158,12 +158,14 @@ class Cleanup:
     def _slice_files(self, tables: Sequence[SourceTable], forgotten: _Forgotten, *, dry_run: bool) -> Cleaned:
         """Deletes files of forgotten slices, table by table, also while another table still needs the cut files."""
 
-        def files() -> Iterator[Doomed]:
+        def files() -> Iterator[ObjectToDelete]:
             for row in tables:
                 after, through = row.cleaned_through, forgotten.through[row.table_id]
                 read = self.store.retention.old_files
                 while batch := read(row.table_id, after=after, through=through, batch=BATCH_OBJECTS):
-                    yield from (Doomed(key=old.path, size_bytes=old.size_bytes, since=old.since) for old in batch)
+                    yield from (
+                        ObjectToDelete(key=old.path, size_bytes=old.size_bytes, since=old.since) for old in batch
+                    )
                     after = batch[-1].number
 
         cleaned = self._objects("slice files", files(), dry_run=dry_run)
@@ -188,7 +190,7 @@ class Cleanup:
         unnamed = self.old_objects.files_without_a_slice(tables, base)
         yield self._objects("files without a slice", unnamed, dry_run=dry_run)
 
-    def _objects(self, kind: str, found: Iterator[Doomed], *, dry_run: bool) -> Cleaned:
+    def _objects(self, kind: str, found: Iterator[ObjectToDelete], *, dry_run: bool) -> Cleaned:
         count, size_bytes, oldest = 0, 0, None
         while batch := list(islice(found, BATCH_OBJECTS)):
             if not dry_run:

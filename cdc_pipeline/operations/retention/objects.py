@@ -30,7 +30,7 @@ _SNAPSHOT_STAMP = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doomed:
+class ObjectToDelete:
     """An object to delete. `since`: the time since when it is not needed, if its name or the store contains it."""
 
     key: str
@@ -52,13 +52,13 @@ class OldObjects:
         with step(self.on_step, "old_objects.delete"):
             self.objects.delete_all(keys)
 
-    def forgotten_cut_files(self, base: ChainBase) -> Iterator[Doomed]:
+    def forgotten_cut_files(self, base: ChainBase) -> Iterator[ObjectToDelete]:
         """Yields cut files and bases before `base`."""
         for found in self._listed(stream_prefix(self.stream)):
             if order_of(chain_position_of_key(found.key)) < order_of(base.chain_position):
-                yield Doomed(key=found.key, size_bytes=found.size_bytes)
+                yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes)
 
-    def files_without_a_slice(self, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[Doomed]:
+    def files_without_a_slice(self, tables: Iterable[SourceTable], base: ChainBase) -> Iterator[ObjectToDelete]:
         """Yields slice files of ranges before the base that no slice names.
 
         Their writer died before it put the cut file, or another cut was decided. No cut before the base can be decided
@@ -71,7 +71,7 @@ class OldObjects:
                 named = self.store.retention.named(row.table_id, [doomed.key for doomed in batch])
                 yield from (doomed for doomed in batch if doomed.key not in named)
 
-    def _slice_files(self, row: SourceTable, base: ChainBase, ends: Mapping[int, str]) -> Iterator[Doomed]:
+    def _slice_files(self, row: SourceTable, base: ChainBase, ends: Mapping[int, str]) -> Iterator[ObjectToDelete]:
         prefix = table_prefix(CDC_EVENT, row.name)
         for found in self._listed(prefix):
             folder, _, name = found.key.removeprefix(f"{prefix}/").rpartition("/")
@@ -82,9 +82,9 @@ class OldObjects:
             is_late = written.start_offset == written.end_offset
             # the name of a late slice's file contains the position of its boundary
             if written.end_offset < base.position if is_late else written.end_offset <= end:
-                yield Doomed(key=found.key, size_bytes=found.size_bytes, since=written.label.end)
+                yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes, since=written.label.end)
 
-    def old_snapshot_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[Doomed]:
+    def old_snapshot_files(self, tables: Iterable[SourceTable], before: datetime) -> Iterator[ObjectToDelete]:
         """Yields files of snapshots that ended before `before`, and of unknown snapshots that began before it.
 
         The quarantined rows of the published snapshot stay: a rebuild needs them.
@@ -101,7 +101,7 @@ class OldObjects:
                         snapshot_id not in snapshots or snapshot_id == published
                     )
                     if since is not None and since < before and not is_kept:
-                        yield Doomed(key=found.key, size_bytes=found.size_bytes, since=since)
+                        yield ObjectToDelete(key=found.key, size_bytes=found.size_bytes, since=since)
 
     def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
         with step(self.on_step, "old_objects.list"):

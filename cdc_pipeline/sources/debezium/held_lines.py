@@ -83,8 +83,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 class HeldLines:
     """The lines of a stream partition that were read and not released.
 
-    `position` and `highest`: the position of the last released event, and the highest one so far. A partition that is
-    behind itself shows again what was sent twice. `furthest`: the highest position of a run that was read.
+    `position`: of the last released event; `highest`: the highest released position. `position` below `highest` means
+    that the connector is sending events again. `furthest`: the highest position of a run that was read.
     """
 
     def __init__(self, number: int, position: int) -> None:

@@ -148,8 +148,8 @@ def table_states(
 def oldest_to_come(table: TableName, places: Iterable[PartitionProgress], is_own: Callable[[str], bool]) -> str:
     """Returns the lowest version that the table's next events can have in ordered stream partitions, "" for none.
 
-    `is_own`: whether events of the table belong into a stream partition, by its name in the source. One that had some
-    all the same counts, too, and so does one without a name.
+    `is_own`: whether a stream partition, by its source name, can have events of the table. A partition that already
+    had events of the table counts as well, and so does one without a name.
     """
     return min(
         (

@@ -103,10 +103,10 @@ def fast_json(text: str | bytes) -> Any:
 
 
 def fast_objects(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    """Parses lines at once. Returns what `fast_json` returns for each; None if one of them may be no object.
+    """Parses many lines in one call. Returns what `fast_json` returns for each; None if one of them may be no object.
 
-    Each line is one whole document exactly if the numbers between them, which no line can know, all lie between two
-    documents.
+    Joins the lines with numbers as separators. If each separator lies between two documents, each line is exactly one
+    document. Returns None otherwise.
     """
     text = b"[" + _BETWEEN_LINES.join(lines) + b"]"
     if text.count(b"{") + text.count(b"[") > DEEPEST + len(lines) and max(map(_brackets, lines)) > DEEPEST:

@@ -192,7 +192,7 @@ class WholeTransactions:
         return name in self._done or 0 < position <= self._done_position
 
     def _flows(self, part: HeldLines) -> bool:
-        """Returns whether all lines are of the next transaction or of earlier ones, so that they need not be held."""
+        """Returns whether all held lines are of the next transaction or earlier ones: they can be released at once."""
         name = self._head or ""
         tally = self._tallies.get(name)
         return tally is not None and not self._holds_later(part, name, tally.position)
@@ -235,7 +235,7 @@ class WholeTransactions:
         return taken
 
     def _note_without_end(self, run: HeldRun, before: int, missed: list[MissedEvents]) -> None:
-        """Notes that lines of a transaction are released before its END was read: later ones are whole already."""
+        """Records a transaction whose lines are released without its END, because a later one is already complete."""
         name = run.name or ""
         is_later = not 0 < run.position <= self._done_position
         if is_later and (name in self._pending or name == self._begun):
@@ -255,7 +255,10 @@ class WholeTransactions:
         return {number: self._taken(number, {}, missed) for number in overdue}
 
     def _closes(self, missed: list[MissedEvents]) -> bool:
-        """Returns whether everything that was released is whole. What was sent again has to end where it was before."""
+        """Returns whether all released transactions are complete, so that the stream may be cut here.
+
+        Repeated events must first reach the position they had before.
+        """
         for name, position in list(self._partial.items()):
             if name not in self._pending and 0 < position <= self._done_position:
                 self._drop_partial(name, missed)

@@ -172,7 +172,10 @@ class WholeTransactionStream(DebeziumStream):
         return EventBatch(events=tuple(events), transactions=transactions_of(ended))
 
     def _decode(self, number: int, run: HeldRun, lines: Sequence[Line], opened: _OpenRelease) -> None:
-        """Decodes lines of one transaction, under a number of its own: what was sent twice is found by it."""
+        """Decodes lines of one transaction.
+
+        All its lines get the transaction number `run.entered`, by which the decoder recognises repeated events.
+        """
         if run.entered is None:
             run.entered = opened.next
         decoded = self._decoder.add(number, lines, run.entered)

@@ -156,7 +156,7 @@ class ShardsStream:
 
 
 def _with_end(progress: PartitionProgress) -> PartitionProgress:
-    """Returns the progress; that of a shard that was read to its end says so, and no consumer takes it any more."""
+    """Marks the progress of a shard that was read to its end, so that no consumer takes it again."""
     place = place_of(progress)
     if place is None or not place.is_ended:
         return progress

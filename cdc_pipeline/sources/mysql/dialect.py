@@ -25,8 +25,9 @@ class Dialect:
     belong to. `begin_snapshot`: begins a consistent snapshot, and returns its place. `log_right`: the right to see the
     filters of the log. `log_check`: a program that checks the log. `how_to_pass`: what an administrator runs so that
     the end of the log, the second position, reaches the first one. `latest_end`: the position behind everything that a
-    reader of the log may have got. `check_start`: raises SourceGap for a place that the server's log does not have,
-    unless its reader is told. `has_lost`: whether the log lacks something behind a place up to which it was read.
+    reader of the log may have got. `check_start`: raises SourceGap for a place that the log no longer has,
+    where the server itself does not refuse such a reader. `has_lost`: whether the log lacks something after a place
+    that was read.
     `shows_computed`: whether an update that lacks a computed column has not changed it.
     """
 

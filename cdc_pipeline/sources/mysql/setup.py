@@ -84,7 +84,7 @@ def plan_source(
     # Read after the tables, so that the catalogue is never newer than this end of the log.
     server = read_server(connection)
     check_server(connection, server)
-    look = _Look(
+    look = _ListedTables(
         connection=connection, listed=tables, found=found, server=server, registered=known, begun_again=begun_again
     )
     ready = look.tables()
@@ -100,7 +100,7 @@ def plan_source(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _ListedTables:
     """Checks the listed tables, and collects those that cannot be read."""
 
     connection: "Connection[Any]"

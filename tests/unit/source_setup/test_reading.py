@@ -5,32 +5,32 @@ from threading import Event
 from structlog.testing import capture_logs
 
 from cdc_pipeline.errors import StoreAway, StreamMoved
-from cdc_pipeline.source_setup.reading import Moves, retried
+from cdc_pipeline.source_setup.reading import ReopenPauses, retried
 
 
 def test_a_stream_that_moves_again_without_a_cut_in_between_is_opened_after_growing_pauses() -> None:
-    moves = Moves(chain_position=lambda: "1")
-    assert [moves.pause(0.1) for _ in range(8)] == [0, 1, 2, 4, 8, 16, 30, 30]
-    assert moves.pause(31) == 0, "it was open for long"
-    assert moves.pause(0.1) == 1
+    pauses = ReopenPauses(chain_position=lambda: "1")
+    assert [pauses.pause(0.1) for _ in range(8)] == [0, 1, 2, 4, 8, 16, 30, 30]
+    assert pauses.pause(31) == 0, "it was open for long"
+    assert pauses.pause(0.1) == 1
 
 
 def test_a_stream_that_registered_a_cut_is_opened_again_at_once() -> None:
     positions = iter(["1", "1", "2", "3", "3"])
-    moves = Moves(chain_position=lambda: next(positions))
-    assert [moves.pause(0.1) for _ in range(5)] == [0, 1, 0, 0, 1]
+    pauses = ReopenPauses(chain_position=lambda: next(positions))
+    assert [pauses.pause(0.1) for _ in range(5)] == [0, 1, 0, 0, 1]
 
 
 def test_a_store_that_does_not_answer_counts_as_no_cut() -> None:
     def away() -> str:
         raise StoreAway("the store does not answer")
 
-    moves = Moves(chain_position=away)
-    assert moves.pause(0.1) == 0
-    moves.chain_position = lambda: "1"
-    assert moves.pause(0.1) == 0
-    moves.chain_position = away
-    assert moves.pause(0.1) == 1
+    pauses = ReopenPauses(chain_position=away)
+    assert pauses.pause(0.1) == 0
+    pauses.chain_position = lambda: "1"
+    assert pauses.pause(0.1) == 0
+    pauses.chain_position = away
+    assert pauses.pause(0.1) == 1
 
 
 def test_a_consumer_waits_before_it_opens_the_stream_again() -> None:
@@ -43,5 +43,5 @@ def test_a_consumer_waits_before_it_opens_the_stream_again() -> None:
         raise StreamMoved("the broker cannot continue", remedy="open the stream again")
 
     with capture_logs() as logs:
-        retried(move, stop, moves=Moves(chain_position=lambda: "1"))
+        retried(move, stop, pauses=ReopenPauses(chain_position=lambda: "1"))
     assert [log["next_try_seconds"] for log in logs] == [0, 1]
