@@ -82,7 +82,7 @@ def _with_faults(
 def space(words: str, without: Iterable[Guard] = ()) -> Rules:
     """`010 crash=1 zombie=2`: three events, the stream partition of each, and how often what may go wrong.
 
-    With `silent` behind them, only harm counts that no alarm tells of.
+    With `silent` behind them, an error counts only if no alarm reports it.
     """
     events, *faults = words.removesuffix(" silent").split()
     budget = tuple((Fault(name), int(times)) for name, times in (fault.split("=") for fault in faults))

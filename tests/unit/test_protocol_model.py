@@ -19,7 +19,7 @@ GUARD = re.compile(
 )
 STATES_IN_TESTS = 1_000_000
 SECONDS_IN_TESTS = 90
-STATES_OF_A_BELT = 10_000
+STATES_OF_A_REDUNDANT_GUARD = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,13 @@ def test_the_page_names_every_guard_once() -> None:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: str(row.guard))
 def test_without_a_guard_happens_what_the_page_says(row: Row) -> None:
-    """A second belt alone does no harm, as far as the test looks."""
+    """Without a redundant guard alone no error follows, as far as the test looks."""
     if row.verdict == "needed":
         assert not row.others
     else:
-        alone = explore(space(row.space.removesuffix(" silent"), {row.guard}), STATES_OF_A_BELT)
+        alone = explore(space(row.space.removesuffix(" silent"), {row.guard}), STATES_OF_A_REDUNDANT_GUARD)
         assert alone.counterexample is None, report(row.space, alone)
-        assert bool(row.others) == (row.verdict == "second belt")
+        assert bool(row.others) == (row.verdict == "redundant")
     if row.verdict != "efficiency":
         found = explore(space(row.space, {row.guard, *row.others}))
         assert found.counterexample is not None
@@ -93,8 +93,8 @@ def test_the_commands_of_the_page_work_and_a_wrong_guard_is_refused_by_name() ->
     commands = re.findall(r"^\.venv/bin/python (docs/model/protocol_model\.py.*?)(?:\s+#.*)?$", PAGE, re.MULTILINE)
     assert len(commands) == len(SPACES) + 1
     program = [sys.executable, str(ROOT / "docs" / "model" / "protocol_model.py")]
-    harm = subprocess.run([*program, "--without", "offset"], capture_output=True, text=True, timeout=120, check=False)
-    assert (harm.returncode, "registers [1, 2) as number 1" in harm.stdout) == (1, True), harm.stderr
+    erring = subprocess.run([*program, "--without", "offset"], capture_output=True, text=True, timeout=120, check=False)
+    assert (erring.returncode, "registers [1, 2) as number 1" in erring.stdout) == (1, True), erring.stderr
     calm = subprocess.run(
         [*program, "--space", "010 crash=1"], capture_output=True, text=True, timeout=120, check=False
     )
