@@ -1,4 +1,4 @@
-"""The one room that builds stores, lake, workers and operations from the settings."""
+"""The only package that builds stores, lake, workers and operations from the settings."""
 
 from cdc_pipeline.wiring.adapters import source_of, utc_now
 from cdc_pipeline.wiring.opening import (
