@@ -14,9 +14,9 @@ from cdc_pipeline.settings import Settings
 class SliceRun(BaseOperator):
     """Asks the resident workers to apply the table's slices, and waits in the triggerer for the outcome.
 
-    It goes on for `worker.run_length`, and applies slices as they come.
+    It stays open for `worker.run_length`, and applies slices as they come.
 
-    With `worker.updates_lake_asset`, a run that applied something goes on in a task process: nothing else can update
+    With `worker.updates_lake_asset`, a run that applied something ends in a task process: nothing else can update
     the asset. Airflow does not retry a failed run. As after any failure, the wake-up policy starts the next one.
     """
 

@@ -28,7 +28,7 @@ POLL_INTERVAL = timedelta(milliseconds=200)
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
 TURN_OF_A_RUN = timedelta(seconds=5)
-"""How long a slice is left to the run of its table that goes on."""
+"""How long a slice is left to the open run of its table."""
 WITHOUT_WORKERS = timedelta(seconds=60)
 """How long a slice run waits while no resident worker is alive."""
 
@@ -99,12 +99,12 @@ class SliceRunTrigger(_StoreTrigger):
     """Runs a slice task without a task process: asks the resident workers for the run, and ends the task with them.
 
     The id of the task instance is the id of the request, so a trigger that starts again elsewhere finds its request.
-    If the table has a request of another run that has not ended, this run follows that one and ends like it, unless a
-    person cancels that one. With `resumes`, a run that applied something goes on in a task process, which updates the
-    table's asset.
+    If the table has a request of another run that has not ended, this run waits for that one and ends with its result,
+    unless a person cancels that one. With `resumes`, a run that applied something ends in a task process, which updates
+    the table's asset.
 
-    Without, and unless a person or another DAG started it, a run that applied something goes on for `run_seconds`: it
-    asks again for each new slice. To start another run for it costs some seconds in Airflow.
+    Without, and unless a person or another DAG started it, a run that applied something stays open for `run_seconds`:
+    it asks again for each new slice. To start another run for it costs some seconds in Airflow.
     """
 
     def __init__(self, pipeline: str, table: str, *, resumes: bool, run_seconds: float = 0.0) -> None:
@@ -154,7 +154,7 @@ class SliceRunTrigger(_StoreTrigger):
             return None
 
     async def _event(self, recent: "RecentRequest | None") -> TriggerEvent | None:
-        """Asks at the first call. Returns the event that ends the task; None while the run goes on."""
+        """Asks at the first call. Returns the event that ends the task; None while the run is open."""
         known = self._request
         if known is None:
             self._request = await asyncio.to_thread(self._ask)
@@ -178,7 +178,7 @@ class SliceRunTrigger(_StoreTrigger):
         return await self._ended(self._request) if self._request.has_ended else None
 
     async def _ended(self, request: "SliceRequest") -> TriggerEvent | None:
-        """Logs what came of the request. Returns the event that ends the task; None when its run goes on."""
+        """Logs what came of the request. Returns the event that ends the task; None when its run stays open."""
         for line in (request.log or "").splitlines():
             self.log.info("%s", line)
         if request.state is not RequestState.DONE or request.report is None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 class WakeUpPolicy:
     """Starts the worker of one table at once for a new slice, then after growing pauses while the slice waits.
 
-    `others_turn`: how long a slice is left to a run that goes on and asks for it.
+    `others_turn`: how long a slice is left to an open run that asks for it.
     """
 
     def __init__(self, first_pause: timedelta, longest_pause: timedelta, others_turn: timedelta = timedelta(0)) -> None:
@@ -22,7 +22,7 @@ class WakeUpPolicy:
         """Returns whether to start the worker now. `newest`: number of the newest waiting slice; None if none waits.
 
         Returns False while a worker holds the lease: that worker applies the slices, or its lease expires.
-        `is_awaited`: a run goes on that asks for the slice, unless it is gone.
+        `is_awaited`: an open run asks for the slice, unless it is gone.
         """
         if newest is None:
             self._woken_for, self._pause, self._left_at = None, self._shortest, None

@@ -91,7 +91,7 @@ _RECENT_REQUESTS = f"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentRequest:
-    """A slice request that has not ended, that ended in the last minute, or whose run goes on.
+    """A slice request that has not ended, that ended in the last minute, or whose run is open.
 
     `has_workers`: a resident worker is alive. `newest`: the newest slice that waits for the run to ask again; None when
     none waits, or when another worker has the table.
@@ -109,7 +109,7 @@ class RecentRequest:
 class Backlog:
     """A table with work waiting: slices to apply, or with `wants_snapshot` a new snapshot to take.
 
-    `is_leased`: a worker is at work on it, or is asked to be by a slice request. `is_awaited`: a slice run goes on that
+    `is_leased`: a worker is at work on it, or is asked to be by a slice request. `is_awaited`: a slice run is open that
     asks for it.
 
     A table that pauses after a failure has no backlog. A wanted snapshot that is already being taken does not count.
