@@ -94,7 +94,7 @@ class TableSettings(Frozen):
     )
     exclude_columns: tuple[str, ...] = Field(
         default=(),
-        description="columns that the pipeline drops before it writes anything. Fixed after the first snapshot",
+        description="columns that the pipeline drops before it writes anything; a change needs a new snapshot",
     )
     deletion_vectors: bool = Field(
         default=True, description="off: Delta rewrites files instead, for readers that do not support deletion vectors"

@@ -31,7 +31,8 @@ at any time.
 | setting | can change |
 |---|---|
 | `name`, `source.kind` | never: it would be another pipeline |
-| `id`, `partition_by`, `deletes`, `exclude_columns` | until the first snapshot, or when a stale table begins again |
+| `id`, `partition_by`, `deletes` | until the first snapshot, or when a stale table begins again |
+| `exclude_columns` | databases: by a new snapshot, which starts by itself. Events: until the table is in the lake |
 | `as_text` of a table | by a new snapshot of the table: `cdc snapshot TABLE` |
 | the type of a column in `columns` | never: a changed type is refused. Begin a new pipeline |
 | `history` of a table | at any time; it then begins with the rows at the time of the next claim |
