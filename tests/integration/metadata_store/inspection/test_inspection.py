@@ -9,6 +9,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from cdc_pipeline.errors import RegistryError, StoreAway, UsageError
 from cdc_pipeline.metadata_store.inspection.sql_files import READER_ROLE, query_names, sql, view_names
+from cdc_pipeline.record import Column, TableSchema, encode_position
 from tests.support.doc_pages import blocks, text_of
 from tests.support.metadata_store import Shop, new_table, opened_shop
 from tests.support.reference_pages import view_columns
@@ -67,6 +68,23 @@ def test_a_named_query_can_be_narrowed_to_one_table(shop: Shop) -> None:
     assert [row["source_table"] for row in rows] == ["shop.public.orders"]
 
 
+def test_a_column_shows_its_former_names_and_types(shop: Shop) -> None:
+    """The key stays, the note is renamed and then wider."""
+    id_ = Column(name="order_id", type="int8", number=1)
+    for at, (name, type_) in enumerate((("note", "int4"), ("remark", "int4"), ("remark", "int8")), 1):
+        schema = TableSchema(columns=(id_, Column(name=name, type=type_, number=2)), key=("order_id",), generation=at)
+        shop.store.tables.record_schema(shop.customers.table_id, schema, first_offset=encode_position(at))
+    rows = shop.store.inspection.run("columns", {"table": "shop.public.customers"})
+    found = [(row["column"], row["type"], row["number"], row["since_offset"], row["is_current"]) for row in rows]
+    assert found[:1] == [("order_id", "int8", 1, encode_position(1), True)]
+    assert [(name, type_, is_current) for name, type_, number, _, is_current in found if number == 2] == [
+        ("note", "int4", False),
+        ("remark", "int4", False),
+        ("remark", "int8", True),
+    ]
+    assert {row["column"] for row in rows if row["is_id"]} == {"order_id"}
+
+
 @pytest.mark.parametrize("table", ["order.items", 'say "hi".', '"quoted"', "plain"])
 def test_a_table_has_one_name_in_every_query_and_on_the_command_line(shop: Shop, table: str) -> None:
     name = str(replace(shop.orders.name, schema="a.b", table=table))
@@ -101,7 +119,7 @@ def test_what_grows_for_ever_shows_its_newest_rows_of_all_tables_and_says_so(sho
 
 def test_unknown_names_and_parameters_are_refused_with_what_there_is(shop: Shop) -> None:
     assert shop.store.inspection.queries() == query_names()
-    with pytest.raises(UsageError, match=r"no query lags; expected one of boundaries, claims, damaged, lag"):
+    with pytest.raises(UsageError, match=r"no query lags; expected one of boundaries, claims, columns, damaged, lag"):
         shop.store.inspection.run("lags")
     with pytest.raises(UsageError, match=r"no parameter stream; expected some of .*table"):
         shop.store.inspection.run("lag", {"stream": "x"})
