@@ -1,47 +1,26 @@
 """Deletes what killed writes left in a table's folder and Delta's VACUUM passes over, because of its name."""
 
-from collections.abc import Iterator
 from datetime import datetime
-
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 
 from cdc_pipeline.object_store import ObjectStore
 
-_UNFINISHED_FOLDER, _UNFINISHED_FILE = "_temporary", ".pending-"
-"""Spark writes files in such a folder before it moves them; the store of a local folder writes such files."""
-_LOG = "_delta_log"
+_UNFINISHED_FOLDER = "_temporary"
+"""Spark writes files in such a folder before it moves them."""
 
 
 def delete_leftovers(store: ObjectStore, folder: str, older_than: datetime) -> int:
     """Deletes unfinished files that were written before `older_than`. Returns how many.
 
-    `folder`: the table's. Lists all folders in it, one after the other, so do not call it for a claim.
+    `folder`: the table's. Lists everything in it, so do not call it for a claim.
     """
+    keys = [found.key for found in store.list_prefix(folder) if _is_unfinished(found.key.removeprefix(f"{folder}/"))]
+    keys += store.unfinished(folder)
     filesystem, root = store.filesystem()
-    deleted = 0
-    for part in _parts(filesystem, f"{root}/{folder}"):
-        keys = [
-            info.path.removeprefix(f"{root}/")
-            for info in part
-            if info.type == FileType.File and _is_unfinished(info.path.removeprefix(f"{root}/{folder}/"))
-            if info.mtime is not None and info.mtime < older_than
-        ]
-        if keys:
-            store.delete_all(keys)
-        deleted += len(keys)
-    return deleted
-
-
-def _parts(filesystem: FileSystem, path: str) -> Iterator[list[FileInfo]]:
-    """Yields what is in the folder itself, and what is anywhere below each of its folders."""
-    top = filesystem.get_file_info(FileSelector(path, allow_not_found=True))
-    yield top
-    for info in top:
-        if info.type == FileType.Directory:
-            is_log = info.base_name == _LOG
-            yield filesystem.get_file_info(FileSelector(info.path, allow_not_found=True, recursive=not is_log))
+    written = [info.mtime for info in filesystem.get_file_info([f"{root}/{key}" for key in keys])]
+    old = [key for key, at in zip(keys, written, strict=True) if at is not None and at < older_than]
+    store.delete_all(old)
+    return len(old)
 
 
 def _is_unfinished(path: str) -> bool:
-    *folders, name = path.split("/")
-    return name.startswith(_UNFINISHED_FILE) or _UNFINISHED_FOLDER in folders
+    return _UNFINISHED_FOLDER in path.split("/")[:-1]

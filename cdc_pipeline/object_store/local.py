@@ -67,6 +67,12 @@ class LocalObjectStore:
             with suppress(FileNotFoundError):  # deleted since its folder was read
                 yield _info(key, self._path(key).stat())
 
+    def unfinished(self, prefix: str) -> Iterator[str]:
+        for folder, _, names in os.walk(self._path(prefix)):
+            for name in names:
+                if name.startswith(_PENDING):
+                    yield (Path(folder) / name).relative_to(self._root).as_posix()
+
     def delete(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
 

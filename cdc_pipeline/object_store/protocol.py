@@ -52,6 +52,11 @@ class ObjectStore(Protocol):
         the next few.
         """
 
+    def unfinished(self, prefix: str) -> Iterator[str]:
+        """Yields the keys of files that killed puts left below `prefix` + '/'. They are no objects: nothing else lists
+        or reads them.
+        """
+
     def delete(self, key: str) -> None:
         """Deletes the object. Succeeds if there is none."""
 

@@ -55,6 +55,9 @@ class ProvenObjectStore:
     def list_prefix(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         return self._objects.list_prefix(prefix, after)
 
+    def unfinished(self, prefix: str) -> Iterator[str]:
+        return self._objects.unfinished(prefix)
+
     def delete(self, key: str) -> None:
         self._objects.delete(key)
 

@@ -106,6 +106,11 @@ class S3ObjectStore:
                 return
             page = self._page(below, contents[-1]["Key"])
 
+    def unfinished(self, prefix: str) -> Iterator[str]:
+        """Yields nothing: parts of killed puts have no keys, and the bucket's lifecycle rule removes them."""
+        del prefix
+        return iter(())
+
     def delete(self, key: str) -> None:
         self._calls(
             f"deleting {key}", lambda: self._client.delete_object(Bucket=self._location.bucket, Key=self._key(key))
