@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Event
 
@@ -82,13 +82,19 @@ class ConsumerRuns:
             return
 
         def read() -> None:
-            with self.open() as consumer:
+            with self._noticed(), self.open() as consumer:
                 stream_to_slices(consumer, stop.is_set, beat)
 
         retried(read, stop, beat, self._pauses())
 
     def _pauses(self) -> ReopenPauses:
         return ReopenPauses(chain_position=lambda: self.opening.store.streams.chain_position(self.registered.name))
+
+    def _noticed(self) -> AbstractContextManager[None]:
+        """Lets removals notice a consumer that reads alone. A database has a slot or a lock for that."""
+        if self.opening.source.capabilities.copies_tables:
+            return nullcontext()
+        return self.opening.store.consumers.reading(self.registered.name)
 
     def _is_shared(self) -> bool:
         """Returns whether several consumers may share the stream.
@@ -136,7 +142,7 @@ class ConsumerRuns:
         while True:
             begun = time.monotonic()
             try:
-                with self.open() as consumer:
+                with self._noticed(), self.open() as consumer:
                     return stream_to_slices_until_idle(consumer)
             except StreamMoved as error:
                 pause = pauses.pause(time.monotonic() - begun)

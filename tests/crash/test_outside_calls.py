@@ -64,6 +64,7 @@ IMPLEMENTATIONS = {
     "cdc_pipeline/lake/session.py:untuned_session": OWN_SESSION,
     "cdc_pipeline/lake/spark_lake.py:close": OWN_SESSION,
     "cdc_pipeline/lake/write_claim.py:write_rows": IN_A_STEP + "lake_files.write",
+    "cdc_pipeline/metadata_store/ledger/consumers.py:reading": OWN_SESSION,
     "cdc_pipeline/settings/file.py:store_matching": "one file beside pipeline.yml, for cdc setup-source alone",
     "cdc_pipeline/sources/postgres/copy_stream.py:_abandon": OWN_SESSION,
     "cdc_pipeline/sources/files/change_folders.py:check_found": READS_ONLY,

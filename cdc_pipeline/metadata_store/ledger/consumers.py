@@ -1,19 +1,30 @@
 """Consumers that share a stream: who is alive, and which stream partitions each of them owns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
+from sqlalchemy.exc import SQLAlchemyError
 
 from cdc_pipeline.metadata_store import models
-from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.database import Database, translated_errors
 from cdc_pipeline.metadata_store.ledger.records import Assignment
 from cdc_pipeline.metadata_store.ledger.streams import IS_LIVE, assign, lock_stream, locked_partitions
 
 _CONSUMER, _PARTITION = models.consumer, models.stream_partition
+_LOCK = "hashtextextended('cdc.consumer ' || :stream, 0)"
+_READS, _READS_NO_MORE = (
+    text(f"SELECT pg_advisory_lock_shared({_LOCK})"),
+    text(f"SELECT pg_advisory_unlock_shared({_LOCK})"),
+)
+_IS_NOT_READ = text(f"SELECT pg_try_advisory_xact_lock({_LOCK})")
+_NOTICE_DEAD_PEERS = text(
+    "SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +65,25 @@ class Consumers:
             _let_go(connection, stream, owner, frozenset())
             connection.execute(delete(_CONSUMER).where(_CONSUMER.c.stream == stream, _CONSUMER.c.owner == owner))
 
+    @contextmanager
+    def reading(self, stream: str) -> Iterator[None]:
+        """Lets removals notice a consumer that reads alone, until the block ends or the process dies.
+
+        Holds a lock on a connection of its own. Waits while a removal checks the stream.
+        """
+        with translated_errors():
+            connection = self.database.engine.connect()
+        try:
+            with translated_errors():
+                connection.execute(_NOTICE_DEAD_PEERS)
+                connection.execute(_READS, {"stream": stream})
+                connection.commit()
+            yield
+        finally:
+            with suppress(SQLAlchemyError):  # A connection that is lost has lost the lock.
+                connection.execute(_READS_NO_MORE, {"stream": stream})
+            connection.close()
+
     def others(self, stream: str, *, owner: str) -> tuple[str, ...]:
         """Returns the other consumers that are alive."""
         with self.database.transaction("consumer.read") as connection:
@@ -63,6 +93,11 @@ class Consumers:
                 _CONSUMER.c.expires_at > func.clock_timestamp(),
             )
             return tuple(connection.scalars(alive.order_by(_CONSUMER.c.owner)).all())
+
+
+def is_read(connection: Connection, stream: str) -> bool:
+    """Returns whether a consumer reads the stream alone. If not, none begins to until the transaction ends."""
+    return not connection.scalar(_IS_NOT_READ, {"stream": stream})
 
 
 def fair_share(owners: Mapping[int, str | None], owner: str, alive: Sequence[str]) -> frozenset[int]:

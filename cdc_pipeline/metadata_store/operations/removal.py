@@ -8,6 +8,7 @@ from sqlalchemy import Connection, func, select, text
 from cdc_pipeline.errors import LeaseBusy
 from cdc_pipeline.metadata_store import models
 from cdc_pipeline.metadata_store.database import Database
+from cdc_pipeline.metadata_store.ledger.consumers import is_read
 from cdc_pipeline.metadata_store.ledger.streams import lock_stream
 from cdc_pipeline.record import TableName
 
@@ -52,8 +53,9 @@ class Removal:
     def check_idle(self, stream: str, name: TableName | None = None) -> None:
         """Raises LeaseBusy while somebody works on the table, or without a name on any table of the stream.
 
-        A consumer that shares the stream works on all its tables, until it has gone or has given no sign for some
-        seconds. Other consumers hold the slot or a lock of the source, which refuses the removal then.
+        A consumer works on all tables of its stream: one that shares it, until it has gone or has given no sign for
+        some seconds; one that reads alone, until it has gone. A database refuses the removal itself while somebody
+        holds its slot or its lock.
         """
         with self.database.transaction("removal.check") as connection:
             _refuse_held(connection, stream, _tables(connection, stream, name))
@@ -95,10 +97,13 @@ def _refuse_held(connection: Connection, stream: str, tables: Sequence[int]) -> 
     reader = connection.execute(
         select(_CONSUMER.c.owner, _CONSUMER.c.expires_at).where(_CONSUMER.c.stream == stream, alive).limit(1)
     ).first()
+    found = f"a consumer reads the stream {stream}" if reader is None and is_read(connection, stream) else None
     if reader is not None:
+        until = f"{reader.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+        found = f"the consumer {reader.owner} reads the stream {stream}, and is alive until {until}"
+    if found is not None:
         raise LeaseBusy(
-            f"the consumer {reader.owner} reads the stream {stream}, and is alive until"
-            f" {reader.expires_at:%Y-%m-%dT%H:%M:%SZ}",
+            found,
             expected="nobody who registers more of what is to be removed",
             remedy="stop all consumers of the pipeline, then remove it again",
         )

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pytest
 
-from cdc_pipeline.errors import SourceError
+from cdc_pipeline.errors import LeaseBusy, SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import Settings
 from cdc_pipeline.steps import OnStep, no_step
@@ -246,6 +248,24 @@ def test_a_transaction_topic_that_is_missing_or_has_several_partitions_is_refuse
     with pytest.raises(SourceError, match=r"\.transaction has 2 partitions") as refused:
         feed.set_up()
     assert "provide.transaction.metadata" in refused.value.remedy
+
+
+def test_nothing_is_removed_while_a_consumer_reads(feed: TopicFeed, bank: Bank) -> None:
+    bank.send(bank.transfer())
+    bank.flush()
+    feed.consume()
+    stop, beats = Event(), count()
+
+    def remove() -> None:
+        if next(beats) == 0:  # the stream is not open yet
+            return
+        stop.set()
+        with replace(feed, tables=TABLES[:1]).opened() as rest, pytest.raises(LeaseBusy, match="a consumer reads"):
+            rest.removal().remove_table(TableName.parse(f"shop.{ITEMS}"), with_lake=True)
+
+    with feed.opened() as pipeline:
+        pipeline.consumer_runs().consume(stop, remove)
+    assert bank.is_in_the_lake()
 
 
 def test_the_topic_may_be_named_later_and_left_out_again(feed: TopicFeed) -> None:

@@ -60,6 +60,23 @@ def test_nothing_is_removed_while_a_consumer_is_alive(feed: ShardFeed) -> None:
         assert pipeline.removal().remove_pipeline(with_lake=False).was_known
 
 
+def test_nothing_is_removed_while_a_consumer_reads_until_it_is_idle(feed: ShardFeed) -> None:
+    refused = list[LeaseBusy]()
+
+    def removing(name: str, moment: Moment) -> None:
+        if (name, moment) == ("registry.register", Moment.BEFORE):
+            with pytest.raises(LeaseBusy, match="a consumer reads the stream shop") as error:
+                remove_items(feed)
+            refused.append(error.value)
+
+    feed.write(ORDERS, 2, "b")
+    feed.go_on(removing)
+    assert [each.remedy for each in refused] == ["stop all consumers of the pipeline, then remove it again"]
+    assert registered(feed) == ["items", "orders"]
+    remove_items(feed)
+    assert registered(feed) == ["orders"]
+
+
 def test_a_table_whose_cut_was_decided_before_its_removal_does_not_come_back(feed: ShardFeed) -> None:
     feed.write(ORDERS, 2, "b")
     feed.write(ITEMS, 2, "b")
