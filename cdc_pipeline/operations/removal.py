@@ -55,7 +55,7 @@ class PipelineRemoval:
             raise UsageError(
                 f"pipeline.yml lists {name}, and the next consumer would register it again",
                 expected="a table that is no longer to be kept",
-                remedy="take it out of pipeline.yml, restart the consumer and Airflow's parser, then remove it",
+                remedy="take it out of pipeline.yml, stop the consumer, then remove it",
             )
         self.store.removal.check_idle(self.stream, name)
         if with_lake and not self._owns(name, is_registered=self.store.tables.find(name) is not None):
