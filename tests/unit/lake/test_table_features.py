@@ -51,8 +51,9 @@ def lake_of(store: LocalObjectStore) -> SparkLake:
 
 
 def test_a_publication_is_refused(store: LocalObjectStore, log: DeltaLog) -> None:
-    with pytest.raises(LakeError, match="has the features inCommitTimestamp"):
+    with pytest.raises(LakeError, match="has the features inCommitTimestamp") as refused:
         publish(lake_of(store), store, TABLE, [(2, "b", 2)], at=9, fence=0)
+    assert "DROP FEATURE checkpointProtection TRUNCATE HISTORY" in refused.value.remedy, "Delta adds it to others"
     assert log.latest_version() == 3
 
 
