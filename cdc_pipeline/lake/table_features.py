@@ -40,8 +40,8 @@ def check_features(log: DeltaLog, version: int, doing: str) -> None:
         raise LakeError(
             f"the table in {log.table_key} has the features {', '.join(found)}",
             expected=f"none that only Delta's writer maintains: {doing} is a commit of the pipeline's own",
-            remedy="switch them off and run ALTER TABLE ... DROP FEATURE for each, which may add checkpointProtection; a"
-            " day later, run ALTER TABLE ... DROP FEATURE checkpointProtection TRUNCATE HISTORY; or move the table's"
+            remedy="switch them off and run ALTER TABLE ... DROP FEATURE for each, which may add checkpointProtection;"
+            " a day later, run ALTER TABLE ... DROP FEATURE checkpointProtection TRUNCATE HISTORY; or move the table's"
             " folder away and run cdc snapshot on the table",
         )
 
