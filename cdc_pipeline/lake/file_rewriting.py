@@ -23,9 +23,8 @@ from cdc_pipeline.lake.file_bounds import Rows
 from cdc_pipeline.lake.file_stats import delta_stats
 from cdc_pipeline.lake.new_shape import physical_fields
 from cdc_pipeline.lake.protocol import DataFile, LakeTable
-from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.reshaping import configuration_of
-from cdc_pipeline.lake.table_ddl import STATS
+from cdc_pipeline.lake.table_ddl import listed_stats
 from cdc_pipeline.object_store import ObjectStore
 
 _BATCH_ROWS = 65_536
@@ -146,9 +145,8 @@ class FileRewriting:
 
     @property
     def _stats(self) -> tuple[str, ...]:
-        known = f",{configuration_of(self.metadata).get(STATS, '')},"
-        physical = physical_fields(self.metadata)
-        return tuple(inside for name, (inside, _) in physical.items() if f",{identifier(name)}," in known)
+        known, physical = listed_stats(configuration_of(self.metadata)), physical_fields(self.metadata)
+        return tuple(inside for name, (inside, _) in physical.items() if name in known)
 
 
 def _live_rows(opened: pq.ParquetFile, dead: Rows) -> Iterator[pa.RecordBatch]:

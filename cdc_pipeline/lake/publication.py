@@ -15,8 +15,9 @@ from cdc_pipeline.lake.new_shape import shape_actions
 from cdc_pipeline.lake.protocol import Clock, DataFile, Fence, LakePublication, LakeTable
 from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.shape import shape_of_source
-from cdc_pipeline.lake.table_ddl import STATS
+from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.lake.table_features import check_features
+from cdc_pipeline.record import VERSION
 from cdc_pipeline.steps import OnStep, step
 
 
@@ -84,15 +85,19 @@ def _shape(
 ) -> list[Action]:
     """Returns actions for the table's columns if the snapshot has others, and for its properties if they change.
 
-    The table may have another id than before, of the same columns: then files get statistics of the new one.
+    The table may have another id than before, of the same columns: then files get statistics of the new one. A user's
+    list of columns with statistics is kept, before it what it lacks; the pipeline's own ends with VERSION.
     """
     actions = shape_actions(log, table, read, content.snapshot_id)
     metadata = next((action["metaData"] for action in actions if "metaData" in action), None) or log.metadata(read)
     shape = shape_of_source(table.schema).properties()
     configuration = {**(metadata.get("configuration") or {}), **properties, **shape}
-    stats = [identifier(name) for name in stats_columns(table)]
-    if any(f",{name}," not in f",{configuration.get(STATS, '')}," for name in stats):
-        configuration[STATS] = ",".join(stats)
+    listed, stats = listed_stats(configuration), stats_columns(table)
+    missing = [name for name in stats if name not in listed]
+    if missing:
+        is_own = not listed or listed[-1] == VERSION
+        names = map(identifier, stats if is_own else missing)
+        configuration[STATS] = ",".join(names if is_own else (*names, configuration[STATS]))
     if configuration == metadata.get("configuration"):
         return actions
     others = [action for action in actions if "metaData" not in action]

@@ -25,10 +25,9 @@ from cdc_pipeline.lake.new_shape import (
 )
 from cdc_pipeline.lake.protocol import Clock, LakeTable
 from cdc_pipeline.lake.publication import add, remove
-from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.rewritten_rows import rewritten_rows
 from cdc_pipeline.lake.shape import Shape, ShapeChange, shape_of
-from cdc_pipeline.lake.table_ddl import MAPPING, STATS, VECTORS, shape_sql
+from cdc_pipeline.lake.table_ddl import MAPPING, STATS, VECTORS, listed_stats, shape_sql
 from cdc_pipeline.object_store import ObjectStore
 from cdc_pipeline.record import CURRENT, END_VERSION, OWN_PREFIX
 from cdc_pipeline.settings import PartitionBy
@@ -79,9 +78,9 @@ class Reshaping:
     @property
     def stats(self) -> list[str]:
         """Columns with statistics, under their new names."""
-        known = f",{self.configuration.get(STATS, '')},"
+        known = listed_stats(self.configuration)
         sources = {**self.change.sources, **{name: name for name in self._own}}
-        return [name for name, was in sources.items() if was is not None and f",{identifier(was)}," in known]
+        return [name for name, was in sources.items() if was is not None and was in known]
 
     @property
     def configuration(self) -> Mapping[str, str]:

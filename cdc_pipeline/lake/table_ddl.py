@@ -1,6 +1,7 @@
 """CREATE TABLE statements for lake tables, with the properties that keep upserts cheap."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cdc_pipeline.lake.columns import needs_mapping, own_types, stats_columns
@@ -15,6 +16,8 @@ _LISTED = {"delta.feature.timestampNtz": "supported"}
 """Makes the table list its features. Otherwise deltalake's `to_pandas` shows NULLs in a table with column mapping."""
 STATS = "delta.dataSkippingStatsColumns"
 VECTORS = "delta.enableDeletionVectors"
+_NAMES = re.compile(r"(?:`(?:[^`]|``)*`|[^,`])+")
+_QUOTED = re.compile(r"`((?:[^`]|``)*)`")
 
 
 def create_sql(table: LakeTable, url: str) -> str:
@@ -65,6 +68,12 @@ def properties_of_shape(shape: Shape, stats: Sequence[str], *, vectors: bool) ->
         "delta.logRetentionDuration": "interval 7 days",
         "delta.deletedFileRetentionDuration": "interval 7 days",
     } | shape.properties()
+
+
+def listed_stats(configuration: Mapping[str, str]) -> list[str]:
+    """Returns the columns that STATS lists. Users may have written it, with or without quotes and spaces."""
+    names = [name.strip() for name in _NAMES.findall(configuration.get(STATS, ""))]
+    return [_QUOTED.sub(lambda found: found[1].replace("``", "`"), name) for name in names]
 
 
 def _listed(properties: dict[str, str]) -> str:

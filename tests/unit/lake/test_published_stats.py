@@ -1,4 +1,4 @@
-"""A snapshot of a table whose id became other columns: files that come after it have statistics of the new id."""
+"""Which columns have statistics after a snapshot, also if its id became other columns or a user has listed them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from cdc_pipeline.areas import lake_key
 from cdc_pipeline.lake.delta_log import DeltaLog
 from cdc_pipeline.lake.spark_lake import SparkLake
-from cdc_pipeline.lake.table_ddl import STATS
+from cdc_pipeline.lake.table_ddl import STATS, listed_stats
 from cdc_pipeline.object_store.local import LocalObjectStore
 from cdc_pipeline.steps import no_step
 from tests.support.history_tables import publish
@@ -18,6 +18,49 @@ from tests.support.lake import NOW, PEOPLE, table_of
 
 def no_session() -> SparkSession:
     raise AssertionError
+
+
+OWN = "`_cdc_version`"
+
+
+def with_stats(log: DeltaLog, text: str) -> None:
+    """A commit of a user that sets the table's property."""
+    latest = log.latest_version() or 0
+    metadata = log.metadata(latest)
+    configuration = {**metadata["configuration"], STATS: text}
+    info = {"commitInfo": {"timestamp": int(NOW.timestamp() * 1000)}}
+    log.append(latest + 1, [info, {"metaData": {**metadata, "configuration": configuration}}])
+
+
+@pytest.mark.parametrize(
+    ("listed", "kept"),
+    [
+        ("id,name", f"{OWN},id,name"),
+        ("`name` , `id`", f"{OWN},`name` , `id`"),
+        ("_cdc_version, id,name", "_cdc_version, id,name"),
+        ("`a,b```,name", f"`id`,{OWN},`a,b```,name"),
+        ("", f"`id`,{OWN}"),
+    ],
+)
+def test_a_users_list_of_columns_with_statistics_is_kept_and_gets_what_it_lacks(
+    tmp_path: Path, listed: str, kept: str
+) -> None:
+    store = LocalObjectStore(tmp_path)
+    lake, table = SparkLake(open_session=no_session, store=store, clock=lambda: NOW, on_step=no_step), table_of()
+    log = DeltaLog(store, lake_key(table.name))
+    publish(lake, store, table, [(1, "a", 1)], at=5, fence=0)
+    with_stats(log, listed)
+    for at in (6, 7):
+        publish(lake, store, table, [(1, "a", 1)], at=at, fence=0)
+        assert log.metadata(log.latest_version() or 0)["configuration"][STATS] == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("", []), ("a", ["a"]), (" a , `b c`,`d``,e`", ["a", "b c", "d`,e"]), ("`s`.`f`,s.g", ["s.f", "s.g"])],
+)
+def test_listed_columns_are_read_without_quotes_and_spaces(text: str, names: list[str]) -> None:
+    assert listed_stats({STATS: text}) == names
 
 
 @pytest.mark.parametrize("key", [(), ("name",), ("id", "name")])
