@@ -25,7 +25,7 @@ from cdc_pipeline.metadata_store.ledger.tables import NewTable
 from cdc_pipeline.metadata_store.states import TableState
 from cdc_pipeline.metadata_store.store import MetadataStore
 from cdc_pipeline.object_store import ObjectStore
-from cdc_pipeline.record import TableSchema
+from cdc_pipeline.record import PARTITION_ENDED, TableSchema
 from cdc_pipeline.steps import OnStep, step
 
 log = structlog.get_logger()
@@ -155,20 +155,20 @@ class CutChain:
     def _read_through(self, boundary: Boundary, decided: CutFile) -> tuple[ReadThrough, ...]:
         """Returns where each stream partition stands at the boundary.
 
-        The boundary's own cut says so, unless consumers share the stream: then cuts name a part of the stream
-        partitions, and earlier ones have to be read, back to the last base. Their files are deleted next.
+        The boundary's own cut says so, and the last base for those that had ended before. If that is not all, because
+        consumers share the stream or one has ended since, the cuts from the last base on are read. They go next.
         """
         found = {part.stream_partition: part for part in read_through(decided)}
-        if found.keys() >= set(self.store.streams.stream_partitions(self.name)):
-            return tuple(found.values())
-        base, earlier = self.base(), dict[int, ReadThrough]()
-        if base is not None:
-            earlier.update((part.stream_partition, part) for part in base.partitions)
-        for _, file in self.files(BEGINNING if base is None else base.chain_position):
-            earlier.update((part.stream_partition, part) for part in read_through(file))
-            if isinstance(file.content, Cut) and file.content.position >= boundary.position:
-                break
-        return tuple(part for _, part in sorted((earlier | found).items()))
+        base = self.base()
+        known = {} if base is None else {part.stream_partition: part for part in base.partitions}
+        found = {number: part for number, part in known.items() if PARTITION_ENDED in part.last_position} | found
+        if not found.keys() >= set(self.store.streams.stream_partitions(self.name)):
+            for _, file in self.files(BEGINNING if base is None else base.chain_position):
+                known.update((part.stream_partition, part) for part in read_through(file))
+                if isinstance(file.content, Cut) and file.content.position >= boundary.position:
+                    break
+            found = known | found
+        return tuple(part for _, part in sorted(found.items()))
 
     def put_base(self, base: ChainBase) -> None:
         """Puts the base; durable on return. Afterwards, the cut files before it can be deleted.
