@@ -145,10 +145,10 @@ def cut_file(
     """
     slices = (content.slice,) if isinstance(content, LateSlice) else content.slices
     numbers = [content.slice.table_id] if isinstance(content, LateSlice) else sorted(content.tables)
-    removed = sorted(set(numbers) - tables.keys())
+    removed = set(numbers) - tables.keys()
     if removed:
         raise StreamMoved(
-            f"the tables {removed} of the stream {stream.name} are not registered any more",
+            f"tables of the stream {stream.name} are not registered any more: {len(removed)} of {len(numbers)}",
             expected="the tables with which the stream was opened",
             remedy="open the stream again: nothing was decided",
         )
