@@ -13,7 +13,6 @@ from cdc_pipeline.lake.claim_view import Views, claim_shape, slice_rows
 from cdc_pipeline.lake.columns import HISTORY_IN_FILES
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape
 from cdc_pipeline.lake.few_events import FewEvents, place_of
-from cdc_pipeline.lake.key_ranges import ranges_of
 from cdc_pipeline.lake.lake_files import AFTER_ALL, FILE, ROW, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.moves_sql import resolve_moves
@@ -26,7 +25,6 @@ from cdc_pipeline.record import (
     COMMIT_TIME,
     DELETED,
     END_VERSION,
-    OLD_ID_PREFIX,
     OPERATION,
     PARTIAL,
     STATE,
@@ -116,9 +114,7 @@ class ClaimPeriods:
         shape, work = self._shape, self.work
         if not self._few_events.absent() | shape.lacking:
             return
-        old = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
-        ids = f"SELECT DISTINCT {old} FROM {EVENT} WHERE {OPERATION} = 'm'"
-        ranges = ranges_of(self._few_events.events(shape.key[:1], OLD_ID_PREFIX)[shape.key[0]])
+        ids, ranges = self._few_events.moved()
         live = replace(self.files, ending_from=AFTER_ALL)
         self._name_live(live, _MOVED, f"LEFT SEMI JOIN ({ids}) AS wanted", ranges, "true")
         columns = ", ".join(map(identifier, shape.names))

@@ -18,14 +18,12 @@ from cdc_pipeline.lake.claim_changes import (
 from cdc_pipeline.lake.claim_view import Views
 from cdc_pipeline.lake.deduplicate_sql import EVENT, ClaimShape, deduplicate_whole_rows
 from cdc_pipeline.lake.few_events import FewEvents, LiveRows
-from cdc_pipeline.lake.key_ranges import ranges_of
 from cdc_pipeline.lake.keyless_sql import replaced_copies, rows_like, written_copies
 from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, ROW, LakeFiles
 from cdc_pipeline.lake.lake_rows_sql import within_ranges
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, LakeTable
-from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.registers import joint_columns
-from cdc_pipeline.record import DELETED, OLD_ID_PREFIX, OPERATION, STATE, VERSION
+from cdc_pipeline.record import DELETED, OPERATION, STATE, VERSION
 
 _FILE_ROW, _LAKE_ROW, _MOVED_ROW = "cdc_file_row", "cdc_lake_row", "cdc_moved_row"
 
@@ -112,9 +110,7 @@ def _in_general(
     if not apart:
         work = replace(work, key_changes=0)  # none of them asks for values of its old row
     if work.key_changes:
-        old = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in shape.key)
-        ids = f"SELECT DISTINCT {old} FROM {EVENT} WHERE {OPERATION} = 'm'"
-        ranges = ranges_of(few_events.events(shape.key[:1], OLD_ID_PREFIX)[shape.key[0]])
+        ids, ranges = few_events.moved()
         _name_lake_rows(views, files, shape, _MOVED_ROW, ids, work, ranges, few_events.live(ranges, moved=True))
     shape = replace(shape, joint=joint_columns(shape.others, apart, states))
     changes = keyed_changes(views, shape, table, work, _LAKE_ROW, _MOVED_ROW, (), carried=(FILE, ROW))

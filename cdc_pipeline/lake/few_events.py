@@ -4,12 +4,11 @@ A Spark job costs about a second of processor time, however few rows it reads.
 """
 
 import json
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -20,10 +19,13 @@ import structlog
 from pyroaring import BitMap64
 
 from cdc_pipeline.lake.claim_changes import safe_ranges
+from cdc_pipeline.lake.deduplicate_sql import EVENT
 from cdc_pipeline.lake.file_bounds import Rows
+from cdc_pipeline.lake.key_ranges import lies_between, ranges_of
 from cdc_pipeline.lake.lake_files import FILE, IS_DELETE, IS_NEWER, ROW, LakeFiles
 from cdc_pipeline.lake.new_shape import physical_fields, physical_parts
 from cdc_pipeline.lake.protocol import ClaimWork, KeyRange, SliceInput
+from cdc_pipeline.lake.quoting import identifier
 from cdc_pipeline.lake.schema_change import Fitted
 from cdc_pipeline.record import ABSENT, OLD_ID_PREFIX, OPERATION, STATE, VERSION, Operation, TableSchema
 from cdc_pipeline.types import resolve
@@ -33,8 +35,7 @@ _Result = TypeVar("_Result")
 
 _MOST_FILES, _MOST_FILE_ROWS = 256, 50_000_000
 """Of the files that are searched. Their ids are read in about a second, by two cores."""
-_FILES_AT_ONCE = 4
-_BATCH_ROWS = 1 << 20
+_FILES_AT_ONCE, _BATCH_ROWS = 4, 1 << 20
 _REPEATED_BYTES = 4
 """A column of texts with fewer bytes a row has a dictionary. Versions of a claim differ; those of a snapshot do not."""
 _CLAIM_VERSION = "_cdc_claim_version"
@@ -82,6 +83,12 @@ class FewEvents:
     def live(self, ranges: tuple[KeyRange, ...], *, moved: bool = False) -> LiveRows | None:
         """Returns the rows that have an id of the claim, or that a key change of the claim moves away."""
         return self._searched(ranges, partial(self._live, moved=moved))
+
+    def moved(self) -> tuple[str, tuple[KeyRange, ...]]:
+        """Returns SQL for the old ids of the claim's key changes, and the ranges that these are in."""
+        old = ", ".join(f"{identifier(OLD_ID_PREFIX + name)} AS {identifier(name)}" for name in self.key)
+        ranges = ranges_of(self.events(self.key[:1], OLD_ID_PREFIX)[self.key[0]])
+        return f"SELECT DISTINCT {old} FROM {EVENT} WHERE {OPERATION} = 'm'", ranges
 
     def absent(self) -> set[str]:
         """Returns the columns that an event of the claim has no value for, by their names in the lake."""
@@ -278,20 +285,13 @@ def _groups_with(metadata: pq.FileMetaData, column: str, wanted: pa.Array) -> It
     """
     place = place_of(metadata, column)
     is_compared = pa.types.is_integer(wanted.type) or pa.types.is_string(wanted.type)
-    values = wanted.to_pylist() if is_compared else []
-    first = 0
+    values, first = wanted.to_pylist() if is_compared else [], 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         bounds = rows.column(place).statistics if is_compared else None
-        if bounds is None or not bounds.has_min_max or _lies_between(values, bounds.min, bounds.max):
+        if bounds is None or not bounds.has_min_max or lies_between(values, bounds.min, bounds.max):
             yield group, first
         first += rows.num_rows
-
-
-def _lies_between(values: Sequence[Any], low: Any, high: Any) -> bool:
-    """Returns whether one of the values, which rise, is between the bounds, inclusive."""
-    place = bisect_left(values, low)
-    return place < len(values) and values[place] <= high
 
 
 def _rows_in(files: LakeFiles, path: str) -> int:

@@ -1,6 +1,7 @@
 """Ranges of values of a table's key."""
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -23,3 +24,9 @@ def joined(spans: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 def ranges_of(ids: pa.ChunkedArray) -> tuple[KeyRange, ...]:
     """Returns ranges that hold all of these values of the first id column; none for a type without a usable order."""
     return tuple(KeyRange(low, high) for low, high in key_ranges(ids))
+
+
+def lies_between(values: Sequence[Any], low: Any, high: Any) -> bool:
+    """Returns whether one of the values, which rise, is between the bounds, inclusive."""
+    place = bisect_left(values, low)
+    return place < len(values) and values[place] <= high
