@@ -21,14 +21,20 @@ _HALF_BITS = 64
 _ROW_BITS = 32
 _POSITION_DIGITS = 32
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_WITH_EXPONENT = re.compile(r"-?[0-9](?:\.[0-9]+[eE][+-]?|[eE][+-])[0-9]{1,3}")
+"""Floats as programs print them: `9e+16`, `1.0E17`. Not `1E5`, which may be hexadecimal."""
 _COMMIT_LSN = re.compile(r"[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8}:(?:[0-9A-Fa-f]{4}|[0-9A-Fa-f]{16})")
 """Of SQL Server, and with longer numbers of Db2."""
-_ZONED_TIME = re.compile(
-    r"(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?(Z|[+-]\d{2}(?::?\d{2})?)", re.ASCII
+_TIME = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}(?::\d{2})?)(?:\.(\d{1,9}))?(Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII
 )
 _NANOSECOND_DIGITS = 9
 _SEQUENCE = re.compile(r'\["([0-9]{1,20})","[0-9]{1,20}"\]')
 _LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
+_LOG_FILE_ANYWHERE = re.compile(r"[^\s/:]*[A-Za-z_-]\.([0-9]{6,})")
+"""In a field that may be none of log files: a time or the version of a program does not look so."""
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_LSN_DIGITS = 8
 _END, _NEGATIVE_END = "!", ":"
 _COUNT_DIGITS = 4
 _FIELD = re.compile(rf"([pn{TEXT}])([0-9a-f.]*)[{_END}{_NEGATIVE_END}]")
@@ -148,8 +154,7 @@ def _found(value: Fields, dotted: str) -> object:
 def _encoded(value: object, name: str) -> str:
     """Encodes one field. Numbers sort before texts.
 
-    A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item. A time with its zone
-    is compared in UTC and to the nanosecond, also where writers leave out zeros.
+    A text that holds a JSON list, such as PostgreSQL's source.sequence, is encoded item by item.
     """
     if isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite():
         return _number(format(Decimal(value), "f"))
@@ -158,24 +163,32 @@ def _encoded(value: object, name: str) -> str:
             raise Unordered(f"has no version: {name} has {len(value)} characters, more than {_LONGEST_TEXT}")
         if _NUMBER.fullmatch(value):
             return _number(value)
-        numbered = _LOG_FILE.fullmatch(value)
+        if _WITH_EXPONENT.fullmatch(value):
+            return _number(format(Decimal(value), "f"))
+        numbered = (_LOG_FILE if name.endswith("file") else _LOG_FILE_ANYWHERE).fullmatch(value)
         if numbered is not None:
             return _number(numbered[1])
         items = _list_in(value)
         if items is None:
-            return f"{TEXT}{_in_utc(value).encode(errors='surrogatepass').hex()}{_END}"
+            return f"{TEXT}{_comparable(value).encode(errors='surrogatepass').hex()}{_END}"
         return "".join(_encoded(item, name) for item in _filled(items))
     raise Unordered(f"has no version: {name} is neither a number nor a text")
 
 
-def _in_utc(text: str) -> str:
-    """Returns a time with its zone in the one form that sorts like the times. Another text stays as it is."""
-    found = _ZONED_TIME.fullmatch(text)
+def _comparable(text: str) -> str:
+    """Returns a time or an LSN of PostgreSQL in the one form that sorts like it. Another text stays as it is.
+
+    A time is compared in UTC and to the nanosecond, also where writers leave out zeros. Without a zone it is in UTC.
+    """
+    lsn = _LSN.fullmatch(text)
+    if lsn is not None:
+        return "/".join(half.upper().zfill(_LSN_DIGITS) for half in lsn.groups())
+    found = _TIME.fullmatch(text)
     if found is None:
         return text
     day, clock, fraction, zone = found.groups()
     try:
-        moment = datetime.fromisoformat(f"{day}T{clock}{zone}").astimezone(UTC)
+        moment = datetime.fromisoformat(f"{day}T{clock}{zone or 'Z'}").astimezone(UTC)
     except (ValueError, OverflowError):
         return text
     return f"{moment.replace(tzinfo=None).isoformat()}.{(fraction or '').ljust(_NANOSECOND_DIGITS, '0')}Z"

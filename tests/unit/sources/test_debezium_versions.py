@@ -78,6 +78,52 @@ def test_log_files_go_by_their_number_and_lists_item_by_item(lower: object, high
     assert sequence({"n": lower}, ["n"]) < sequence({"n": higher}, ["n"])
 
 
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [
+        ("2026-01-01T10:00:00.900", "2026-01-01T10:00:01.100"),
+        ("2026-01-01T10:00:00", "2026-01-01T10:00:01.500000"),
+        ("2026-01-01T10:00:00.500000", "2026-01-01T10:00:01"),
+        ("2026-01-01T10:00", "2026-01-01T10:00:00.001"),
+        ("2026-01-01 10:00:01.900000", "2026-01-01T10:00:02.100"),
+        ("2026-01-01T10:00:00.900", "2026-01-01T10:00:01Z"),
+        ("2026-01-01", "2026-01-01T10:00:00"),
+        ("20260101T100000.900000", "20260101T100001.100000"),
+        ("10:00:00.900000", "10:00:01.100000"),
+        ("v1.900", "v2.100"),
+        ("v1.900000", "v2.100000"),
+        ("0/9FFFFFF", "0/10000000"),
+        ("0/ff", "0/FF0"),
+        ("F/FFFFFFFF", "10/0"),
+        ("9e+16", "1e+17"),
+        ("9.5E16", "1.0E17"),
+        ("-1e+17", "-9e+16"),
+        ("1e-05", "0.001"),
+        (90_000, "1.0e+5"),
+        ("00000D00", "00000E00"),
+    ],
+)
+def test_times_without_a_zone_and_lsns_and_floats_go_by_what_they_mean(lower: object, higher: object) -> None:
+    assert sequence({"n": lower}, ["n"]) < sequence({"n": higher}, ["n"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("2026-01-01T10:00:00.100", "2026-01-01 10:00:00.100000"),
+        ("2026-01-01T10:00", "2026-01-01T10:00:00Z"),
+        ("0/FF", "0/000000ff"),
+    ],
+)
+def test_one_moment_or_place_in_two_spellings_is_one(one: str, other: str) -> None:
+    assert sequence({"n": one}, ["n"]) == sequence({"n": other}, ["n"])
+
+
+def test_a_field_of_log_files_goes_by_their_number_whatever_the_server_calls_them() -> None:
+    """A name that ends in a digit may be something else anywhere else."""
+    assert sequence({"file": "db1.999999"}, ["file"]) < sequence({"file": "db1.1000000"}, ["file"])
+
+
 @pytest.mark.parametrize("value", [{}, {"source": None}, {"source": {"lsn": None}}, {"source": {"lsn": True}}])
 def test_an_event_without_a_usable_field_has_no_version(value: dict[str, Any]) -> None:
     with pytest.raises(Unordered, match=r"has no version: source\.lsn is"):
