@@ -200,18 +200,19 @@ def _refuse_dropped_columns(layout: Layout) -> None:
 
 
 def _whole(event: EnvelopeEvent, row: Fields | None, layout: Layout) -> Fields:
-    if row is None or not (event.after or {}).keys() <= row.keys():
+    if row is None or not (event.after or {}).keys() & layout.known_names <= row.keys():
         table = layout.table
         raise SourceError(
             f"an update or delete of {table}, which has no id, came without the whole old row",
             expected="an id in pipeline.yml or in the events' keys, or rows before that are whole",
             remedy=f"give id under {table}, or run ALTER TABLE {table.sql} REPLICA IDENTITY FULL",
         )
+    known = {name: value for name, value in row.items() if name in layout.names}
     if _may_hide_values(event, moved=False, alone=True):
-        hidden = next((name for name, value in row.items() if _is_hidden(event, name, value, layout)), None)
+        hidden = next((name for name, value in known.items() if _is_hidden(event, name, value, layout)), None)
         if hidden is not None:
             raise Undecodable(f"leaves out the value of {hidden}, and its table has no id")
-    return {name: value for name, value in row.items() if name in layout.names}
+    return known
 
 
 def _id_in(row: Fields | None, layout: Layout) -> Fields | None:

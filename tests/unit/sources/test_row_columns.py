@@ -1,0 +1,46 @@
+"""Columns of change files: which belong to the row, which to the row before, and which only say what a row does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.change_files import ChangeFolder, csv_text, json_lines, parquet_bytes
+
+FEW, MANY = 1, 20
+"""Records of JSON are decoded column by column if many are alike, else one by one."""
+Write = Callable[[Sequence[Mapping[str, Any]]], bytes]
+KINDS: list[tuple[str, Write, int]] = [
+    ("1.csv", csv_text, FEW),
+    ("1.parquet", parquet_bytes, FEW),
+    ("1.jsonl", json_lines, FEW),
+    ("1.jsonl", json_lines, MANY),
+]
+every_kind = pytest.mark.parametrize(("name", "write", "count"), KINDS)
+UPSERTS = {"format": "upserts", "operation_column": "op"}
+
+
+def orders(folder: Path, columns: Mapping[str, str], *, key: Sequence[str] = ("id",), **source: Any) -> ChangeFolder:
+    table = {"name": "shop.public.orders", "id": key, "columns": columns}
+    return ChangeFolder(folder=folder, source={**UPSERTS, **source}, tables=[table])
+
+
+@every_kind
+def test_an_old_row_of_a_keyless_table_is_whole_if_it_has_the_declared_columns(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    """What the file has beyond them, such as a number by which its rows are ordered, belongs to no row."""
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=(), order_by=["seq"])
+    row = {"op": "update", "id": 1, "v": "new", "BI_id": 1, "BI_v": "old", "seq": 3, "note": "x"}
+    folder.write(f"orders/{name}", write([row] * count))
+    read = folder.read()
+    assert (read.changes, read.unfit) == ([("d", {"id": 1, "v": "old"}), ("i", {"id": 1, "v": "new"})] * count, [])
+
+
+def test_an_old_row_of_a_keyless_table_without_a_declared_column_is_quarantined(tmp_path: Path) -> None:
+    folder = orders(tmp_path, {"id": "int", "v": "text"}, key=())
+    folder.write("orders/1.jsonl", json_lines([{"op": "update", "id": 1, "v": "new", "BI_id": 1, "note": "x"}]))
+    read = folder.read()
+    assert (read.changes, len(read.unfit)) == ([], 1)
+    assert "came without the whole old row" in read.unfit[0].reason
