@@ -168,7 +168,7 @@ class RowBlocks:
             return np.asarray(images.operations == INSERT)
         if not set(key) <= images.row.keys():
             return np.zeros(len(part.rows), np.bool_)
-        may = may_move(part.columns, key, self._source, len(part.rows))
+        may = may_move(part.columns, layout, self._source, len(part.rows))
         return np.asarray((images.operations == INSERT) | ~may)
 
     def _in_sequence(

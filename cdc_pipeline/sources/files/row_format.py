@@ -49,7 +49,7 @@ def row_event(
         return Skipped(kind="blank line")
     named = operation_column(source)
     operation = "insert" if named is None else _operation(record, named, source)
-    old = _old_values(record, source.before_prefix)
+    old = {name: record[name] for name in old_names(record, source.before_prefix, columns)}
     own = {named, source.time_column} - set(columns)
     row = {name: value for name, value in record.items() if name not in own and name not in old}
     before = {name.removeprefix(source.before_prefix): value for name, value in old.items()}
@@ -125,14 +125,13 @@ def _operation(record: Fields, name: str, source: ChangeFilesSource) -> str:
     return operation
 
 
-def _old_values(record: Fields, prefix: str) -> Mapping[str, object]:
-    """Returns the columns of the old row: those whose name without `prefix` is a column of the record, too."""
-    return {name: record[name] for name in old_names(record, prefix)}
-
-
-def old_names(names: Collection[str], prefix: str) -> tuple[str, ...]:
-    """Returns the names of the old row's columns."""
-    return tuple(name for name in names if name.startswith(prefix) and name.removeprefix(prefix) in names)
+def old_names(names: Collection[str], prefix: str, declared: Collection[str]) -> tuple[str, ...]:
+    """Returns the names of the old row's columns. A column that pipeline.yml declares is a column of the row."""
+    return tuple(
+        name
+        for name in names
+        if name not in declared and name.startswith(prefix) and name.removeprefix(prefix) in names
+    )
 
 
 def operation_text(value: object) -> str:

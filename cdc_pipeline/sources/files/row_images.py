@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
+from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.files.record_blocks import Column, as_json, plain_values
 from cdc_pipeline.sources.files.row_format import old_names, operation_column, operation_text, time_of
 from cdc_pipeline.types import is_placeholder, parse_whole_column
@@ -51,19 +52,19 @@ def row_images(
     simple = (operations != OTHER) & (times > 0) & (times < LAST_TIME)
     for name in source.order_by:
         simple &= ~is_null(columns[name]) if name in columns else False
-    old = old_names(columns, source.before_prefix)
+    old = old_names(columns, source.before_prefix, declared)
     own = {named, timed} - set(declared)
     row = {name: column for name, column in columns.items() if name not in own and name not in old}
     return RowImages(operations=operations, times=times, simple=simple & ~_hides(row.values(), rows), row=row)
 
 
-def may_move(columns: Mapping[str, Column], key: Sequence[str], source: ChangeFilesSource, rows: int) -> Mask:
+def may_move(columns: Mapping[str, Column], layout: Layout, source: ChangeFilesSource, rows: int) -> Mask:
     """Returns the rows whose old id, if the file has it, differs from their id."""
     found = np.zeros(rows, np.bool_)
-    for name in key:
-        old = columns.get(source.before_prefix + name)
-        if old is not None and name in columns:
-            found |= _differs(columns[name], old)
+    for old in old_names(columns, source.before_prefix, layout.names):
+        name = old.removeprefix(source.before_prefix)
+        if name in layout.key_names:
+            found |= _differs(columns[name], columns[old])
     return found
 
 

@@ -27,6 +27,38 @@ def orders(folder: Path, columns: Mapping[str, str], *, key: Sequence[str] = ("i
 
 
 @every_kind
+def test_a_declared_column_is_no_old_value_though_its_name_begins_like_one(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int", "score": "int", "BI_score": "int"})
+    rows = [{"op": "update", "id": number, "score": 5, "BI_score": 7} for number in range(count)]
+    folder.write(f"orders/{name}", write(rows))
+    read = folder.read()
+    assert read.changes == [("u", {"id": number, "score": 5, "BI_score": 7}) for number in range(count)]
+    assert read.unfit == []
+
+
+@every_kind
+def test_a_declared_column_that_is_named_like_an_old_id_moves_and_deletes_no_row(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int", "BI_id": "int", "v": "text"})
+    rows = [{"op": "update", "id": number, "BI_id": 7, "v": "new"} for number in range(count)]
+    folder.write(f"orders/{name}", write(rows))
+    assert folder.read().changes == [("u", {"id": number, "BI_id": 7, "v": "new"}) for number in range(count)]
+
+
+@every_kind
+def test_an_old_value_of_a_column_that_is_not_declared_changes_nothing(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int", "v": "text"})
+    row = {"op": "update", "id": 1, "v": "new", "BI_id": 1, "BI_v": "old", "x": 1, "BI_x": 2}
+    folder.write(f"orders/{name}", write([row] * count))
+    assert folder.read().changes == [("u", {"id": 1, "v": "new"})] * count
+
+
+@every_kind
 def test_an_old_row_of_a_keyless_table_is_whole_if_it_has_the_declared_columns(
     name: str, write: Write, count: int, tmp_path: Path
 ) -> None:
