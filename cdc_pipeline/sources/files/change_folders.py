@@ -20,7 +20,7 @@ from cdc_pipeline.sources.files.listed_files import ListedFiles
 from cdc_pipeline.sources.files.partition_files import FILE_DIGEST
 from cdc_pipeline.sources.files.record_formats import FileLayout
 from cdc_pipeline.sources.files.row_events import RowBlocks
-from cdc_pipeline.sources.files.row_format import csv_columns, operation_column, order_fields, row_event, text_columns
+from cdc_pipeline.sources.files.row_format import csv_columns, order_fields, own_columns, row_event, text_columns
 from cdc_pipeline.sources.files.row_stream import RowStream
 from cdc_pipeline.sources.files.survey import EventOrder
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
@@ -120,8 +120,7 @@ class ChangeFolders:
 
     def _texts(self, table: TableSettings | None) -> frozenset[str]:
         declared = {} if table is None else table.columns
-        own = (operation_column(self.settings), self.settings.time_column, *self.settings.order_by)
-        return frozenset(name for name in own if name is not None) | text_columns(declared)
+        return own_columns(self.settings) | text_columns(declared)
 
 
 def table_folders(settings: ChangeFilesSource, tables: Collection[TableSettings]) -> dict[str, TableSettings | None]:

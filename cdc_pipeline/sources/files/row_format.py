@@ -30,6 +30,12 @@ def operation_column(source: ChangeFilesSource) -> str | None:
     return source.operation_column or (_DMS_OPERATION if source.format == "dms" else None)
 
 
+def own_columns(source: ChangeFilesSource) -> frozenset[str]:
+    """Returns the columns that say what a row does, and when. The table has those that pipeline.yml declares."""
+    names = (operation_column(source), source.time_column, *source.order_by)
+    return frozenset(name for name in names if name is not None)
+
+
 def text_columns(types: Mapping[str, str]) -> frozenset[str]:
     """Returns the columns whose bytes in a file can only be the bytes of a text."""
     return frozenset(name for name, type_ in types.items() if not declared_type(type_).startswith(_OF_BYTES))
@@ -50,7 +56,7 @@ def row_event(
     named = operation_column(source)
     operation = "insert" if named is None else _operation(record, named, source)
     old = {name: record[name] for name in old_names(record, source.before_prefix, columns)}
-    own = {named, source.time_column} - set(columns)
+    own = own_columns(source) - set(columns)
     row = {name: value for name, value in record.items() if name not in own and name not in old}
     before = {name.removeprefix(source.before_prefix): value for name, value in old.items()}
     images = {

@@ -15,7 +15,7 @@ from cdc_pipeline.sources.debezium.envelope import LAST_TIME
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.files.record_blocks import Column, as_json, plain_values
-from cdc_pipeline.sources.files.row_format import old_names, operation_column, operation_text, time_of
+from cdc_pipeline.sources.files.row_format import old_names, operation_column, operation_text, own_columns, time_of
 from cdc_pipeline.types import is_placeholder, parse_whole_column
 from cdc_pipeline.types.debezium import PLACEHOLDER_TEXTS
 
@@ -53,7 +53,7 @@ def row_images(
     for name in source.order_by:
         simple &= ~is_null(columns[name]) if name in columns else False
     old = old_names(columns, source.before_prefix, declared)
-    own = {named, timed} - set(declared)
+    own = own_columns(source) - set(declared)
     row = {name: column for name, column in columns.items() if name not in own and name not in old}
     return RowImages(operations=operations, times=times, simple=simple & ~_hides(row.values(), rows), row=row)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.change_files import ChangeFolder, csv_text, json_lines, parquet_bytes
 
@@ -76,3 +77,17 @@ def test_an_old_row_of_a_keyless_table_without_a_declared_column_is_quarantined(
     read = folder.read()
     assert (read.changes, len(read.unfit)) == ([], 1)
     assert "came without the whole old row" in read.unfit[0].reason
+
+
+@every_kind
+def test_columns_that_settings_name_are_read_and_others_are_said_to_be_left_out(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int"}, order_by=["seq"], time_column="ts")
+    row = {"op": "insert", "ts": "2026-01-01T00:00:00Z", "seq": 1, "id": 1, "note": "x"}
+    folder.write(f"orders/{name}", write([row] * count))
+    with capture_logs() as logs:
+        folder.read()
+    assert [(log["event"], log["column"]) for log in logs if "column" in log] == [
+        ("column not read: pipeline.yml does not list it", "note")
+    ]
