@@ -9,26 +9,19 @@ import msgspec
 import structlog
 
 from cdc_pipeline.errors import SourceError
-from cdc_pipeline.record import Operation, TableName
+from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.debezium.changes import Change, changes_of, is_key_change
+from cdc_pipeline.sources.debezium.changes import changes_of, is_key_change
 from cdc_pipeline.sources.debezium.connector_checks import ConnectorWatch
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped
+from cdc_pipeline.sources.debezium.field_versions import version_in_fields
 from cdc_pipeline.sources.debezium.memory import PartitionMemory, RowHorizon, RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, TableRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Line, SourceLine
 from cdc_pipeline.sources.debezium.plain_events import Adding, Part, PlainTable
 from cdc_pipeline.sources.debezium.rows import TakenLines, unfit_line
 from cdc_pipeline.sources.debezium.tables import DebeziumTables, Layout
-from cdc_pipeline.sources.debezium.versions import (
-    DELETE_RANK,
-    UPSERT_RANK,
-    encode_place,
-    is_exact,
-    sequence_version,
-    source_position,
-    truncate_version,
-)
+from cdc_pipeline.sources.debezium.versions import encode_place, is_exact, source_position
 from cdc_pipeline.sources.protocol import TableEvents
 
 log = structlog.get_logger()
@@ -181,8 +174,11 @@ class DebeziumDecoder:
         if event.operation == "d" and self._begins_key_change(event, adding, layout):
             return None
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
-        ordered = not self._sequence_by
-        version = encode_place(position, raw.place) if ordered else self._version(event, changes)
+        version = (
+            version_in_fields(event, changes, raw, layout, self._sequence_by)
+            if self._sequence_by
+            else encode_place(position, raw.place)
+        )
         memory.horizon.check(version)
         if self._late_by is not None:
             memory.horizon.move(version, event.commit_time or raw.written, self._late_by)
@@ -229,16 +225,6 @@ class DebeziumDecoder:
         if layout is not None:
             self._watch.look(event, layout)
         return layout
-
-    def _version(self, event: EnvelopeEvent, changes: Sequence[Change]) -> str:
-        """Returns the version that the event's own fields give."""
-        if event.operation == "t":
-            return truncate_version(event, self._sequence_by)
-        is_delete = all(change.operation is Operation.DELETE for change in changes)
-        content = [[change.values, sorted(change.absent), change.old_id] for change in changes]
-        return sequence_version(
-            event, self._sequence_by, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content
-        )
 
     def _is_repeated(self, event: EnvelopeEvent, memory: PartitionMemory) -> bool:
         """Returns whether a line of a keyless table was delivered before, so that its row would count twice.

@@ -11,6 +11,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent, Skipped, read_line
+from cdc_pipeline.sources.debezium.field_versions import ROW_FORMATS
 from cdc_pipeline.sources.debezium.one_line import attempt
 from cdc_pipeline.sources.debezium.partition import Content, SourceLine
 from cdc_pipeline.sources.files.datastream import ORDER_FIELDS, datastream_event
@@ -90,7 +91,7 @@ class ChangeFolders:
         return attempt(partial(self._event, raw.text, self.folders[folder]))
 
     def rows_stream(self, decoder: DebeziumDecoder, start: StreamStart) -> RowStream | None:
-        if self.settings.format not in ("dms", "upserts"):
+        if self.settings.format not in ROW_FORMATS:
             return None
         reached = start.progress[_PARTITION]
         return RowStream(

@@ -158,10 +158,12 @@ class PlacedBlock:
     digest: str
     last_digest: str
 
+    def line_number(self, row: int) -> int:
+        return ((self.place + row) & LINE_MASK) + 1
+
     def raw_line(self, row: int) -> RawLine:
         """Returns one record as a line."""
-        place = self.place + row
-        number = (place & LINE_MASK) + 1
+        place, number = self.place + row, self.line_number(row)
         return RawLine(place=place, file=self.file, number=number, text=self.block.line(row), written=self.written)
 
 

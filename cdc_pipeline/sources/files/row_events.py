@@ -14,6 +14,7 @@ from cdc_pipeline.settings import TableSettings
 from cdc_pipeline.settings.change_files import ChangeFilesSource
 from cdc_pipeline.slice_file import event_schema
 from cdc_pipeline.sources.debezium.decoder import DebeziumDecoder
+from cdc_pipeline.sources.debezium.field_versions import row_place
 from cdc_pipeline.sources.debezium.memory import RowsLike
 from cdc_pipeline.sources.debezium.one_line import LineRefused, attempt
 from cdc_pipeline.sources.debezium.partition import Content, Line
@@ -139,7 +140,7 @@ class RowBlocks:
         columns, fits = _typed_columns(images, like.layout)
         chosen = np.flatnonzero(simple & fits)
         if like.sequence_by:
-            chosen, versions = self._in_sequence(part, images, like, chosen)
+            chosen, versions = self._in_sequence(part, images, like, placed, chosen)
         else:
             versions = place_versions(like.memory.position, placed.place + part.rows[chosen])
         return _TypedRows(
@@ -172,7 +173,7 @@ class RowBlocks:
         return np.asarray((images.operations == INSERT) | ~may)
 
     def _in_sequence(
-        self, part: RecordColumns, images: RowImages, like: RowsLike, chosen: Integers
+        self, part: RecordColumns, images: RowImages, like: RowsLike, placed: PlacedBlock, chosen: Integers
     ) -> tuple[Integers, pa.Array]:
         """Returns the rows that have a version, and their versions. It is that of the row as a line."""
         schema = like.layout.schema
@@ -191,7 +192,9 @@ class RowBlocks:
             encoded = attempt(partial(sequence, event, like.sequence_by))
             if not isinstance(encoded, LineRefused):
                 rank = DELETE_RANK if operation == DELETE else UPSERT_RANK
-                content = [[values, missing if operation == UPDATE else [], {}]]
+                content: list[object] = [[values, missing if operation == UPDATE else [], {}]]
+                if schema.is_keyless:
+                    content.append(row_place(placed.file, placed.line_number(int(part.rows[place]))))
                 found.append(place)
                 versions.append(version_in_sequence(encoded, rank=rank, content=content))
         return np.array(found, dtype=np.int64), pa.array(versions, pa.string())

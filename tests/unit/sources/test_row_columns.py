@@ -91,3 +91,23 @@ def test_columns_that_settings_name_are_read_and_others_are_said_to_be_left_out(
     assert [(log["event"], log["column"]) for log in logs if "column" in log] == [
         ("column not read: pipeline.yml does not list it", "note")
     ]
+
+
+@every_kind
+def test_equal_rows_of_a_keyless_table_at_one_place_of_the_order_stay_apart(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    """Each line of each file is read once, so the lake has as many copies however its slices are cut."""
+    folder = orders(tmp_path, {"id": "int"}, key=(), order_by=["seq"])
+    for file in ("a", "b"):
+        folder.write(f"orders/{file}{name}", write([{"op": "insert", "id": 1, "seq": 2}] * count))
+    read = folder.read()
+    assert len(set(read.versions)) == len(read.versions) == 2 * count
+    assert {version.partition("~")[0] for version in read.versions} == {read.versions[0].partition("~")[0]}
+
+
+@every_kind
+def test_equal_rows_with_an_id_are_one_change(name: str, write: Write, count: int, tmp_path: Path) -> None:
+    folder = orders(tmp_path, {"id": "int"}, order_by=["seq"])
+    folder.write(f"orders/{name}", write([{"op": "insert", "id": 1, "seq": 2}] * count))
+    assert len(set(folder.read().versions)) == 1

@@ -1,0 +1,38 @@
+"""The version of an event where the events' own fields are the order."""
+
+from collections.abc import Sequence
+
+from cdc_pipeline.record import Operation
+from cdc_pipeline.sources.debezium.changes import Change
+from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.partition import SourceLine
+from cdc_pipeline.sources.debezium.tables import Layout
+from cdc_pipeline.sources.debezium.versions import DELETE_RANK, UPSERT_RANK, sequence_version, truncate_version
+
+ROW_FORMATS = frozenset({"dms", "upserts"})
+"""The connectors of events that are rows of files. Each row is read once, so equal rows of a keyless table are two."""
+
+
+def version_in_fields(
+    event: EnvelopeEvent,
+    changes: Sequence[Change],
+    line: SourceLine,
+    layout: Layout,
+    fields: Sequence[str],
+) -> str:
+    """Returns the version that `fields` of the event give."""
+    is_row = event.source.get("connector") in ROW_FORMATS
+    if event.operation == "t":
+        version = truncate_version(event, fields)
+    else:
+        is_delete = all(change.operation is Operation.DELETE for change in changes)
+        content: list[object] = [[change.values, sorted(change.absent), change.old_id] for change in changes]
+        if is_row and layout.schema.is_keyless:
+            content.append(row_place(line.file, line.number))
+        version = sequence_version(event, fields, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content)
+    return version
+
+
+def row_place(file: str, number: int) -> list[object]:
+    """Returns what tells equal rows of a keyless table apart, however often a quarantined one is decoded."""
+    return [file, number]
