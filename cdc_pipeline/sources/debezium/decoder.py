@@ -175,7 +175,7 @@ class DebeziumDecoder:
             return None
         changes = changes_of(event, layout, before_it=before_it, alone=self._alone)
         version = (
-            version_in_fields(event, changes, raw, layout, self._sequence_by)
+            version_in_fields(event, changes, raw, layout, memory, self._sequence_by)
             if self._sequence_by
             else encode_place(position, raw.place)
         )

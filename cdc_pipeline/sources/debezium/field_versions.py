@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from cdc_pipeline.record import Operation
 from cdc_pipeline.sources.debezium.changes import Change
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
+from cdc_pipeline.sources.debezium.memory import PartitionMemory
 from cdc_pipeline.sources.debezium.partition import SourceLine
 from cdc_pipeline.sources.debezium.tables import Layout
 from cdc_pipeline.sources.debezium.versions import DELETE_RANK, UPSERT_RANK, sequence_version, truncate_version
@@ -18,6 +19,7 @@ def version_in_fields(
     changes: Sequence[Change],
     line: SourceLine,
     layout: Layout,
+    memory: PartitionMemory,
     fields: Sequence[str],
 ) -> str:
     """Returns the version that `fields` of the event give."""
@@ -30,6 +32,8 @@ def version_in_fields(
         if is_row and layout.schema.is_keyless:
             content.append(row_place(line.file, line.number))
         version = sequence_version(event, fields, rank=DELETE_RANK if is_delete else UPSERT_RANK, content=content)
+    if is_row:
+        memory.look_at_order(layout.table, version)
     return version
 
 

@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
+import structlog
+
 from cdc_pipeline.record import PARTITION_NAME, TableName, decode_position
 from cdc_pipeline.sources.debezium.envelope import EnvelopeEvent
 from cdc_pipeline.sources.debezium.one_line import LineRefused
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.sources.debezium.versions import encode_place, written_sequence
+from cdc_pipeline.sources.debezium.versions import encode_place, texts_in, written_sequence
 from cdc_pipeline.sources.known import PartitionProgress
+
+log = structlog.get_logger()
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -59,7 +63,8 @@ class PartitionMemory:
 
     `position`: the highest source position. `settled`: the highest one before the current transaction. `event`: the
     last event. For a keyless table, `position` leaves out rows of a Debezium snapshot, since changes that the snapshot
-    did not see may have lower positions; `rows`: the digests of its events at `position`.
+    did not see may have lower positions; `rows`: the digests of its events at `position`. `texts`: which fields of
+    `order_by` are texts.
     """
 
     position: int = 0
@@ -67,6 +72,7 @@ class PartitionMemory:
     commit_position: int = -1
     event: EnvelopeEvent | None = None
     rows: set[bytes] = field(default_factory=set)
+    texts: tuple[bool, ...] | None = None
     horizon: RowHorizon = field(default_factory=RowHorizon)
 
     @classmethod
@@ -93,6 +99,20 @@ class PartitionMemory:
     def enter(self, commit_position: int) -> None:
         if commit_position != self.commit_position:
             self.commit_position, self.settled = commit_position, self.position
+
+    def look_at_order(self, table: TableName, version: str) -> None:
+        """Warns once of a field that is a number in some rows and a text in others, since these never meet in order."""
+        found = texts_in(version)
+        known = found if self.texts is None else self.texts
+        if any(one != other for one, other in zip(known, found, strict=False)):
+            log.warning(
+                "order_by has numbers and texts",
+                table=str(table),
+                found="a row with a text counts as newer than every row with a number",
+                remedy="write numbers alone or texts alone into each column of order_by",
+            )
+            known = ()
+        self.texts = known
 
     def is_repeated_at(self, position: int, identity: str) -> bool:
         """Records an event of a keyless table. Returns whether an equal one was recorded at the same position."""

@@ -221,6 +221,11 @@ def _number(text: str) -> str:
     return f"p{magnitude}{_END}"
 
 
+def texts_in(version: str) -> tuple[bool, ...]:
+    """Returns, for each field that a version encodes, whether it is a text and no number."""
+    return tuple(kind == TEXT for kind, _ in _FIELD.findall(version))
+
+
 def written_sequence(version: str) -> str:
     """Returns the values of the fields that a version encodes, as the events had them, separated by commas.
 

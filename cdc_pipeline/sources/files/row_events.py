@@ -195,6 +195,7 @@ class RowBlocks:
                 content: list[object] = [[values, missing if operation == UPDATE else [], {}]]
                 if schema.is_keyless:
                     content.append(row_place(placed.file, placed.line_number(int(part.rows[place]))))
+                like.memory.look_at_order(like.layout.table, encoded)
                 found.append(place)
                 versions.append(version_in_sequence(encoded, rank=rank, content=content))
         return np.array(found, dtype=np.int64), pa.array(versions, pa.string())

@@ -111,3 +111,25 @@ def test_equal_rows_with_an_id_are_one_change(name: str, write: Write, count: in
     folder = orders(tmp_path, {"id": "int"}, order_by=["seq"])
     folder.write(f"orders/{name}", write([{"op": "insert", "id": 1, "seq": 2}] * count))
     assert len(set(folder.read().versions)) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "warnings"),
+    [
+        (["00000B00", "00001000", "00000B01", "00001001"], 1),
+        ([1, "2026-01-01"], 1),
+        (["2026-01-01T10:00:00", "2026-01-01T10:00:00.5Z", "0/1F"], 0),
+        ([1, "2", 1.5, "1e+17", "mysql-bin.000012"], 0),
+    ],
+)
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_numbers_beside_texts_in_the_order_are_warned_of_once(
+    values: Sequence[object], warnings: int, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int"}, order_by=["shard", "at"])
+    rows = [{"op": "insert", "id": 1, "shard": 1, "at": value} for value in values]
+    folder.write("orders/1.jsonl", json_lines(rows * count))
+    with capture_logs() as logs:
+        assert len(folder.read().changes) == len(rows) * count
+    warned = [log["event"] for log in logs if log["log_level"] == "warning"]
+    assert warned == ["order_by has numbers and texts"] * warnings
