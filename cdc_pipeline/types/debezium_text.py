@@ -20,6 +20,7 @@ from cdc_pipeline.types.debezium_moments import (
     zoned_timestamp_text,
 )
 from cdc_pipeline.types.unfit import Unfit
+from cdc_pipeline.types.uuids import uuid_text
 
 Field = Mapping[str, Any]
 Render = Callable[[object], str]
@@ -104,6 +105,7 @@ def _renders(tick: int) -> Mapping[str, Render]:
         "timestamptz": zoned_timestamp_text(tick),
         "point": _point,
         "hstore": _hstore,
+        "uuid": lambda value: uuid_text(_text(value)),
     }
 
 

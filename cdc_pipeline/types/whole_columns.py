@@ -12,6 +12,7 @@ from cdc_pipeline.types.decimals import cast_decimals
 from cdc_pipeline.types.declared import declared_type
 from cdc_pipeline.types.masks import octets_of
 from cdc_pipeline.types.table import resolve
+from cdc_pipeline.types.uuids import uuid_texts
 
 _DIGITS = b"-0123456789"
 _NUMBER = b"+-.0123456789Ee"
@@ -96,6 +97,8 @@ def _parsed(column: pa.Array, name: str, arguments: str, arrow: pa.DataType) -> 
 def _of_texts(texts: pa.Array, name: str, arguments: str, arrow: pa.DataType) -> pa.Array | None:
     if name == "boolean":
         return _booleans(texts)
+    if name == "uuid":
+        return uuid_texts(texts)
     if name == "numeric" and not pa.types.is_decimal(arrow):
         plain = not arguments and pc.all(pc.match_substring_regex(texts, _PLAIN_NUMBER), min_count=0).as_py()
         return texts if plain else None

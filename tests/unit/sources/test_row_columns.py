@@ -133,3 +133,12 @@ def test_numbers_beside_texts_in_the_order_are_warned_of_once(
         assert len(folder.read().changes) == len(rows) * count
     warned = [log["event"] for log in logs if log["log_level"] == "warning"]
     assert warned == ["order_by has numbers and texts"] * warnings
+
+
+@every_kind
+def test_a_uuid_is_one_id_in_every_spelling(name: str, write: Write, count: int, tmp_path: Path) -> None:
+    folder = orders(tmp_path, {"id": "uuid"})
+    small = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    rows = [{"op": "insert", "id": small}, {"op": "delete", "id": small.upper()}]
+    folder.write(f"orders/{name}", write(rows * count))
+    assert folder.read().changes == [("i", {"id": small}), ("d", {"id": small})] * count
