@@ -27,8 +27,10 @@ from cdc_pipeline.sources.files.survey import EventOrder
 from cdc_pipeline.sources.known import PartitionProgress, StreamStart
 from cdc_pipeline.steps import OnStep, step
 from cdc_pipeline.time_slice import EPOCH
+from cdc_pipeline.types import declared_type
 
 _PARTITION = 0
+_JSON = frozenset({"json", "jsonb"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class ChangeFolders:
                 continue
             with step(self.on_step, "source_file.read"):
                 first = first_file(self.objects, folder, self._layout(table), self.settings, folders)
-            why = None if first is None else first.check(table, self.settings)
+            why = _of_json(table) or (None if first is None else first.check(table, self.settings))
             if why is not None:
                 found[table.table] = why
         return found
@@ -122,6 +124,18 @@ class ChangeFolders:
     def _texts(self, table: TableSettings | None) -> frozenset[str]:
         declared = {} if table is None else table.columns
         return own_columns(self.settings) | text_columns(declared)
+
+
+def _of_json(table: TableSettings) -> SourceError | None:
+    """Returns why a table cannot have its id, None if it can: JSON of one value has many spellings."""
+    name = next((name for name in table.id if declared_type(table.columns.get(name, "text")) in _JSON), None)
+    if name is None:
+        return None
+    return SourceError(
+        f"the column {name} in the id of {table.name} is of the type {table.columns[name]}",
+        expected="an id whose values have one spelling: files have the fields of an object in any order",
+        remedy="name other columns in id of pipeline.yml",
+    )
 
 
 def table_folders(settings: ChangeFilesSource, tables: Collection[TableSettings]) -> dict[str, TableSettings | None]:

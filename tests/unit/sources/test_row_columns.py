@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.change_files import ChangeFolder, csv_text, json_lines, parquet_bytes
+from tests.support.change_files import ChangeFolder, NothingKnown, csv_text, json_lines, parquet_bytes
 
 FEW, MANY = 1, 20
 """Records of JSON are decoded column by column if many are alike, else one by one."""
@@ -142,3 +142,12 @@ def test_a_uuid_is_one_id_in_every_spelling(name: str, write: Write, count: int,
     rows = [{"op": "insert", "id": small}, {"op": "delete", "id": small.upper()}]
     folder.write(f"orders/{name}", write(rows * count))
     assert folder.read().changes == [("i", {"id": small}), ("d", {"id": small})] * count
+
+
+@pytest.mark.parametrize("type_", ["json", "jsonb"])
+def test_an_id_of_json_is_refused_before_a_row_is_read(type_: str, tmp_path: Path) -> None:
+    folder = orders(tmp_path, {"id": type_})
+    folder.write("orders/1.jsonl", json_lines([{"op": "insert", "id": {"a": 1, "b": 2}}]))
+    (refused,) = folder.opened().survey(NothingKnown(offset=None)).refused.values()
+    assert f"the column id in the id of shop.public.orders is of the type {type_}" in str(refused)
+    assert folder.read().changes == []
