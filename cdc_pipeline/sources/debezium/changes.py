@@ -1,6 +1,6 @@
 """Turns a Debezium event into the changes of its table's rows. Values stay as they are in the file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -10,7 +10,7 @@ from cdc_pipeline.sources.debezium.envelope import OLD_KEY, EnvelopeEvent, Field
 from cdc_pipeline.sources.debezium.mongodb import MONGODB
 from cdc_pipeline.sources.debezium.one_line import Undecodable
 from cdc_pipeline.sources.debezium.tables import Layout
-from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder
+from cdc_pipeline.types import PLACEHOLDER_TEXTS, is_placeholder, parse_debezium
 
 _POSTGRES = "postgresql"
 PLACEHOLDERS = frozenset(PLACEHOLDER_TEXTS)
@@ -60,7 +60,7 @@ def shown_changes(
     old_id = _old_id(event, layout, before_it)
     if old_id is None and event.operation == "u":
         _refuse_hidden_id(event, layout)
-    moved = old_id is not None and old_id != new_id
+    moved = old_id is not None and not _is_same(old_id, new_id, layout)
     hidden = _may_hide_values(event, moved=moved, alone=alone)
     here = {name: after[name] for name in layout.names if name in after}
     absent = [name for name, value in here.items() if hidden and _is_hidden(event, name, value, layout)]
@@ -136,6 +136,22 @@ def _old_id(event: EnvelopeEvent, layout: Layout, before_it: EnvelopeEvent | Non
     if before_it is not None and is_key_change(before_it, event, layout):
         return _id_in({**(before_it.key or {}), **(before_it.before or {})}, layout)
     return None
+
+
+def _is_same(old_id: Fields, new_id: Fields, layout: Layout) -> bool:
+    """Returns whether two ids are one in the lake, however the event spells their values."""
+    return old_id == new_id or (
+        old_id.keys() == new_id.keys()
+        and all(
+            _is_one([old_id[column.name], new_id[column.name]], column.type, layout.fields.get(column.name))
+            for column in layout.schema.key_columns
+        )
+    )
+
+
+def _is_one(pair: Sequence[object], type_name: str, field: Fields | None) -> bool:
+    parsed = parse_debezium(pair, type_name, field)
+    return parsed.unfit is None and parsed.values[0].equals(parsed.values[1])
 
 
 def _refuse_hidden_id(event: EnvelopeEvent, layout: Layout) -> None:

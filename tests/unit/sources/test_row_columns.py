@@ -1,6 +1,7 @@
 """Columns of change files: which belong to the row, which to the row before, and which only say what a row does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,13 @@ def test_an_id_of_json_is_refused_before_a_row_is_read(type_: str, tmp_path: Pat
     (refused,) = folder.opened().survey(NothingKnown(offset=None)).refused.values()
     assert f"the column id in the id of shop.public.orders is of the type {type_}" in str(refused)
     assert folder.read().changes == []
+
+
+@every_kind
+def test_an_update_whose_old_id_is_the_same_in_another_spelling_keeps_its_row(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "numeric(12,2)", "v": "text"})
+    row = {"op": "update", "id": "1.50", "v": "new", "BI_id": "1.5", "BI_v": "old"}
+    folder.write(f"orders/{name}", write([row] * count))
+    assert folder.read().changes == [("u", {"id": Decimal("1.50"), "v": "new"})] * count
