@@ -162,3 +162,16 @@ def test_an_update_whose_old_id_is_the_same_in_another_spelling_keeps_its_row(
     row = {"op": "update", "id": "1.50", "v": "new", "BI_id": "1.5", "BI_v": "old"}
     folder.write(f"orders/{name}", write([row] * count))
     assert folder.read().changes == [("u", {"id": Decimal("1.50"), "v": "new"})] * count
+
+
+@every_kind
+def test_operations_of_the_settings_take_the_place_of_all_others_and_null_is_none(
+    name: str, write: Write, count: int, tmp_path: Path
+) -> None:
+    folder = orders(tmp_path, {"id": "int"}, operations={"X": "delete", "false": "insert"})
+    rows = [{"op": value, "id": 1} for value in ("X", "false", "insert", None)]
+    folder.write(f"orders/{name}", write(rows * count))
+    read = folder.read()
+    assert [kind for kind, _ in read.changes] == ["d", "i"] * count
+    assert len(read.unfit) == 2 * count
+    assert all("has the unknown operation" in unfit.reason for unfit in read.unfit)
