@@ -32,7 +32,7 @@ _NANOSECOND_DIGITS = 9
 _SEQUENCE = re.compile(r'\["([0-9]{1,20})","[0-9]{1,20}"\]')
 _LOG_FILE = re.compile(r"[^\s/]*[A-Za-z_-][^\s/]*\.([0-9]{3,})")
 _LOG_FILE_ANYWHERE = re.compile(r"[^\s/:]*[A-Za-z_-]\.([0-9]{6,})")
-"""In a field that may be none of log files: a time or the version of a program does not look so."""
+"""In a field that may hold something else: neither a time nor the version of a program has this form."""
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _LSN_DIGITS = 8
 _END, _NEGATIVE_END = "!", ":"
