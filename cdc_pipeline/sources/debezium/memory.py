@@ -101,7 +101,7 @@ class PartitionMemory:
             self.commit_position, self.settled = commit_position, self.position
 
     def look_at_order(self, table: TableName, version: str) -> None:
-        """Warns once of a field with numbers in some rows and texts in others, which are not compared by what they mean."""
+        """Warns once of a field with numbers in some rows and texts in others: they do not sort by what they mean."""
         found = texts_in(version)
         known = found if self.texts is None else self.texts
         if any(one != other for one, other in zip(known, found, strict=False)):
