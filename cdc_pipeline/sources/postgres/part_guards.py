@@ -10,11 +10,8 @@ from cdc_pipeline.sources.postgres.table_parts import TablePart
 _MOST_SHOWN = 3
 
 
-def check_parts(name: TableName, parts: Sequence[TablePart]) -> None:
-    """Raises SourceError if changes of a part are not in the log, or if the pipeline's role does not see all its rows.
-
-    A copy reads each partition by its own name, so the right to read the partitioned table is not enough.
-    """
+def check_logged(name: TableName, parts: Sequence[TablePart]) -> None:
+    """Raises SourceError if changes of a part are not in the log."""
     unlogged = [part.sql for part in parts if not part.is_logged]
     if unlogged:
         raise SourceError(
@@ -22,6 +19,13 @@ def check_parts(name: TableName, parts: Sequence[TablePart]) -> None:
             expected=f"ordinary tables, whose changes the log has, as {name} and its partitions",
             remedy="run ALTER TABLE ... SET LOGGED, or list the table on the server that has its rows",
         )
+
+
+def check_readable(name: TableName, parts: Sequence[TablePart]) -> None:
+    """Raises SourceError if the pipeline's role does not see all rows. A copy needs that; the stream does not.
+
+    A copy reads each partition by its own name, so the right to read the partitioned table is not enough.
+    """
     unread = [part.sql for part in parts if not (part.uses_schema and part.reads)]
     if unread:
         what = f"the table {name}" if unread == [parts[0].sql] else f"{_shown(unread)} of the table {name}"

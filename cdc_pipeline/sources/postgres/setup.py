@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import psycopg2.extensions
+import structlog
 
 from cdc_pipeline.errors import SourceError, TableStale
 from cdc_pipeline.record import TableName, TableSchema
@@ -13,7 +14,7 @@ from cdc_pipeline.sources.known import KnownTable
 from cdc_pipeline.sources.postgres.catalogue import Server, Slot, TypeRow, read_server, read_slot, read_types
 from cdc_pipeline.sources.postgres.generated_guards import check_generated, check_writes_go_on
 from cdc_pipeline.sources.postgres.guards import check_known, followed_shapes
-from cdc_pipeline.sources.postgres.part_guards import check_identity, check_parts
+from cdc_pipeline.sources.postgres.part_guards import check_identity, check_logged, check_readable
 from cdc_pipeline.sources.postgres.publication import Publication, PublicationTable, read_publication
 from cdc_pipeline.sources.postgres.shape import SourceShape, read_end
 from cdc_pipeline.sources.postgres.slot import check_server, check_slot_kind
@@ -28,6 +29,8 @@ from cdc_pipeline.sources.table_checks import (
     check_named_columns,
 )
 from cdc_pipeline.steps import OnStep, step
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,14 @@ class _Look:
         return None if self.publication is None else self.publication.of(name)
 
     def new(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
-        """Checks a table that is to be read from now on. Raises SourceError if it cannot be read."""
+        """Checks a table that is to be read from now on. Raises SourceError if it cannot be read or copied."""
+        table = self.streamed(settings, found)
+        if found is not None:
+            check_readable(table.name, found.parts)
+        return table
+
+    def streamed(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
+        """Checks a table whose changes are to be read. Raises SourceError if they cannot be."""
         table = _check_table(settings, found)
         published = self.published(table.name)
         if found is not None and published is None:
@@ -159,12 +169,16 @@ class _Look:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
         try:
             check_known(self.connection, settings, known, found, self.publication)
-            table = self.new(settings, found)
+            table = self.streamed(settings, found)
         except TableStale:
             raise
         except SourceError as error:
             raise TableStale.by(error, settings.name) from error
-        return table if found is None else replace(table, shapes=followed_shapes(settings, known, found))
+        if found is None:
+            return table
+        followed = replace(table, shapes=followed_shapes(settings, known, found))
+        _warn_unless_readable(table.name, found)
+        return followed
 
     def stop(
         self, settings: TableSettings, known: KnownTable | None, found: CatalogueTable | None, error: TableStale
@@ -185,6 +199,13 @@ class _Look:
             return
         if self.published(settings.table) is not None or (known is not None and table.oid != known.source_id):
             self.mendable.add(settings.table)
+
+
+def _warn_unless_readable(name: TableName, found: CatalogueTable) -> None:
+    try:
+        check_readable(name, found.parts)
+    except SourceError as error:
+        log.warning("the table's next copy would fail", found=error.found, expected=error.expected, remedy=error.remedy)
 
 
 def _check_excluded(settings: TableSettings, table: PlannedTable) -> None:
@@ -238,7 +259,7 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
             expected="an ordinary or partitioned table: only their changes are in the log",
             remedy="name the tables that lie under it",
         )
-    check_parts(name, found.parts)
+    check_logged(name, found.parts)
     key = settings.id or found.primary_key
     names = [column.name for column in found.shape.columns]
     check_named_columns(settings, key, names)

@@ -1,0 +1,68 @@
+"""What the pipeline's role may not read stops no stream: the stream needs no right to read, only copies do."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.crash.world import World, take_snapshot
+from tests.support.guarded import begin_again, go_on, in_lake, name_of, world_of
+from tests.support.streams import database_of, run_sql
+
+PARTED = (
+    "CREATE TABLE orders (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+    "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)",
+    "INSERT INTO orders VALUES (1, 'one')",
+)
+HIGH = "CREATE TABLE high PARTITION OF orders FOR VALUES FROM (1000) TO (2000)"
+PUBLISH = 'CREATE PUBLICATION "{name}" FOR TABLE orders WITH (publish_via_partition_root = true)'
+WARNED = "the table's next copy would fail"
+LATER = {
+    "a partition without a grant": (HIGH, "cannot be read", "GRANT SELECT ON high TO {role}"),
+    "row-level security": ("ALTER TABLE low ENABLE ROW LEVEL SECURITY", "row-level", "ALTER ROLE {role} BYPASSRLS"),
+}
+
+
+@pytest.fixture
+def role(database: str) -> Iterator[str]:
+    """A role that may replicate and read nothing."""
+    role = f"reader_of_{database_of(database)}"
+    run_sql(database, f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'")
+    yield role
+    run_sql(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def world_as(role: str, folder: Path, database: str, store_url: str, *statements: str) -> World:
+    """A pipeline over the table orders as this role, behind statements of the administrator."""
+    run_sql(database, *statements, PUBLISH.format(name=database_of(database)))
+    url = f"postgresql://{role}:x@{database.partition('@')[2]}"
+    return world_of(folder, url, store_url, [{"name": "public.orders"}])
+
+
+def warnings(logs: Sequence[dict[str, object]]) -> list[str]:
+    return [str(log["found"]) for log in logs if log["event"] == WARNED]
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_a_table_streams_on_when_a_right_to_copy_it_is_lost_and_a_warning_names_the_right(
+    kind: str, role: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    change, words, remedy = LATER[kind]
+    world = world_as(role, tmp_path, database, store_url, *PARTED, f"GRANT SELECT ON orders, low TO {role}")
+    begin_again(world)
+    run_sql(database, change, "INSERT INTO orders VALUES (2, 'two')", "UPDATE orders SET note = 'I' WHERE id = 1")
+    with capture_logs() as logs:
+        assert go_on(world) == {}
+    assert [row["note"] for row in in_lake(world, "orders")] == ["I", "two"]
+    assert warnings(logs)
+    assert all(words in warning for warning in warnings(logs))
+    with world.process() as pipeline:
+        (failed,) = take_snapshot(pipeline, pipeline.table_names())
+    assert "the source refuses a copy" in (failed.error or "")
+    run_sql(database, remedy.format(role=role))
+    with capture_logs() as logs:
+        begin_again(world, [name_of(world, "orders")])
+        assert go_on(world) == {}
+    assert warnings(logs) == []
+    assert [row["note"] for row in in_lake(world, "orders")] == ["I", "two"]
