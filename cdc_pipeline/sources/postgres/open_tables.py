@@ -10,7 +10,7 @@ from cdc_pipeline.sources.postgres.publication import Publication
 from cdc_pipeline.sources.postgres.setup import PlannedTable
 from cdc_pipeline.sources.postgres.shape import SourceShape
 from cdc_pipeline.sources.postgres.shape_changes import Unchanged, compare_again
-from cdc_pipeline.sources.postgres.table_parts import TablePart
+from cdc_pipeline.sources.postgres.table_parts import TablePart, parts_that_hide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class OpenTables:
         for table in self.tables:
             before = self.newest.get(table.oid, table.shapes[-1])
             after = _unchanged(before, shapes.get(table.oid))
-            if after is None or not all(part.carries(table.key) for part in parts.get(table.oid, ())):
+            if after is None or parts_that_hide(parts.get(table.oid, ()), table.key, is_new=False):
                 moved.add(table.name)
             elif after is not before:
                 self.newest[table.oid] = after

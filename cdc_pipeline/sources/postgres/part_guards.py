@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.record import TableName
 from cdc_pipeline.settings import TableSettings
-from cdc_pipeline.sources.postgres.table_parts import TablePart
+from cdc_pipeline.sources.postgres.table_parts import TablePart, parts_that_hide
 
 _MOST_SHOWN = 3
 
@@ -44,10 +44,13 @@ def check_readable(name: TableName, parts: Sequence[TablePart]) -> None:
         )
 
 
-def check_identity(settings: TableSettings, parts: Sequence[TablePart], key: Sequence[str]) -> None:
-    """Raises SourceError unless updates and deletes of each part carry the id, or the whole row of a keyless table."""
+def check_identity(settings: TableSettings, parts: Sequence[TablePart], key: Sequence[str], *, is_new: bool) -> None:
+    """Raises SourceError unless updates and deletes of each part carry the id, or the whole row of a keyless table.
+
+    `is_new`: see `parts_that_hide`.
+    """
     name = settings.table
-    hiding = [part for part in parts if not part.carries(key)]
+    hiding = parts_that_hide(parts, key, is_new=is_new)
     statements = [f"ALTER TABLE {part.sql} REPLICA IDENTITY FULL" for part in hiding]
     if not key and hiding:
         raise SourceError(
@@ -62,9 +65,15 @@ def check_identity(settings: TableSettings, parts: Sequence[TablePart], key: Seq
             remedy="leave deletes out of pipeline.yml for this table, or give it an id",
         )
     if hiding:
-        where = name if hiding[0] is parts[0] else f"the partition {hiding[0].sql} of {name}"
+        is_named = hiding[0] is parts[0]
+        where = name if is_named else f"the partition {hiding[0].sql} of {name}"
+        found = f"deletes of {where} do not carry {', '.join(hiding[0].lacking(key))}"
+        if not hiding[0].identity and not (is_named and parts[1:]):
+            found = (
+                f"the server refuses updates and deletes of {where} once it is published: it has no replica identity"
+            )
         raise SourceError(
-            f"deletes of {where} do not carry {', '.join(hiding[0].lacking(key))}",
+            found,
             expected="an id within the table's replica identity, and that of each of its partitions",
             remedy=f"run {_shown(statements, '; ')}, or USING a unique index on the id",
         )

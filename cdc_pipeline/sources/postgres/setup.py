@@ -148,16 +148,12 @@ class _Look:
     def published(self, name: TableName) -> PublicationTable | None:
         return None if self.publication is None else self.publication.of(name)
 
-    def new(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
-        """Checks a table that is to be read from now on. Raises SourceError if it cannot be read or copied."""
-        table = self.streamed(settings, found)
-        if found is not None:
-            check_readable(table.name, found.parts)
-        return table
+    def new(self, settings: TableSettings, found: CatalogueTable | None, *, is_new: bool = True) -> PlannedTable:
+        """Checks a table that is to be read from now on. Raises SourceError if it cannot be read.
 
-    def streamed(self, settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
-        """Checks a table whose changes are to be read. Raises SourceError if they cannot be."""
-        table = _check_table(settings, found)
+        `is_new` False: its rows are in the lake, so only its changes need to be read.
+        """
+        table = _check_table(settings, found, is_new=is_new)
         published = self.published(table.name)
         if found is not None and published is None:
             check_writes_go_on(self.connection, found, self.publication)
@@ -169,7 +165,7 @@ class _Look:
         """Checks a registered table. Raises TableStale if it cannot be read further."""
         try:
             check_known(self.connection, settings, known, found, self.publication)
-            table = self.streamed(settings, found)
+            table = self.new(settings, found, is_new=False)
         except TableStale:
             raise
         except SourceError as error:
@@ -245,7 +241,7 @@ def _check_published(table: PlannedTable, publication: Publication, published: P
     )
 
 
-def _check_table(settings: TableSettings, found: CatalogueTable | None) -> PlannedTable:
+def _check_table(settings: TableSettings, found: CatalogueTable | None, *, is_new: bool) -> PlannedTable:
     name = settings.table
     if found is None:
         raise SourceError(
@@ -260,6 +256,8 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
             remedy="name the tables that lie under it",
         )
     check_logged(name, found.parts)
+    if is_new:
+        check_readable(name, found.parts)
     key = settings.id or found.primary_key
     names = [column.name for column in found.shape.columns]
     check_named_columns(settings, key, names)
@@ -267,5 +265,5 @@ def _check_table(settings: TableSettings, found: CatalogueTable | None) -> Plann
     check_history(settings, key)
     check_generated(found, key)
     check_column_names(settings, names)
-    check_identity(settings, found.parts, key)
+    check_identity(settings, found.parts, key, is_new=is_new)
     return PlannedTable(name=name, oid=found.oid, key=key, shapes=(found.shape,))

@@ -55,6 +55,14 @@ class TablePart:
         return self.is_whole or (bool(key) and not self.lacking(key))
 
 
+def parts_that_hide(parts: Sequence[TablePart], key: Sequence[str], *, is_new: bool) -> list[TablePart]:
+    """Returns the parts whose updates and deletes do not carry the id.
+
+    `is_new` False: without partitions of a published table for which the server refuses updates and deletes.
+    """
+    return [part for part in parts if not part.carries(key) and (is_new or part is parts[0] or part.identity)]
+
+
 def read_parts(
     connection: psycopg2.extensions.connection, tables: Collection[int]
 ) -> Mapping[int, tuple[TablePart, ...]]:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
+from cdc_pipeline.consume.stream_to_slices import stream_to_slices_until_idle
 from cdc_pipeline.errors import SourceError
 from cdc_pipeline.sources.postgres.session import session
 from tests.support.guarded import begin_again, go_on, in_lake, in_source, name_of, world_of
@@ -15,6 +17,7 @@ PARTED = (
     "CREATE TABLE orders (id int PRIMARY KEY, email text NOT NULL, note text) PARTITION BY RANGE (id)",
     "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (1000)",
 )
+HIGH = "CREATE TABLE high PARTITION OF orders FOR VALUES FROM (1000) TO (2000)"
 FULL = ("ALTER TABLE orders REPLICA IDENTITY FULL", "ALTER TABLE low REPLICA IDENTITY FULL")
 BY_EMAIL = ({"name": "public.orders", "id": ["email"]},)
 BY_ID = ({"name": "public.orders"},)
@@ -39,13 +42,13 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str, str]] = {
     "a partition without a replica identity": (
         (*PARTED, "ALTER TABLE low REPLICA IDENTITY NOTHING"),
         BY_ID,
-        "deletes of the partition public.low of {table} do not carry id",
+        "the server refuses updates and deletes of the partition public.low of {table} once it is published",
         "run ALTER TABLE public.low REPLICA IDENTITY FULL, or USING",
     ),
     "a primary key that is checked at the commit": (
         ("CREATE TABLE orders (id int PRIMARY KEY DEFERRABLE, note text)",),
         BY_ID,
-        "deletes of {table} do not carry id",
+        "the server refuses updates and deletes of {table} once it is published: it has no replica identity",
         "run ALTER TABLE public.orders REPLICA IDENTITY FULL, or USING",
     ),
     "a table without an id of which only the partition shows whole rows": (
@@ -96,7 +99,7 @@ def test_a_partition_that_comes_later_with_another_replica_identity_stops_the_ta
     begin_again(world)
     run_sql(
         database,
-        "CREATE TABLE high PARTITION OF orders FOR VALUES FROM (1000) TO (2000)",
+        HIGH,
         "INSERT INTO orders VALUES (1001, 'x', 'new')",
         "UPDATE orders SET email = 'y' WHERE id = 1001",
     )
@@ -105,6 +108,57 @@ def test_a_partition_that_comes_later_with_another_replica_identity_stops_the_ta
     run_sql(database, "ALTER TABLE high REPLICA IDENTITY FULL")
     begin_again(world, [name_of(world, "orders")])
     run_sql(database, "UPDATE orders SET email = 'z' WHERE id = 1001")
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+APPENDED: dict[str, tuple[Sequence[str], Sequence[dict[str, Any]], str]] = {
+    "the index of its table is not its replica identity": (
+        (
+            "CREATE TABLE orders (id int NOT NULL, email text, note text) PARTITION BY RANGE (id)",
+            "CREATE UNIQUE INDEX by_id ON orders (id)",
+            "ALTER TABLE orders REPLICA IDENTITY USING INDEX by_id",
+            PARTED[1],
+            FULL[1],
+        ),
+        ({"name": "public.orders", "id": ["id"]},),
+        "ALTER TABLE high REPLICA IDENTITY FULL",
+    ),
+    "rows without an id are only appended": (
+        ("CREATE TABLE orders (id int, email text, note text) PARTITION BY RANGE (id)", PARTED[1], *FULL),
+        BY_ID,
+        "ALTER TABLE high REPLICA IDENTITY FULL",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", APPENDED)
+def test_a_partition_whose_updates_the_server_refuses_leaves_its_table_streaming(
+    kind: str, database: str, store_url: str, tmp_path: Path
+) -> None:
+    statements, tables, mending = APPENDED[kind]
+    run_sql(database, *statements, "INSERT INTO orders VALUES (1, 'a', 'one')")
+    world = world_of(tmp_path, database, store_url, tables)
+    begin_again(world)
+    run_sql(database, HIGH, "INSERT INTO orders VALUES (1001, 'x', 'new')")
+    with pytest.raises(psycopg2.Error, match="does not have a replica identity and publishes updates"):
+        run_sql(database, "UPDATE orders SET email = 'y' WHERE id = 1001")
+    assert go_on(world) == {}
+    run_sql(database, mending, "UPDATE orders SET email = 'z' WHERE id = 1001")
+    assert go_on(world) == {}
+    assert in_lake(world, "orders") == in_source(world, "orders")
+
+
+def test_a_running_consumer_goes_on_past_a_partition_whose_updates_the_server_refuses(
+    database: str, store_url: str, tmp_path: Path
+) -> None:
+    statements, tables, _ = APPENDED["rows without an id are only appended"]
+    run_sql(database, *statements)
+    world = world_of(tmp_path, database, store_url, tables)
+    begin_again(world)
+    with world.process() as pipeline, pipeline.consumer_runs().open() as consumer:
+        run_sql(database, HIGH, "INSERT INTO orders VALUES (1001, 'x', 'new')")
+        stream_to_slices_until_idle(consumer)
     assert go_on(world) == {}
     assert in_lake(world, "orders") == in_source(world, "orders")
 

@@ -219,7 +219,7 @@ def test_a_value_that_does_not_fit_is_quarantined_and_its_neighbours_arrive(data
             'CREATE TABLE items (id int) PARTITION BY LIST (id); CREATE TABLE "One" PARTITION OF items DEFAULT',
             r'ALTER TABLE public\."One" REPLICA IDENTITY FULL$',
         ),
-        ("CREATE TABLE items (id int PRIMARY KEY); ALTER TABLE items REPLICA IDENTITY NOTHING", "do not carry id"),
+        ("CREATE TABLE items (id int PRIMARY KEY); ALTER TABLE items REPLICA IDENTITY NOTHING", "no replica identity"),
         ("CREATE VIEW items AS SELECT 1 AS id", "is not a table"),
         ("CREATE TABLE items (id int PRIMARY KEY, _cdc_x int)", "_cdc_x"),
         ('CREATE TABLE items (id int PRIMARY KEY, "_CDC_version" int)', "_CDC_version"),
