@@ -40,6 +40,7 @@ _VARIABLES = (
     "server_id",
     "server_uuid",
     "version",
+    "wsrep_on",
 )
 _NOT_SHOWN = frozenset({1142, 1146})
 """Errors of a table that the user may not read as a whole, and of one that was dropped a moment ago."""

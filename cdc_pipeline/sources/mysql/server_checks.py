@@ -175,31 +175,33 @@ def _check_rights(connection: "Connection[Any]", dialect: Dialect) -> None:
 
 
 def _check_replica(connection: "Connection[Any]", server: BinlogServer) -> None:
-    """Raises SourceError for a MariaDB that replicates from another server and leaves that out of its log.
-
-    A replica that has applied nothing from a MariaDB yet is seen only with the right SLAVE MONITOR.
-    """
+    """Raises SourceError for a MariaDB that replicates from another server and leaves that out of its log."""
     if _is_on(server.variables["log_replica_updates"]):
         return
-    applied = server.variables["gtid_slave_pos"]
-    if applied or _is_replica(connection):
-        sign = f"gtid_slave_pos = {applied}" if applied else "SHOW ALL SLAVES STATUS"
+    sign = "wsrep_on = ON" if _is_on(server.variables["wsrep_on"]) else _sign_of_replica(connection, server)
+    if sign:
         raise SourceError(
             f"the source replicates from another server ({sign}), and log_slave_updates = OFF",
             expected="log_slave_updates = ON: what the server replicates would not be in its log",
             remedy="set it in the server's configuration, and restart it; a stream that has begun lacks what was"
             " replicated meanwhile: run cdc setup-source --begin-again, then cdc snapshot. A server that no longer"
-            " replicates: run RESET SLAVE ALL, and SET GLOBAL gtid_slave_pos = ''",
+            " replicates: run RESET SLAVE ALL, and GRANT SLAVE MONITOR ON *.* TO the pipeline's user; or, with"
+            " gtid_strict_mode = OFF meanwhile, SET GLOBAL gtid_slave_pos = ''",
         )
 
 
-def _is_replica(connection: "Connection[Any]") -> bool:
+def _sign_of_replica(connection: "Connection[Any]", server: BinlogServer) -> str:
+    """Returns what shows that the server is a replica, "" for nothing.
+
+    Without the right to see that, what it has ever replicated from a MariaDB counts.
+    """
     try:
-        return bool(rows(connection, "SHOW ALL SLAVES STATUS"))
+        return "SHOW ALL SLAVES STATUS" if rows(connection, "SHOW ALL SLAVES STATUS") else ""
     except MySQLError as error:
         if error.args[0] != _NO_RIGHT:
             raise
-        return False
+    applied = server.variables["gtid_slave_pos"]
+    return applied and f"gtid_slave_pos = {applied}"
 
 
 def _check_filters(connection: "Connection[Any]") -> None:

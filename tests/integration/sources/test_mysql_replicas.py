@@ -3,6 +3,7 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pymysql
 import pytest
 
 from cdc_pipeline.errors import SourceError
@@ -55,3 +56,35 @@ def test_a_replica_that_has_applied_nothing_yet_is_seen_by_a_user_with_the_right
             shop.run(FROM.format(port=1, user=USER, password=PASSWORD))
             with pytest.raises(SourceError, match="SHOW ALL SLAVES STATUS"):
                 pipeline.source_setup().set_up()
+
+
+def test_a_server_that_once_replicated_is_read_once_the_user_may_see_that_it_no_longer_does(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Its gtid_slave_pos stays, and in strict mode the server refuses to empty it."""
+    with started_mariadb("--log-slave-updates=OFF") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+        ((written,),) = shop.run("SELECT @@gtid_binlog_pos")
+        shop.run(f"SET GLOBAL gtid_slave_pos = '{written},7-99-5'", "RESET SLAVE ALL")
+        with documented_reader(shop) as source, shop.opened("orders", source=source) as pipeline:
+            with pytest.raises(
+                SourceError, match=r"gtid_slave_pos = .*7-99-5\), and log_slave_updates = OFF"
+            ) as refused:
+                pipeline.source_setup().set_up()
+            assert "with gtid_strict_mode = OFF meanwhile" in (refused.value.remedy or "")
+            shop.run(f"GRANT SLAVE MONITOR ON *.* TO {database.replace('shop', 'reader')}@'127.0.0.1'")
+            assert pipeline.source_setup().set_up().tables == (shop.name("orders"),)
+        emptying, strict = "SET GLOBAL gtid_slave_pos = ''", "SET GLOBAL gtid_strict_mode = {}"
+        with pytest.raises(pymysql.err.MySQLError):
+            shop.run(emptying)
+        shop.run(strict.format("OFF"), emptying, strict.format("ON"))
+        assert shop.run("SELECT @@gtid_slave_pos") == [("",)]
+
+
+def test_a_node_of_a_cluster_is_read_only_if_its_log_has_what_it_replicates(store_url: str, tmp_path: Path) -> None:
+    with started_mariadb("--log-slave-updates=OFF", "--wsrep-on=ON") as url, fresh_mysql_database(url) as database:
+        shop = MysqlShop(folder=tmp_path, url=url, database=database, store_url=store_url)
+        shop.run("CREATE TABLE orders (id INT PRIMARY KEY)")
+        with shop.opened("orders") as pipeline, pytest.raises(SourceError, match="wsrep_on = ON"):
+            pipeline.source_setup().set_up()

@@ -31,6 +31,7 @@ VARIABLES = {
     "log_bin_compress": "OFF",
     "log_replica_updates": "OFF",
     "gtid_slave_pos": "",
+    "wsrep_on": "OFF",
 }
 
 
@@ -65,7 +66,7 @@ def mysql(*, version: tuple[int, int] = (8, 0), keeps: timedelta = timedelta(day
         (mariadb(binlog_format="MIXED"), "binlog_format = MIXED"),
         (mariadb(binlog_row_metadata="MINIMAL"), "binlog_row_metadata = MINIMAL"),
         (mariadb(log_bin_compress="ON"), "log_bin_compress = ON"),
-        (mariadb(gtid_slave_pos="0-2-5"), r"replicates from another server \(gtid_slave_pos = 0-2-5\)"),
+        (mariadb(wsrep_on="ON"), r"replicates from another server \(wsrep_on = ON\), and log_slave_updates = OFF"),
         (mariadb(keeps=timedelta(minutes=59)), "keeps its log for 3540 s"),
         (mysql(version=(5, 7)), "the source is 5.7.36; expected MariaDB 10.5 or newer, or MySQL 8.0 or newer"),
         (mysql(log_bin="OFF"), "log_bin = OFF"),
